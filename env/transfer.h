@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Trees in and out of a store: directories, tar archives, git revisions. Importers build a new
+ * state in a tree of their own and hand back its root; nothing of a branch changes until the
+ * caller sets it. Exporters write a state and cannot leave their target directory.
+ */
+
+#include "fs/fs.h"
+#include "store/store.h"
+
+struct transfer_stats {
+	uint64_t files, dirs, others, bytes, skipped;
+};
+
+/*
+ * Inode numbers are dealt out in order of the walk (sorted by name) from 2 on, so that importing
+ * the same source twice gives the same nodes and stores nothing new; ctime is the source's.
+ * *ret_root is given. warn() gets one line for each thing left out (a socket that vanished, an
+ * unreadable file is a failure: -errno after a note).
+ *
+ * An importer makes sure that the store deals out higher inode numbers from then on. Its chunks are
+ * reachable from the root alone until the caller sets a branch: hold store_import_begin meanwhile.
+ */
+struct import_ops {
+	void (*warn)(void *arg, const char *line);
+	void *arg;
+	const struct progress *progress; /* may be NULL; counts files */
+	/* Where a failure's note goes (which member, which path); NULL: the store's. */
+	const struct noter *noter;
+};
+/*
+ * dir_fd: the directory to import (its own mode, owner, times become the root's). Other mounts
+ * below it are not entered: their directories arrive empty, with a warning.
+ */
+int import_directory(struct store *s, int dir_fd, const struct import_ops *ops,
+		     struct root **ret_root, struct transfer_stats *ret);
+/* fd: a tar of any kind and compression libarchive knows. Hostile names are refused: -ERR_UNSAFE_PATH. */
+int import_tar(struct store *s, int fd, const struct import_ops *ops, struct root **ret_root,
+	       struct transfer_stats *ret);
+/*
+ * path: a repository; rev: anything git rev-parse takes. Times of all files: the commit's; owner: ours.
+ * Submodules arrive as empty directories, with a warning. (git.c)
+ */
+int import_git(struct store *s, const char *path, const char *rev, const struct import_ops *ops,
+	       struct root **ret_root, struct transfer_stats *ret);
+
+/*
+ * dir_fd: an empty directory. Owners only as root (else the caller's); the rest is always kept, except
+ * for what the target cannot hold (attributes, devices without privilege): warned of and skipped.
+ */
+int export_directory(struct store *s, struct root *root, int dir_fd, const struct import_ops *ops,
+		     struct transfer_stats *ret);
+/* PAX tar with ns times, xattrs, ACLs, hard links, sparse files. Sockets are skipped, as tar must. */
+int export_tar(struct store *s, struct root *root, int fd, const struct import_ops *ops,
+	       struct transfer_stats *ret);
+
+struct change;
+/*
+ * One change as git prints it (`git apply` takes it): header, mode lines, rename lines, hunks or a
+ * GIT binary patch. Bytes are loaded from the trees of the two states. out is borrowed. Nothing is
+ * printed for what git does not know (directories, owners, times).
+ * AGAIN: git has no form for it: a fifo, socket or device, or a file larger than PATCH_FILE_MAX;
+ * nothing was printed. (git.c)
+ */
+#define PATCH_FILE_MAX (UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
+int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs,
+		const struct change *c);
+/*
+ * Added and removed lines of one change for --stat; binary: both are sizes in bytes (the new one is
+ * added, the old one removed). Special files and directories count as empty. (git.c)
+ */
+int patch_count(const struct fs *old_fs, const struct fs *new_fs, const struct change *c,
+		uint64_t *ret_added, uint64_t *ret_removed, bool *ret_binary);

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The control interface of a mounted view: ioctl(2) on any descriptor of the mount (a directory's
+ * is best: open(".", O_RDONLY)). Works inside sandboxes and containers where the store's socket
+ * cannot be reached. The caller must be root or the owner of the store (EPERM).
+ *
+ * Call syncfs(fd) first so that dirty pages of writable shared mappings are part of it.
+ * Integers are native-endian; all structs have no padding and a fixed size (an ioctl carries at
+ * most 16 KiB each way).
+ *
+ * errno: ENOTTY not a plyfs view; EPERM; ENOENT unknown id; EINVAL ambiguous id, bad name or label;
+ * EROFS the view shows a snapshot; EEXIST branch exists; ENOSPC, EIO.
+ */
+
+#include <stdint.h>
+#include <sys/ioctl.h>
+
+#define PLYFS_IOC_VERSION 1
+#define PLYFS_ID_SIZE 16    /* snapshot id as text: 12 hex digits, NUL padded */
+#define PLYFS_LABEL_SIZE 256
+#define PLYFS_NAME_SIZE 64
+
+#define PLYFS_CHECKPOINT_SYNC 1 /* flags: wait until durable */
+#define PLYFS_CHECKPOINT_SAME 2 /* answer flag: nothing had changed, id is the last one's */
+
+struct plyfs_checkpoint {
+	uint32_t flags;
+	uint32_t reserved;
+	char label[PLYFS_LABEL_SIZE]; /* in: NUL-terminated, may be empty */
+	char id[PLYFS_ID_SIZE];       /* out */
+};
+struct plyfs_restore {
+	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
+	uint32_t mode;             /* out: 0 by names, 1 epoch */
+	uint32_t reserved;
+	uint64_t changed;          /* out: objects that differed */
+	char left[PLYFS_ID_SIZE];  /* out: what undo brings back */
+};
+struct plyfs_fork {
+	char name[PLYFS_NAME_SIZE]; /* in: the new branch */
+};
+struct plyfs_info {
+	uint32_t version;           /* PLYFS_IOC_VERSION */
+	uint32_t read_only;
+	char branch[PLYFS_NAME_SIZE]; /* empty for a snapshot view */
+	char head[PLYFS_ID_SIZE];     /* snapshot the state continues; the snapshot itself */
+	uint64_t changes;             /* visible changes since */
+	char uuid[40];                /* of the store */
+	char store[4096];             /* its path, as the daemon sees it */
+};
+/*
+ * Any verb of the program through the ioctl: args are NUL-separated (verb first). The daemon runs
+ * it with cwd = the view's root; its output is fetched with PLYFS_IOC_READ until `more` is 0.
+ */
+struct plyfs_call {
+	uint32_t args_len;  /* in */
+	int32_t status;     /* out: exit code when more is 0 */
+	uint64_t handle;    /* out: for PLYFS_IOC_READ */
+	char args[8192];    /* in */
+};
+struct plyfs_read {
+	uint64_t handle;    /* in */
+	int32_t status;     /* out: exit code, valid when more is 0 */
+	uint32_t more;      /* out: call again */
+	uint32_t out_len;   /* out: bytes of stdout in data, then err_len bytes of stderr */
+	uint32_t err_len;
+	char data[12288];
+};
+
+#define PLYFS_IOC_CHECKPOINT _IOWR('p', 0x40, struct plyfs_checkpoint)
+#define PLYFS_IOC_RESTORE _IOWR('p', 0x41, struct plyfs_restore)
+#define PLYFS_IOC_UNDO _IOWR('p', 0x42, struct plyfs_restore)
+#define PLYFS_IOC_FORK _IOWR('p', 0x43, struct plyfs_fork)
+#define PLYFS_IOC_INFO _IOR('p', 0x44, struct plyfs_info)
+#define PLYFS_IOC_CALL _IOWR('p', 0x45, struct plyfs_call)
+#define PLYFS_IOC_READ _IOWR('p', 0x46, struct plyfs_read)

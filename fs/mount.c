@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The life of a mount: negotiation, serving, notifications, the end.
+ *
+ * Invariants:
+ *  M1  Before mount_start returns, INIT is answered and it is known whether the kernel has
+ *      INC_EPOCH; after it, requests are read by the pool only (readers.h).
+ *  M2  The view and the descriptor stay open until mount_free, though the kernel let go long
+ *      before: another thread may be inside a verb of the view or in a notification. Such a write
+ *      then fails with ENODEV, and means what it should: the kernel has nothing cached any more.
+ *  M3  `ended` is called once, when no reader works on the mount any more. Whoever frees the mount
+ *      there (or later) has made sure that nobody else uses mount_view().
+ *  M4  Notifications take no lock of ours, so any thread may send them while readers read.
+ *
+ * Replies go through mount_send and never fail towards libfuse, which would print; fuse.c is told.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+
+#include "fs/mount_internal.h"
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+/* INIT waits in the queue since mount(2); a descriptor that gives nothing for so long is not one. */
+#define INIT_WAIT_MS 5000
+
+/*
+ * Requests that may be queued without a waiting client (read-ahead, direct IO, forgets): the
+ * kernel's default of 12 stalls read-ahead of parallel readers. Congestion, where it starts to
+ * skip read-ahead, at three quarters, as its default has it.
+ */
+#define MAX_BACKGROUND 128
+#define CONGESTION (MAX_BACKGROUND * 3 / 4)
+
+static const struct noter *noter_of(struct mount *m)
+{
+	return store_noter(view_store(m->view));
+}
+
+int mount_send(struct mount *m, const struct iovec *iov, int count)
+{
+	ssize_t n;
+
+	do
+		n = writev(m->fd, iov, count);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+/* ---- negotiation ---- */
+
+void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
+{
+	/*
+	 * libfuse asks for what it deems right and older ones forget to send what they decided on,
+	 * so its flags are replaced, not amended. From the version in brackets on, the flag could be
+	 * asked for through struct fuse_conn_info as well; from 3.17 on all of them could.
+	 */
+	uint64_t want =
+		FUSE_ASYNC_READ |          /* [any] reads of one file in parallel */
+		FUSE_BIG_WRITES |          /* [any] */
+		FUSE_MAX_PAGES |           /* [3.6] requests up to DATA_BYTES */
+		FUSE_ASYNC_DIO |           /* [any] */
+		FUSE_HAS_IOCTL_DIR |       /* [any] control ioctls come on directories */
+		FUSE_DONT_MASK |           /* [any] fs_create applies the umask or a default ACL */
+		FUSE_POSIX_ACL |           /* [any] the kernel enforces and caches ACLs */
+		FUSE_NO_OPEN_SUPPORT |     /* [any] informational */
+		FUSE_NO_OPENDIR_SUPPORT |  /* [3.5] informational */
+		FUSE_PARALLEL_DIROPS |     /* [3.17] older: wanted by default, never sent */
+		FUSE_EXPLICIT_INVAL_DATA | /* [3.12] pages go when we say so: they cannot be stale */
+		FUSE_HANDLE_KILLPRIV_V2 |  /* [3.17] no GETXATTR for each write(2) */
+		FUSE_SETXATTR_EXT |        /* [3.14] but its op has no flags: we decode it */
+		FUSE_INIT_EXT |            /* [3.17] older: the upper half is never sent */
+		/*
+		 * [3.17] File handles may be encoded (fanotify), not opened. Node ids start anew
+		 * with each mount, so a handle kept over a remount could name another file; and
+		 * overlayfs is content without (its index and nfs_export features want them).
+		 */
+		INIT_NO_EXPORT_SUPPORT;
+	uint64_t flags;
+
+	/*
+	 * Not asked for, on purpose: AUTO_INVAL_DATA (would win over EXPLICIT), ATOMIC_O_TRUNC (loses
+	 * truncation where OPEN is not sent), WRITEBACK_CACHE (a checkpoint would miss what was
+	 * written), POSIX_LOCKS and FLOCK_LOCKS (the kernel does both rightly by itself).
+	 */
+	if (!m->options.cache_off)
+		want |= FUSE_CACHE_SYMLINKS; /* [3.5] */
+	if (!m->options.readdirplus_off)
+		want |= FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO; /* [any] */
+
+	if (len < sizeof(*out)) /* before proto 7.23 (Linux 3.15): not for us */
+		return;
+	flags = want & m->offered;
+	out->flags = (uint32_t)flags;
+	out->flags2 = (uint32_t)(flags >> 32);
+	out->max_background = MAX_BACKGROUND;
+	out->congestion_threshold = CONGESTION;
+	out->time_gran = 1;
+	out->max_pages = 0;
+	out->max_write = 32 * 4096; /* what kernels before MAX_PAGES (4.20) have at most */
+	if (flags & FUSE_MAX_PAGES) {
+		out->max_pages = (uint16_t)(DATA_BYTES / 4096);
+		out->max_write = DATA_BYTES;
+	}
+	m->negotiated = true;
+}
+
+static int mount_read_init(struct mount *m)
+{
+	/* Before INIT is answered the kernel wants room for 8 KiB (FUSE_MIN_READ_BUFFER). */
+	uint8_t request[16 * 1024];
+	const struct reader_buffers buffers = { .request = request };
+	struct fuse_in_header header;
+	struct fuse_init_in init = { 0 };
+	struct pollfd p = { .fd = m->fd, .events = POLLIN };
+	ssize_t n;
+	int r;
+
+	do
+		r = poll(&p, 1, INIT_WAIT_MS);
+	while (r < 0 && errno == EINTR);
+	if (r < 0)
+		return -errno;
+	if (r == 0)
+		return -ETIMEDOUT;
+
+	do
+		n = read(m->fd, request, sizeof(request));
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	if ((size_t)n < sizeof(header) + offsetof(struct fuse_init_in, flags2))
+		return -EPROTO;
+	memcpy(&header, request, sizeof(header));
+	if (header.opcode != FUSE_INIT)
+		return -EPROTO;
+	memcpy(&init, request + sizeof(header), MIN((size_t)n - sizeof(header), sizeof(init)));
+	if (init.major != FUSE_KERNEL_VERSION)
+		return -EPROTO;
+
+	m->offered = init.flags;
+	if (init.flags & FUSE_INIT_EXT)
+		m->offered |= (uint64_t)init.flags2 << 32;
+	m->starting = true;
+	requests_handle(m, &buffers, (size_t)n);
+	m->starting = false;
+	return m->negotiated ? 0 : -EPROTO;
+}
+
+/* ---- notifications ---- */
+
+static int notify(struct mount *m, int code, struct iovec *iov, int count)
+{
+	struct fuse_out_header header = { .len = sizeof(header), .error = code };
+	int r;
+
+	iov[0] = (struct iovec){ &header, sizeof(header) };
+	for (int i = 1; i < count; i++)
+		header.len += (uint32_t)iov[i].iov_len;
+
+	r = mount_send(m, iov, count);
+	if (r == -ENOENT || r == -ENOTDIR || r == -ENODEV)
+		return 0; /* nothing of the kind is cached */
+	return r;
+}
+
+static int kernel_inval_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	struct mount *m = arg;
+	/* Kernels before 6.2 know no flag and forget the name with all below it: slower, not wrong. */
+	struct fuse_notify_inval_entry_out out = {
+		.parent = parent,
+		.namelen = (uint32_t)len,
+		.flags = expire ? FUSE_EXPIRE_ONLY : 0,
+	};
+	struct iovec iov[4] = {
+		[1] = { &out, sizeof(out) },
+		[2] = { (char *)name, len },
+		[3] = { "", 1 },
+	};
+
+	__atomic_fetch_add(&m->entries, 1, __ATOMIC_RELAXED);
+	return notify(m, FUSE_NOTIFY_INVAL_ENTRY, iov, ARRAY_SIZE(iov));
+}
+
+static int kernel_inval_inode(void *arg, uint64_t node, int64_t off, int64_t len)
+{
+	struct mount *m = arg;
+	struct fuse_notify_inval_inode_out out = { .ino = node, .off = off, .len = len };
+	struct iovec iov[2] = { [1] = { &out, sizeof(out) } };
+
+	__atomic_fetch_add(&m->inodes, 1, __ATOMIC_RELAXED);
+	return notify(m, FUSE_NOTIFY_INVAL_INODE, iov, ARRAY_SIZE(iov));
+}
+
+static int kernel_inc_epoch(void *arg)
+{
+	struct mount *m = arg;
+	struct iovec iov[1];
+
+	if (!m->has_epoch)
+		return -ENOSYS;
+	__atomic_fetch_add(&m->epochs, 1, __ATOMIC_RELAXED);
+	return notify(m, NOTIFY_INC_EPOCH, iov, 1);
+}
+
+static void kernel_will_block(void *arg)
+{
+	readers_step_aside();
+}
+
+/* ---- serving ---- */
+
+static int mount_serve_one(struct served *s, const struct reader_buffers *buffers)
+{
+	struct mount *m = container_of(s, struct mount, served);
+	ssize_t n = read(m->fd, buffers->request, REQUEST_BYTES);
+
+	if (n > 0) {
+		if ((size_t)n >= sizeof(struct fuse_in_header))
+			requests_handle(m, buffers, (size_t)n);
+		return 0;
+	}
+	if (n == 0)
+		return END; /* a socket in place of the kernel */
+
+	switch (errno) {
+	case EINTR:
+	case EAGAIN:
+	case ENOENT: /* the client gave up before we came */
+	case EIO:    /* the kernel dropped one request itself */
+		return 0;
+	case ENODEV: /* unmounted */
+	case ECONNABORTED:
+		return END;
+	default:
+		(void)note(noter_of(m), 0, "mount: reading a request: %s", err_name(-errno));
+		return END;
+	}
+}
+
+static void mount_over(struct served *s)
+{
+	struct mount *m = container_of(s, struct mount, served);
+
+	if (m->hooks.ended)
+		m->hooks.ended(m->hooks.arg, m);
+}
+
+static void mount_freep(struct mount **m)
+{
+	mount_free(*m);
+}
+
+int mount_start(struct readers *rs, int fuse_fd, struct view *view,
+		const struct mount_options *options, const struct mount_hooks *hooks,
+		struct mount **ret)
+{
+	_cleanup_(mount_freep) struct mount *m = NULL;
+	_cleanup_close_ int fd = fuse_fd;
+	struct iovec iov[1];
+	int r;
+
+	m = os_calloc(1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	m->served.serve_one = mount_serve_one;
+	m->served.over = mount_over;
+	m->options = *options;
+	m->hooks = *hooks;
+
+	/* It may have come through a socket from a program with its own ideas. */
+	r = fcntl(fd, F_GETFL);
+	if (r < 0 || fcntl(fd, F_SETFL, r & ~O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+		return -errno;
+
+	m->fd = TAKE_FD(fd);
+	r = requests_open(m);
+	if (r < 0)
+		return r;
+
+	m->view = view; /* borrowed until nothing can fail */
+	r = mount_read_init(m);
+	if (r == 0) {
+		/*
+		 * Nothing tells beforehand whether the kernel has it (6.16): no flag, no minor. It
+		 * costs nothing to try, as nothing is cached yet.
+		 */
+		m->has_epoch = !options->epoch_off && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
+
+		view_set_kernel(view, &(struct view_kernel){
+			.inval_entry = kernel_inval_entry,
+			.inval_inode = kernel_inval_inode,
+			.inc_epoch = kernel_inc_epoch,
+			.will_block = kernel_will_block,
+			.arg = m,
+		});
+		*ret = m; /* before the first request can be served */
+		r = readers_serve(rs, &m->served);
+	}
+	if (r < 0) {
+		m->view = NULL;
+		return r;
+	}
+	m = NULL; /* the readers' now; may be over already */
+	return 0;
+}
+
+struct view *mount_view(struct mount *m)
+{
+	return m->view;
+}
+
+void mount_free(struct mount *m)
+{
+	if (!m)
+		return;
+	if (m->view)
+		view_close(m->view);
+	requests_close(m);
+	free(m);
+}
+
+/* ---- counters ---- */
+
+void mount_ops(struct mount *m, void (*fn)(void *arg, const char *op, uint64_t count), void *arg)
+{
+	static const char *const names[OPS_MAX] = {
+		[FUSE_LOOKUP] = "LOOKUP",
+		[FUSE_FORGET] = "FORGET",
+		[FUSE_GETATTR] = "GETATTR",
+		[FUSE_SETATTR] = "SETATTR",
+		[FUSE_READLINK] = "READLINK",
+		[FUSE_SYMLINK] = "SYMLINK",
+		[FUSE_MKNOD] = "MKNOD",
+		[FUSE_MKDIR] = "MKDIR",
+		[FUSE_UNLINK] = "UNLINK",
+		[FUSE_RMDIR] = "RMDIR",
+		[FUSE_RENAME] = "RENAME",
+		[FUSE_LINK] = "LINK",
+		[FUSE_OPEN] = "OPEN",
+		[FUSE_READ] = "READ",
+		[FUSE_WRITE] = "WRITE",
+		[FUSE_STATFS] = "STATFS",
+		[FUSE_RELEASE] = "RELEASE",
+		[FUSE_FSYNC] = "FSYNC",
+		[FUSE_SETXATTR] = "SETXATTR",
+		[FUSE_GETXATTR] = "GETXATTR",
+		[FUSE_LISTXATTR] = "LISTXATTR",
+		[FUSE_REMOVEXATTR] = "REMOVEXATTR",
+		[FUSE_FLUSH] = "FLUSH",
+		[FUSE_INIT] = "INIT",
+		[FUSE_OPENDIR] = "OPENDIR",
+		[FUSE_READDIR] = "READDIR",
+		[FUSE_RELEASEDIR] = "RELEASEDIR",
+		[FUSE_FSYNCDIR] = "FSYNCDIR",
+		[FUSE_GETLK] = "GETLK",
+		[FUSE_SETLK] = "SETLK",
+		[FUSE_SETLKW] = "SETLKW",
+		[FUSE_ACCESS] = "ACCESS",
+		[FUSE_CREATE] = "CREATE",
+		[FUSE_INTERRUPT] = "INTERRUPT",
+		[FUSE_BMAP] = "BMAP",
+		[FUSE_DESTROY] = "DESTROY",
+		[FUSE_IOCTL] = "IOCTL",
+		[FUSE_POLL] = "POLL",
+		[FUSE_BATCH_FORGET] = "BATCH_FORGET",
+		[FUSE_FALLOCATE] = "FALLOCATE",
+		[FUSE_READDIRPLUS] = "READDIRPLUS",
+		[FUSE_RENAME2] = "RENAME2",
+		[FUSE_LSEEK] = "LSEEK",
+		[FUSE_COPY_FILE_RANGE] = "COPY_FILE_RANGE",
+		[FUSE_SYNCFS] = "SYNCFS",
+		[FUSE_TMPFILE] = "TMPFILE",
+		[OP_STATX] = "STATX",
+		[OP_COPY_FILE_RANGE_64] = "COPY_FILE_RANGE_64",
+	};
+
+	for (size_t i = 0; i < OPS_MAX; i++) {
+		uint64_t n = __atomic_load_n(&m->ops[i], __ATOMIC_RELAXED);
+
+		if (n > 0)
+			fn(arg, names[i] ? names[i] : "OTHER", n);
+	}
+}
+
+void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_inodes,
+			 uint64_t *ret_epochs)
+{
+	*ret_entries = __atomic_load_n(&m->entries, __ATOMIC_RELAXED);
+	*ret_inodes = __atomic_load_n(&m->inodes, __ATOMIC_RELAXED);
+	*ret_epochs = __atomic_load_n(&m->epochs, __ATOMIC_RELAXED);
+}

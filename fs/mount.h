@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Serving mounted views: the FUSE adapter's face to the daemon. A mount is a view plus a /dev/fuse
+ * descriptor on which mount(2) was done by whoever had the right to (the client program).
+ *
+ * Threads: each mount has exactly one *reader* at a time (several idle readers on one descriptor
+ * are woken on the wrong CPU). Before a reader may wait (disk, a notification, a sync) it passes
+ * its mount on to a spare thread of the shared pool, finishes its request, and joins the pool.
+ */
+
+#include "fs/ioctl.h"
+#include "fs/view.h"
+
+struct readers; /* the pool, one per process */
+struct mount;
+
+int readers_new(unsigned max_spare, struct readers **ret);
+void readers_free(struct readers *rs); /* no mounts may be left */
+/* For chunks_set_io_hook: the calling thread may wait now. No-op on a thread that is no reader. */
+void readers_will_block(void);
+
+struct mount_options {
+	bool allow_other; /* several users: permission checks by mode are on either way */
+	bool cache_off;   /* diagnosis: timeouts 0 */
+	bool no_open_off; /* diagnosis: handle OPEN and RELEASE */
+	bool readdirplus_off;
+	bool epoch_off;   /* diagnosis and tests: pretend the kernel has no INC_EPOCH */
+};
+
+/* Called from a reader for each control ioctl; cred is the caller's. 0 or a failure; see ioctl.h. */
+typedef int (*mount_ioctl_fn)(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd,
+			      const void *in, size_t in_len, void *out, size_t out_cap,
+			      size_t *ret_out_len);
+
+struct mount_hooks {
+	mount_ioctl_fn ioctl;
+	/* The kernel let go: unmounted or aborted. Called once, from a thread that may free it. */
+	void (*ended)(void *arg, struct mount *m);
+	void *arg;
+};
+
+/*
+ * Starts serving. fuse_fd is taken (closed at the end). The view is taken on success (closed at
+ * the end). Returns after INIT was answered.
+ */
+int mount_start(struct readers *rs, int fuse_fd, struct view *view,
+		const struct mount_options *options, const struct mount_hooks *hooks,
+		struct mount **ret);
+struct view *mount_view(struct mount *m); /* lent */
+/* Frees what is left after `ended`. */
+void mount_free(struct mount *m);
+
+/* Requests seen so far, by name ("LOOKUP"), in opcode order; fn for each with a count > 0. */
+void mount_ops(struct mount *m, void (*fn)(void *arg, const char *op, uint64_t count), void *arg);
+/* Names and inodes that the kernel was told to forget, and epochs. */
+void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_inodes,
+			 uint64_t *ret_epochs);

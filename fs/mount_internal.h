@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters) and
+ * fuse.c (requests). What the kernel headers of older systems lack of the protocol is here too,
+ * under names of our own, as newer headers define the kernel's.
+ */
+
+#include <linux/fuse.h>
+#include <sys/uio.h>
+
+#include "fs/mount.h"
+#include "fs/readers.h"
+
+#define OP_STATX 52              /* proto 7.39 */
+#define OP_COPY_FILE_RANGE_64 53 /* proto 7.45 */
+#define OPS_MAX 64               /* opcodes are counted below this */
+
+#define NOTIFY_INC_EPOCH 8 /* proto 7.44 */
+
+#define INIT_NO_EXPORT_SUPPORT (UINT64_C(1) << 38) /* proto 7.40 */
+
+struct fuse_session;
+
+struct mount {
+	struct served served;
+	struct view *view; /* immutable, owned */
+	struct mount_options options; /* immutable */
+	struct mount_hooks hooks; /* immutable */
+	struct fuse_session *session; /* immutable, owned; closes fd */
+	int fd; /* immutable, lent by the session */
+	bool has_epoch; /* immutable once serving */
+
+	/* INIT, on the starting thread */
+	uint64_t offered; /* the kernel's flags */
+	bool negotiated;  /* a good answer was written */
+	bool starting;
+
+	/* atomic, relaxed: statistics */
+	uint64_t ops[OPS_MAX];
+	uint64_t entries, inodes, epochs;
+};
+
+/* ---- mount.c ---- */
+
+/* Writes one message to the kernel. 0, or -errno: -ENOENT when nobody waits for this reply. */
+int mount_send(struct mount *m, const struct iovec *iov, int count);
+/* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
+void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);
+
+/* ---- fuse.c: the only user of libfuse ---- */
+
+/* Gives m->session on m->fd, which it takes also on failure. */
+int requests_open(struct mount *m);
+void requests_close(struct mount *m);
+/* Handles one request: n bytes as read from the descriptor. Sends its reply, if it has one. */
+void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);

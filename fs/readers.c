@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The reader pool.
+ *
+ * Why one reader for each mount: the kernel wakes idle readers of one descriptor in turn, usually
+ * on another CPU than the client's, and an idle CPU takes some 50 us to wake. One *hot* reader
+ * gives 9 us a request where two or four idle ones give 30. So exactly one thread, the *leader*,
+ * waits in read(); it handles what it read and reads again.
+ *
+ * Why a leader steps aside: while it waits for a disk, nobody would read, and where it waits for
+ * the kernel (a notification) that might need an answer to a request which nobody reads: a
+ * deadlock. So before it waits it passes the leadership to a spare thread, finishes its request
+ * as a mere *user*, and joins the pool.
+ *
+ * A thread is in one of three states:
+ *
+ *    idle --(given something to serve)--> leader --(steps aside)--> user --(reply sent)--> idle
+ *                                           |                                               ^
+ *                                           '--(END: nothing will come any more)------------'
+ *
+ * Invariants:
+ *  R1  Something served has at most one leader, and only the leader calls its read.
+ *  R2  While nobody leads it, it is in `waiting`: its former leader could not find a spare thread.
+ *      Whoever comes first takes it back: the former leader at the end of its request, or any
+ *      thread that becomes idle. (Its `leader` names the former one until then.)
+ *  R3  `users` counts the threads between being given it and letting go of it, leader included.
+ *      The one that brings it to 0 after END calls over(), without the lock; nobody else has *s.
+ *  R4  No lock is held in read(), in a handler, or in over().
+ *  R5  At most n_served + max_spare threads stay when idle; MUST_SPARE more may exist for a while.
+ *
+ * A thread that leads and does not step aside takes no lock at all.
+ */
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "fs/mount.h"
+#include "fs/readers.h"
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+/*
+ * 256 KiB of stack: the deepest path (request, view, model, a tree of at most some ten levels,
+ * chunk decoding, LMDB) needs under 64 KiB, large buffers being elsewhere; four times that, for
+ * callers' hooks. Sanitizers pad every variable, hence more there.
+ */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STACK_BYTES (1024 * 1024)
+#else
+#define STACK_BYTES (256 * 1024)
+#endif
+
+/* Beyond max_spare for steps aside that must not fail: clients can cause as many as they have threads. */
+#define MUST_SPARE 64
+
+/* What an idle thread keeps of each buffer: most requests are small, so the next one faults nothing. */
+#define KEEP_BYTES (64 * 1024)
+/* Idle for so long, it gives the rest back: not at once, as a busy disk alternates two threads. */
+#define GIVE_BACK_AFTER_S 1
+
+struct reader {
+	struct readers *pool; /* immutable */
+	struct reader_buffers buffers; /* immutable, owned */
+	pthread_cond_t wake;
+	struct reader *next_idle; /* under the pool's lock */
+	struct served *serves;    /* set under the lock while idle, else the thread's own */
+	bool leads;   /* likewise */
+	bool offered; /* the thread's own: serves was put into `waiting` */
+};
+
+struct readers {
+	pthread_mutex_t lock;
+	pthread_cond_t quiet; /* n_threads became 0 */
+	unsigned max_spare;   /* immutable */
+	/* under lock: */
+	unsigned n_threads, n_served;
+	struct reader *idle;    /* a stack: the warmest thread first */
+	struct served *waiting; /* R2 */
+	bool stopping;
+	bool has_dead; /* dead: the thread that ended last, not joined yet */
+	pthread_t dead;
+};
+
+static _Thread_local struct reader *self;
+
+static void *reader_main(void *arg);
+
+static void reader_free(struct reader *r)
+{
+	if (!r)
+		return;
+	if (r->buffers.request)
+		munmap(r->buffers.request, REQUEST_BYTES);
+	if (r->buffers.reply)
+		munmap(r->buffers.reply, REPLY_BYTES);
+	pthread_cond_destroy(&r->wake);
+	free(r);
+}
+
+static void reader_freep(struct reader **r)
+{
+	reader_free(*r);
+}
+
+static uint8_t *map_buffer(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static int reader_new(struct readers *rs, struct reader **ret)
+{
+	_cleanup_(reader_freep) struct reader *r = os_calloc(1, sizeof(*r));
+	pthread_condattr_t attr;
+
+	if (!r)
+		return -ENOMEM;
+	r->pool = rs;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&r->wake, &attr);
+	pthread_condattr_destroy(&attr);
+
+	r->buffers.request = map_buffer(REQUEST_BYTES);
+	r->buffers.reply = map_buffer(REPLY_BYTES);
+	if (!r->buffers.request || !r->buffers.reply)
+		return -ENOMEM;
+
+	*ret = TAKE_PTR(r);
+	return 0;
+}
+
+/*
+ * Signals are the main thread's affair: a reader that is interrupted gains nothing. Those that a
+ * thread causes itself (a bad access) stay open, or a handler for them could not work.
+ */
+static void block_signals(sigset_t *ret_old)
+{
+	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS };
+	sigset_t set;
+
+	sigfillset(&set);
+	for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+		sigdelset(&set, own[i]);
+	pthread_sigmask(SIG_BLOCK, &set, ret_old);
+}
+
+/* Lock held. A new thread that leads s at once. */
+static int start_leader(struct readers *rs, struct served *s, struct reader **ret)
+{
+	_cleanup_(reader_freep) struct reader *leader = NULL;
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t old;
+	int r;
+
+	r = reader_new(rs, &leader);
+	if (r < 0)
+		return r;
+	leader->serves = s;
+	leader->leads = true;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	block_signals(&old);
+	r = pthread_create(&thread, &attr, reader_main, leader);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (r != 0)
+		return -r;
+
+	pthread_setname_np(thread, "plyfs-reader");
+	rs->n_threads++;
+	*ret = TAKE_PTR(leader);
+	return 0;
+}
+
+/* Lock held. Finds a thread to lead s: a warm idle one, or a new one while below the limit. */
+static int find_leader(struct readers *rs, struct served *s, unsigned limit)
+{
+	struct reader *leader = rs->idle;
+	int r;
+
+	if (leader) {
+		rs->idle = leader->next_idle;
+		leader->serves = s;
+		leader->leads = true;
+		pthread_cond_signal(&leader->wake);
+	} else {
+		if (rs->n_threads >= limit)
+			return -EAGAIN;
+		r = start_leader(rs, s, &leader);
+		if (r < 0)
+			return r;
+	}
+	s->leader = leader;
+	s->users++;
+	return 0;
+}
+
+/* Lock held. */
+static void stop_waiting(struct readers *rs, struct served *s)
+{
+	for (struct served **at = &rs->waiting; *at; at = &(*at)->next_waiting) {
+		if (*at == s) {
+			*at = s->next_waiting;
+			s->next_waiting = NULL;
+			return;
+		}
+	}
+}
+
+static void step_aside(bool must)
+{
+	struct reader *r = self;
+	struct readers *rs;
+	struct served *s;
+
+	if (!r || !r->leads)
+		return;
+	rs = r->pool;
+	s = r->serves;
+
+	LOCK_GUARD(&rs->lock);
+	if (s->leader != r) { /* an idle thread took it meanwhile (R2) */
+		r->offered = false;
+		r->leads = false;
+		return;
+	}
+	if (find_leader(rs, s, rs->n_served + rs->max_spare + (must ? MUST_SPARE : 0)) == 0) {
+		if (r->offered)
+			stop_waiting(rs, s);
+		r->offered = false;
+		r->leads = false;
+	} else if (!r->offered) {
+		s->next_waiting = rs->waiting;
+		rs->waiting = s;
+		r->offered = true;
+	}
+}
+
+void readers_will_block(void)
+{
+	step_aside(false);
+}
+
+void readers_step_aside(void)
+{
+	step_aside(true);
+}
+
+/* At the end of a request during which the leadership was offered: nobody took it, or somebody did. */
+static void take_back(struct reader *r)
+{
+	struct readers *rs = r->pool;
+	LOCK_GUARD(&rs->lock);
+
+	r->offered = false;
+	if (r->serves->leader == r)
+		stop_waiting(rs, r->serves);
+	else
+		r->leads = false;
+}
+
+/* Reads and handles until the leadership is gone or nothing will come any more. */
+static void serve(struct reader *r)
+{
+	struct readers *rs = r->pool;
+	struct served *s = r->serves;
+	bool end = false, last;
+
+	while (r->leads && !end) {
+		end = s->serve_one(s, &r->buffers) == END;
+		if (r->offered)
+			take_back(r);
+	}
+
+	pthread_mutex_lock(&rs->lock);
+	if (end)
+		s->ended = true;
+	last = --s->users == 0 && s->ended;
+	if (last)
+		rs->n_served--;
+	r->serves = NULL;
+	r->leads = false;
+	pthread_mutex_unlock(&rs->lock);
+
+	if (last)
+		s->over(s);
+}
+
+static void give_back(struct reader *r)
+{
+	/* A failure costs memory, nothing else. */
+	(void)madvise(r->buffers.request + KEEP_BYTES, REQUEST_BYTES - KEEP_BYTES, MADV_DONTNEED);
+	(void)madvise(r->buffers.reply + KEEP_BYTES, REPLY_BYTES - KEEP_BYTES, MADV_DONTNEED);
+}
+
+/* Joins the pool until there is something to serve: true; false: this thread is to end. */
+static bool wait_for_work(struct reader *r)
+{
+	struct readers *rs = r->pool;
+	struct timespec until;
+	struct served *s;
+	LOCK_GUARD(&rs->lock);
+
+	s = rs->waiting;
+	if (s) { /* R2 */
+		stop_waiting(rs, s);
+		s->leader = r;
+		s->users++;
+		r->serves = s;
+		r->leads = true;
+		return true;
+	}
+	if (rs->n_threads > rs->n_served + rs->max_spare) /* R5 */
+		return false;
+
+	r->next_idle = rs->idle;
+	rs->idle = r;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += GIVE_BACK_AFTER_S;
+	while (!r->serves && !rs->stopping) {
+		if (pthread_cond_timedwait(&r->wake, &rs->lock, &until) != ETIMEDOUT)
+			continue;
+		give_back(r);
+		while (!r->serves && !rs->stopping)
+			pthread_cond_wait(&r->wake, &rs->lock);
+	}
+	return r->serves != NULL;
+}
+
+static void *reader_main(void *arg)
+{
+	struct reader *r = arg;
+	struct readers *rs = r->pool;
+	pthread_t before;
+	bool has_before;
+
+	/* The creator holds the lock until its bookkeeping is done. */
+	pthread_mutex_lock(&rs->lock);
+	pthread_mutex_unlock(&rs->lock);
+	self = r;
+	do
+		serve(r);
+	while (wait_for_work(r));
+	self = NULL;
+	reader_free(r);
+
+	/* Each ending thread joins the one before it, so at most one is left to join. */
+	pthread_mutex_lock(&rs->lock);
+	has_before = rs->has_dead;
+	before = rs->dead;
+	rs->has_dead = true;
+	rs->dead = pthread_self();
+	if (--rs->n_threads == 0)
+		pthread_cond_broadcast(&rs->quiet);
+	pthread_mutex_unlock(&rs->lock);
+	if (has_before)
+		pthread_join(before, NULL);
+	return NULL;
+}
+
+int readers_serve(struct readers *rs, struct served *s)
+{
+	LOCK_GUARD(&rs->lock);
+	int r;
+
+	rs->n_served++;
+	r = find_leader(rs, s, UINT32_MAX);
+	if (r < 0)
+		rs->n_served--;
+	return r;
+}
+
+int readers_new(unsigned max_spare, struct readers **ret)
+{
+	struct readers *rs = os_calloc(1, sizeof(*rs));
+
+	if (!rs)
+		return -ENOMEM;
+	rs->max_spare = max_spare;
+	pthread_mutex_init(&rs->lock, NULL);
+	pthread_cond_init(&rs->quiet, NULL);
+	*ret = rs;
+	return 0;
+}
+
+void readers_free(struct readers *rs)
+{
+	if (!rs)
+		return;
+
+	pthread_mutex_lock(&rs->lock);
+	rs->stopping = true;
+	for (struct reader *r = rs->idle; r; r = r->next_idle)
+		pthread_cond_signal(&r->wake);
+	while (rs->n_threads > 0)
+		pthread_cond_wait(&rs->quiet, &rs->lock);
+	pthread_mutex_unlock(&rs->lock);
+	if (rs->has_dead)
+		pthread_join(rs->dead, NULL);
+
+	pthread_mutex_destroy(&rs->lock);
+	pthread_cond_destroy(&rs->quiet);
+	free(rs);
+}

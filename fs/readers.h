@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The inside of the reader pool, for the adapter (mount.c): threads that read requests from
+ * something served (a mount; a pipe in tests) and handle them. The public face is mount.h.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct reader;
+struct readers;
+
+/* What one request and one reply need at most: 1 MiB of data (max_write) and a page of headers. */
+#define DATA_BYTES (1024 * 1024)
+#define REQUEST_BYTES (DATA_BYTES + 4096)
+#define REPLY_BYTES DATA_BYTES
+
+/* The calling thread's buffers. Mapped memory: a page that was never touched costs nothing. */
+struct reader_buffers {
+	uint8_t *request; /* REQUEST_BYTES, page-aligned */
+	uint8_t *reply;   /* REPLY_BYTES */
+};
+
+/* Embed this in what is served; zero the rest. */
+struct served {
+	/*
+	 * Reads one request (it may wait for one) and handles it. 0: go on, END: there will be no
+	 * more. Never called by two threads at once for the reading half; a thread that stepped
+	 * aside finishes its request while the next one reads.
+	 */
+	int (*serve_one)(struct served *s, const struct reader_buffers *buffers);
+	/* No thread works on it any more. Called once; *s may be freed here. */
+	void (*over)(struct served *s);
+
+	/* of readers.c, under the pool's lock */
+	struct reader *leader; /* the thread that reads, or handles what it read last */
+	struct served *next_waiting;
+	unsigned users; /* threads that read or handle its requests */
+	bool ended;     /* serve_one returned END */
+};
+
+/* Starts serving. A failure (-EAGAIN, -ENOMEM: no thread to be had) leaves s untouched. */
+int readers_serve(struct readers *rs, struct served *s);
+
+/*
+ * As readers_will_block, when the wait could need the very requests that nobody would read
+ * meanwhile (a notification takes locks which waiting clients hold): a spare thread is found even
+ * beyond max_spare.
+ */
+void readers_step_aside(void);

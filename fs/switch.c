@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Switching a view to another state under the kernel's warm caches.
+ *
+ * What was cached stays valid unless it differs, so a restore has two jobs: bind node ids to the
+ * new state, and tell the kernel which names and attributes to forget. Two modes:
+ *
+ *  - by names: the difference of the two roots is small (at most NAMES_MAX keys). The current
+ *    realm goes on; each file that differs is retired to a realm of the state that was left, and
+ *    the kernel is told its names; changed names and directories likewise. Everything else, page
+ *    cache included, stays cached; mounts inside the view survive.
+ *  - by epoch: the difference is large, or the target is of another lineage. A new realm becomes
+ *    current, all node ids become unsettled (V4), and one INC_EPOCH makes the kernel look up each
+ *    name again when it is next used. Attributes of directories are not covered by the epoch, so
+ *    each directory that the kernel knows gets a notification.
+ *  Where the kernel has no INC_EPOCH (before 6.16) the first mode serves any size; of another
+ *  lineage, each known name is told.
+ *
+ * Why no stale name can stay behind, given that requests are answered while we notify:
+ *  S1  The swap happens under the view's write lock: a reply is computed wholly before or after.
+ *  S2  A reply computed before, with a name that differs: LOOKUP of a name not cached and
+ *      READDIRPLUS hold the directory's lock in the kernel until their result is linked, and
+ *      invalidating a name takes that lock exclusively, so it comes after.
+ *  S3  A revalidating LOOKUP holds no lock; it can only refresh a dentry, and a name that
+ *      differs has its dentry unhashed (not merely expired) unless the same directory is behind it
+ *      before and after, in which case a refresh is right. Its attributes are discarded by the
+ *      kernel when an INVAL_INODE came between. (A directory that is elsewhere in the target is
+ *      expired, too, so that a shell in it keeps its path until the name is walked; a revalidation
+ *      that was in flight across two restores could keep its old name a while longer.)
+ *  S4  By epoch: a LOOKUP is stamped with the epoch before it is sent, so it is stale; a
+ *      READDIRPLUS reply is stamped when it is linked, so each directory that was listed gets a
+ *      barrier (invalidating a name that cannot exist waits for the directory's lock) and a
+ *      second epoch follows.
+ *  S5  Nothing is told while a lock is held or while the only reader waits (will_block).
+ *
+ * Files that differ get a new node id, so descriptors and mappings keep the old bytes and never
+ * show a mixture; directories keep theirs, so that working directories follow (V5).
+ */
+
+#include <dirent.h>
+#include <errno.h>
+
+#include "fs/format.h"
+#include "fs/view_internal.h"
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+/*
+ * Telling one name costs about 1.3 us and a system call; an epoch costs 5 us now but makes the
+ * kernel look up each name again (10 us each) and read closed files again. 2,000 names are told in
+ * a few ms, less than looking up the names of a small project again.
+ */
+#define NAMES_MAX 2000
+
+struct name_note {
+	uint64_t old_node; /* the directory's node id before rebinding, or 0 */
+	uint64_t dir;      /* inode number of the directory in the tree the name is from */
+	uint64_t new_node; /* its node id afterwards, or 0 */
+	uint64_t child;    /* inode number behind the name before; 0: none */
+	bool child_is_dir;
+	bool expire;
+	char *name; /* owned */
+	uint32_t len;
+};
+
+struct notes {
+	struct name_note *names;
+	size_t n_names, cap_names;
+	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
+	size_t n_inodes, cap_inodes;
+};
+
+static void notes_release(struct notes *notes)
+{
+	for (size_t i = 0; i < notes->n_names; i++)
+		free(notes->names[i].name);
+	free(notes->names);
+	free(notes->inodes);
+}
+
+static int notes_grow(void **array, size_t *cap, size_t size)
+{
+	size_t want = *cap ? *cap * 2 : 32;
+	void *p = os_realloc(*array, want * size);
+
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*cap = want;
+	return 0;
+}
+
+static int notes_add_name(struct notes *notes, struct name_note note, const char *name)
+{
+	if (notes->n_names == notes->cap_names &&
+	    notes_grow((void **)&notes->names, &notes->cap_names, sizeof(*notes->names)) < 0)
+		return -ENOMEM;
+	note.name = os_malloc(note.len + 1);
+	if (!note.name)
+		return -ENOMEM;
+	memcpy(note.name, name, note.len);
+	note.name[note.len] = '\0';
+	notes->names[notes->n_names++] = note;
+	return 0;
+}
+
+static int notes_add_inode(struct notes *notes, uint64_t node)
+{
+	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1] == node)
+		return 0; /* one object's items follow each other in the diff */
+	if (notes->n_inodes == notes->cap_inodes &&
+	    notes_grow((void **)&notes->inodes, &notes->cap_inodes, sizeof(*notes->inodes)) < 0)
+		return -ENOMEM;
+	notes->inodes[notes->n_inodes++] = node;
+	return 0;
+}
+
+/* What the difference of two states means for the kernel, collected under the locks. */
+struct plan {
+	struct view *view;
+	struct root *left;
+	struct fs old_fs; /* the state that was left */
+	struct notes notes;
+	uint64_t *retire; /* inode numbers of files that differ and that the kernel knows */
+	size_t n_retire, cap_retire;
+	uint64_t *lost; /* directories that the kernel knows and the target lacks */
+	size_t n_lost, cap_lost;
+	uint64_t *found; /* directories that were dead and that the target has */
+	size_t n_found, cap_found;
+	uint64_t changed, limit;
+	uint64_t last_ino;
+};
+
+static void plan_release(struct plan *p)
+{
+	notes_release(&p->notes);
+	free(p->retire);
+	free(p->lost);
+	free(p->found);
+	tree_free(p->old_fs.tree);
+}
+
+static int list_add(uint64_t **list, size_t *n, size_t *cap, uint64_t value)
+{
+	if (*n && (*list)[*n - 1] == value)
+		return 0;
+	if (*n == *cap && notes_grow((void **)list, cap, sizeof(**list)) < 0)
+		return -ENOMEM;
+	(*list)[(*n)++] = value;
+	return 0;
+}
+
+static struct vnode *known(struct view *v, uint64_t ino)
+{
+	struct vnode *n = vnode_by_ino(v, ino);
+
+	return n && n->realm == v->cur ? n : NULL;
+}
+
+static int plan_dirent(struct plan *p, const struct key *k, const struct val *old_val,
+		       const struct val *new_val)
+{
+	struct vnode *dir = known(p->view, k->a);
+	struct dirent_item item;
+	int r;
+
+	/* A replaced entry is two: positions are hashes of names, so the names may differ. */
+	for (int old = 0; old < 2; old++) {
+		const struct val *val = old ? old_val : new_val;
+
+		if (!val)
+			continue;
+		r = dirent_decode(val, &item);
+		if (r < 0)
+			return r;
+		r = notes_add_name(&p->notes,
+				   (struct name_note){
+					   .old_node = dir ? dir->node : 0,
+					   .dir = k->a,
+					   .child = old ? item.ino : 0,
+					   .child_is_dir = old && item.type == DT_DIR,
+					   .len = (uint32_t)item.len,
+				   },
+				   item.name);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int plan_key(void *arg, const struct key *k, const struct val *old_val,
+		    const struct val *new_val)
+{
+	struct plan *p = arg;
+	struct vnode *n;
+	int r;
+
+	if (k->a == 0)
+		return 0; /* the filesystem's own: orphans */
+	if (k->a != p->last_ino) {
+		p->last_ino = k->a;
+		p->changed++;
+	}
+	/* Names are counted too: each is a notification. */
+	if (p->changed + p->notes.n_names > p->limit)
+		return END;
+
+	if (k->t == ITEM_DIRENT) {
+		r = plan_dirent(p, k, old_val, new_val);
+		if (r < 0)
+			return r;
+	}
+
+	n = vnode_by_ino(p->view, k->a);
+	if (!n)
+		return 0;
+	if (n->realm != p->view->cur)
+		/* Unsettled files have names that are unsettled too (by epoch); nothing to tell. */
+		return S_ISDIR(n->type) && k->t == ITEM_INODE && new_val ?
+			       list_add(&p->found, &p->n_found, &p->cap_found, n->ino) :
+			       0;
+	if (!S_ISDIR(n->type))
+		return list_add(&p->retire, &p->n_retire, &p->cap_retire, n->ino);
+	if (k->t == ITEM_INODE && !new_val)
+		return list_add(&p->lost, &p->n_lost, &p->cap_lost, n->ino);
+	return notes_add_inode(&p->notes, n->node);
+}
+
+struct retiring {
+	struct plan *plan;
+	uint64_t ino;
+};
+
+static int note_name_of_retired(void *arg, uint64_t parent, const char *name, size_t len)
+{
+	struct retiring *ret = arg;
+	struct plan *p = ret->plan;
+	struct vnode *dir = known(p->view, parent);
+
+	if (!dir)
+		return 0; /* the kernel does not know the directory, hence not the name */
+	return notes_add_name(&p->notes,
+			      (struct name_note){ .old_node = dir->node,
+						  .dir = parent,
+						  .child = ret->ino,
+						  .len = (uint32_t)len },
+			      name);
+}
+
+/* Names mode, locks held: retires what differs, rebinds directories, completes the notes. */
+static int plan_apply(struct plan *p, uint64_t left_lineage)
+{
+	struct view *v = p->view;
+	struct realm *limbo = NULL;
+	int r = 0;
+
+	if (p->n_retire || p->n_lost) {
+		r = realm_new(v, p->left, left_lineage, &limbo);
+		if (r < 0)
+			return r;
+	}
+
+	/* Names first: they are found through the bindings as they were. */
+	for (size_t i = 0; i < p->n_retire; i++) {
+		struct retiring arg = { .plan = p, .ino = p->retire[i] };
+
+		r = fs_names(&p->old_fs, p->retire[i], note_name_of_retired, &arg);
+		if (r < 0 && r != -ENOENT) /* orphans have none */
+			goto out;
+	}
+
+	for (size_t i = 0; i < p->n_retire; i++) {
+		struct vnode *n = known(v, p->retire[i]);
+
+		vnode_unhash(v, n);
+		vnode_set_realm(v, n, limbo);
+	}
+	for (size_t i = 0; i < p->n_lost; i++) {
+		struct vnode *n = known(v, p->lost[i]);
+
+		vnode_set_realm(v, n, limbo);
+	}
+	/* Parents before children is not needed: paths are looked up in the state that was left. */
+	for (size_t i = 0; i < p->n_lost; i++) {
+		struct vnode *n = vnode_by_ino(v, p->lost[i]);
+
+		if (!n)
+			continue;
+		r = vnode_settle(v, n);
+		if (r >= 0)
+			r = notes_add_inode(&p->notes, n->node);
+		if (r < 0)
+			goto out;
+	}
+	/* What is cached of a directory that comes back (V5) is what a removed one has. */
+	for (size_t i = 0; i < p->n_found; i++) {
+		struct vnode *n = vnode_by_ino(v, p->found[i]);
+
+		if (!n)
+			continue;
+		r = vnode_settle(v, n);
+		if (r >= 0)
+			r = notes_add_inode(&p->notes, n->node);
+		if (r < 0)
+			goto out;
+	}
+	for (size_t i = 0; i < p->notes.n_names; i++) {
+		struct name_note *note = &p->notes.names[i];
+		struct vnode *dir = known(v, note->dir);
+
+		note->new_node = dir ? dir->node : 0;
+		if (note->child_is_dir) {
+			struct fs cur = { .store = v->store, .tree = v->cur->tree };
+			struct vnode *child = NULL;
+			struct inode now;
+
+			/* Does the same node id stand behind this name, or live on elsewhere? */
+			if (fs_stat(&cur, note->child, &now) >= 0 && inode_is_dir(&now))
+				note->expire = true;
+			else if (dir && fs_lookup(&cur, note->dir, note->name, note->len, &now) >= 0)
+				child = known(v, now.ino);
+			if (child && S_ISDIR(child->type))
+				note->expire = true;
+		}
+	}
+	r = 0;
+out:
+	if (limbo)
+		realm_unref(v, limbo);
+	return r;
+}
+
+/* Epoch mode, locks held: a new realm is current, everything known is unsettled. */
+static int switch_realm(struct view *v, struct root *left, uint64_t left_lineage)
+{
+	struct realm *old = v->cur;
+	struct realm *cur;
+	struct tree *fork;
+	int r;
+
+	cur = os_calloc(1, sizeof(*cur));
+	if (!cur)
+		return -ENOMEM;
+	r = tree_new(store_nodes(v->store), left, &fork);
+	if (r >= 0)
+		r = store_pin_root(v->store, left);
+	if (r < 0) {
+		tree_free(fork);
+		free(cur);
+		return r;
+	}
+	cur->refs = 1;
+	cur->tree = old->tree;
+	cur->lineage = v->branch->lineage;
+	old->tree = fork;
+	old->owns_tree = true;
+	old->base = root_ref(left);
+	old->lineage = left_lineage;
+	v->cur = cur;
+	realm_unref(v, old);
+	return 0;
+}
+
+/* Every directory the kernel knows: attributes and cached listings are not under the epoch. */
+static int note_directories(struct view *v, struct notes *notes)
+{
+	for (uint32_t i = 1; i < v->n_slots; i++) {
+		struct vnode *n = v->slots[i];
+		int r;
+
+		if (!n || !S_ISDIR(n->type))
+			continue;
+		r = vnode_settle(v, n);
+		if (r >= 0)
+			r = notes_add_inode(notes, n->node);
+		if (r >= 0 && n->listed)
+			r = notes_add_name(notes, (struct name_note){ .old_node = n->node, .len = 1 },
+					   "/"); /* no name has a slash: only a barrier (S4) */
+		if (r < 0)
+			return r;
+		n->listed = false;
+	}
+	return 0;
+}
+
+/* Without INC_EPOCH, target of another lineage: every name the kernel may have. */
+static int note_every_name(struct view *v, struct plan *p)
+{
+	for (uint32_t i = 1; i < v->n_slots; i++) {
+		struct retiring arg = { .plan = p };
+		struct vnode *n = v->slots[i];
+		int r;
+
+		if (!n || !n->hashed || n->realm != v->cur)
+			continue;
+		arg.ino = n->ino;
+		r = fs_names(&p->old_fs, n->ino, note_name_of_retired, &arg);
+		if (r < 0 && r != -ENOENT)
+			return r;
+	}
+	return 0;
+}
+
+/* Tells the kernel; no locks held. Failures other than "not cached" are returned. */
+static int notes_send(struct view *v, const struct notes *notes)
+{
+	const struct view_kernel *k = &v->kernel;
+	int first = 0;
+
+	for (size_t i = 0; i < notes->n_names; i++) {
+		const struct name_note *n = &notes->names[i];
+		int r = 0;
+
+		if (n->old_node)
+			r = k->inval_entry(k->arg, n->old_node, n->name, n->len, n->expire);
+		if (n->new_node && n->new_node != n->old_node)
+			r = k->inval_entry(k->arg, n->new_node, n->name, n->len, n->expire);
+		if (r < 0 && r != -ENOENT && !first)
+			first = r;
+	}
+	for (size_t i = 0; i < notes->n_inodes; i++) {
+		int r = k->inval_inode(k->arg, notes->inodes[i], 0, 0);
+
+		if (r < 0 && r != -ENOENT && !first)
+			first = r;
+	}
+	return first;
+}
+
+/* The lock is held for writing: swaps the root, fills plan->notes with what to tell. */
+static int switch_locked(struct view *v, uint64_t target, struct plan *plan,
+			 struct restore_info *ret)
+{
+	struct branch *b = v->branch;
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	_cleanup_(root_unrefp) struct root *now = NULL;
+	uint64_t left_lineage = b->lineage;
+	bool can_epoch = v->kernel.inc_epoch != NULL;
+	int r;
+
+	r = branch_restore_locked(b, target, &left);
+	if (r < 0)
+		return r;
+
+	/* The branch is switched: from here on the view must follow, come what may. */
+	r = tree_freeze(b->tree, &now);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&v->table_lock);
+	root_unref(v->cur_base);
+	v->cur_base = root_ref(now);
+	v->cur_lineage = b->lineage;
+	v->cur->lineage = b->lineage;
+	ret->left = b->undo;
+	ret->mode = RESTORE_NAMES;
+
+	plan->view = v;
+	plan->left = left;
+	plan->limit = UINT64_MAX;
+	if (can_epoch)
+		plan->limit = v->kernel.names_max ? v->kernel.names_max : NAMES_MAX;
+	plan->old_fs.store = v->store;
+	r = tree_new(store_nodes(v->store), left, &plan->old_fs.tree);
+	if (r >= 0 && b->lineage == left_lineage) {
+		r = root_diff(left, now, &KEY_MIN, &KEY_MAX, plan_key, plan);
+		if (r == 0)
+			r = plan_apply(plan, left_lineage);
+		ret->changed = plan->changed;
+		if (r == 0) {
+			plan->left = NULL;
+			return 0;
+		}
+	}
+
+	/*
+	 * Too much differs, or it is another lineage, or memory ran out on the way: all node ids
+	 * become unsettled, which is always right.
+	 */
+	ret->mode = RESTORE_EPOCH;
+	plan->left = NULL;
+	notes_release(&plan->notes);
+	plan->notes = (struct notes){ 0 };
+	if (!can_epoch) {
+		r = note_every_name(v, plan);
+		if (r < 0)
+			return r;
+	}
+	r = switch_realm(v, left, left_lineage);
+	if (r < 0)
+		return r;
+	return note_directories(v, &plan->notes);
+}
+
+/* switch_lock held. */
+static int view_switch(struct view *v, uint64_t target, struct restore_info *ret)
+{
+	const struct view_kernel *k = &v->kernel;
+	_cleanup_(plan_release) struct plan plan = { 0 };
+	int r;
+
+	*ret = (struct restore_info){ 0 };
+	if (k->will_block)
+		k->will_block(k->arg);
+	{
+		WRITE_GUARD(v->lock);
+		r = switch_locked(v, target, &plan, ret);
+		if (r < 0)
+			return r;
+		r = view_purge_orphans(v);
+		if (r < 0)
+			return r;
+	}
+	if (!k->inval_entry)
+		return 0; /* nobody has cached anything */
+
+	if (ret->mode == RESTORE_EPOCH && k->inc_epoch) {
+		r = k->inc_epoch(k->arg);
+		if (r < 0)
+			return r;
+	}
+	r = notes_send(v, &plan.notes);
+	if (r < 0)
+		return r;
+	if (ret->mode == RESTORE_EPOCH && k->inc_epoch && plan.notes.n_names)
+		r = k->inc_epoch(k->arg); /* S4 */
+	return r;
+}
+
+int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_id)
+{
+	int r, s;
+
+	if (!v->branch)
+		return -EROFS;
+	r = branch_checkpoint(v->branch, label, 0, ret_id);
+	if (r < 0 || !sync)
+		return r;
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
+	s = snap_wait(v->store, *ret_id);
+	return s < 0 ? s : r;
+}
+
+int view_restore(struct view *v, uint64_t snap, struct restore_info *ret)
+{
+	if (!v->branch)
+		return -EROFS;
+	LOCK_GUARD(&v->switch_lock);
+	return view_switch(v, snap, ret);
+}
+
+static int branch_undo_id(struct branch *b, uint64_t *ret_id)
+{
+	READ_GUARD(&b->lock);
+
+	if (!b->undo)
+		return -ERR_NO_UNDO;
+	*ret_id = b->undo;
+	return 0;
+}
+
+int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret)
+{
+	int r;
+
+	if (!v->branch)
+		return -EROFS;
+	LOCK_GUARD(&v->switch_lock);
+	r = branch_undo_id(v->branch, ret_id);
+	return r < 0 ? r : view_switch(v, *ret_id, ret);
+}
+
+int branch_fork(struct branch *b, const char *name)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(branch_closep) struct branch *fork = NULL;
+	uint64_t head, lineage, changes;
+	int r;
+
+	{
+		WRITE_GUARD(&b->lock);
+		r = tree_freeze(b->tree, &root);
+		if (r < 0)
+			return r;
+		head = b->head;
+		lineage = b->lineage;
+		changes = b->changes;
+	}
+	r = branch_create(b->store, name, root, head, lineage, &fork);
+	if (r < 0)
+		return r;
+
+	/* Nobody else can have changed it: it was made a moment ago and is not mounted. */
+	WRITE_GUARD(&fork->lock);
+	fork->changes += changes;
+	return 0;
+}
+
+int view_fork(struct view *v, const char *name)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(branch_closep) struct branch *fork = NULL;
+
+	if (v->branch)
+		return branch_fork(v->branch, name);
+	return branch_create(v->store, name, v->cur_base, v->snap, v->cur_lineage, &fork);
+}
+
+int branch_restore(struct branch *b, uint64_t snap)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	WRITE_GUARD(&b->lock);
+
+	return branch_restore_locked(b, snap, &left);
+}
+
+int branch_undo(struct branch *b, uint64_t *ret_id)
+{
+	int r = branch_undo_id(b, ret_id);
+
+	return r < 0 ? r : branch_restore(b, *ret_id);
+}

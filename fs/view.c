@@ -1,0 +1,572 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The verbs of a view: each takes the view's lock, binds node ids to objects (vnode.c), calls one
+ * verb of the model (fs.h), and counts the reference that the reply will give the kernel. The rules
+ * of what a process sees across a restore are in view_internal.h and switch.c.
+ */
+
+#include <errno.h>
+
+#include "fs/view_internal.h"
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+static int view_new(struct store *store, struct view **ret)
+{
+	struct view *v = os_calloc(1, sizeof(*v));
+
+	if (!v)
+		return -ENOMEM;
+	v->store = store;
+	pthread_rwlock_init(&v->own_lock, NULL);
+	pthread_mutex_init(&v->switch_lock, NULL);
+	pthread_mutex_init(&v->table_lock, NULL);
+	v->lock = &v->own_lock;
+	*ret = v;
+	return 0;
+}
+
+struct orphan_pick {
+	struct view *view;
+	uint64_t ino;
+};
+
+/* Stops at the first orphan that no descriptor holds. */
+static int pick_orphan(void *arg, uint64_t ino)
+{
+	struct orphan_pick *pick = arg;
+	struct view *v = pick->view;
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_ino(v, ino);
+	int r;
+
+	if (n) {
+		r = vnode_settle(v, n);
+		if (r < 0)
+			return r;
+		if (n->hashed && n->realm == v->cur) {
+			n->orphan = true;
+			return 0;
+		}
+	}
+	pick->ino = ino;
+	return END;
+}
+
+int view_purge_orphans(struct view *v)
+{
+	struct fs fs = { .store = v->store, .tree = v->cur->tree };
+	int r;
+
+	for (;;) {
+		struct orphan_pick pick = { .view = v };
+
+		/* Purging changes the tree, so the list is started anew each time. */
+		r = fs_orphans(&fs, pick_orphan, &pick);
+		if (r != END)
+			return r;
+		r = fs_purge(&fs, pick.ino);
+		if (r < 0)
+			return r;
+	}
+}
+
+int view_open(struct store *store, const char *branch, struct view **ret)
+{
+	_cleanup_(view_closep) struct view *v = NULL;
+	struct branch *b;
+	int r;
+
+	r = view_new(store, &v);
+	if (r < 0)
+		return r;
+
+	r = branch_open(store, branch, &b);
+	if (r < 0)
+		return r;
+
+	r = branch_mount(b);
+	if (r < 0) {
+		branch_close(b);
+		return r;
+	}
+
+	v->branch = b;
+	v->lock = &b->lock;
+	v->cur = os_calloc(1, sizeof(*v->cur));
+	if (!v->cur)
+		return -ENOMEM;
+	v->cur->refs = 1;
+	v->cur->tree = b->tree;
+	v->cur->lineage = b->lineage;
+	v->cur_lineage = b->lineage;
+
+	WRITE_GUARD(v->lock);
+	r = tree_freeze(b->tree, &v->cur_base);
+	if (r < 0)
+		return r;
+	r = vnodes_init(v);
+	if (r < 0)
+		return r;
+	r = view_purge_orphans(v);
+	if (r < 0)
+		return r;
+
+	*ret = TAKE_PTR(v);
+	return 0;
+}
+
+int view_open_snapshot(struct store *store, uint64_t snap, struct view **ret)
+{
+	_cleanup_(view_closep) struct view *v = NULL;
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct snap_info info;
+	int r;
+
+	r = view_new(store, &v);
+	if (r < 0)
+		return r;
+
+	r = snap_get(store, snap, &info);
+	if (r < 0)
+		return r;
+	r = snap_pin(store, snap);
+	if (r < 0)
+		return r;
+	v->snap = snap;
+
+	r = snap_root(store, snap, &root);
+	if (r < 0)
+		return r;
+	r = realm_new(v, root, info.lineage, &v->cur);
+	if (r < 0)
+		return r;
+	v->cur_base = root_ref(root);
+	v->cur_lineage = info.lineage;
+
+	r = vnodes_init(v);
+	if (r < 0)
+		return r;
+
+	*ret = TAKE_PTR(v);
+	return 0;
+}
+
+void view_close(struct view *v)
+{
+	if (!v)
+		return;
+	if (v->hash) {
+		/* The kernel has let go of everything: unlinked files go now. */
+		WRITE_GUARD(v->lock);
+		vnodes_forget_all(v);
+		if (v->branch)
+			(void)view_purge_orphans(v); /* else the next mount does it */
+	}
+	vnodes_release(v);
+	if (v->cur)
+		realm_unref(v, v->cur);
+	if (v->cur_base)
+		root_unref(v->cur_base);
+	if (v->snap)
+		snap_unpin(v->store, v->snap);
+	if (v->branch) {
+		branch_unmount(v->branch);
+		branch_close(v->branch);
+	}
+	pthread_rwlock_destroy(&v->own_lock);
+	pthread_mutex_destroy(&v->switch_lock);
+	pthread_mutex_destroy(&v->table_lock);
+	free(v);
+}
+
+void view_set_kernel(struct view *v, const struct view_kernel *k)
+{
+	v->kernel = *k;
+}
+
+bool view_read_only(const struct view *v)
+{
+	return !v->branch;
+}
+
+struct store *view_store(struct view *v)
+{
+	return v->store;
+}
+
+struct branch *view_branch(struct view *v)
+{
+	return v->branch;
+}
+
+uint64_t view_snapshot(const struct view *v)
+{
+	return v->snap;
+}
+
+/* ---- reading ---- */
+
+int view_lookup(struct view *v, uint64_t dir, const char *name, size_t len, struct entry *ret)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind_dir(v, dir, &b);
+	if (r < 0)
+		return r;
+	r = fs_lookup(&b.fs, b.ino, name, len, &ret->inode);
+	if (r < 0)
+		return r;
+	return vnode_get(v, &ret->inode, &ret->node);
+}
+
+int view_getattr(struct view *v, uint64_t node, struct inode *ret)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	r = fs_stat(&b.fs, b.ino, ret);
+	if (r >= 0 && b.dead)
+		ret->nlink = 0; /* as rmdir leaves it */
+	return r;
+}
+
+int view_readlink(struct view *v, uint64_t node, char *buf, size_t cap, size_t *ret_len)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_readlink(&b.fs, b.ino, buf, cap, ret_len);
+}
+
+int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_map(&b.fs, b.ino, off, len, ret);
+}
+
+int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_seek(&b.fs, b.ino, off, whence, ret_off);
+}
+
+int view_getxattr(struct view *v, uint64_t node, const char *name, void *buf, size_t cap,
+		  size_t *ret_len)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_getxattr(&b.fs, b.ino, name, buf, cap, ret_len);
+}
+
+int view_listxattr(struct view *v, uint64_t node, char *buf, size_t cap, size_t *ret_len)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_listxattr(&b.fs, b.ino, buf, cap, ret_len);
+}
+
+struct listing {
+	struct view *view;
+	const struct fs *fs;
+	bool plus;
+	int (*fn)(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
+		  uint64_t next_cookie);
+	void *arg;
+};
+
+static bool is_dot(const char *name, size_t len)
+{
+	return (len == 1 && name[0] == '.') || (len == 2 && name[0] == '.' && name[1] == '.');
+}
+
+static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
+		    uint64_t next_cookie)
+{
+	struct listing *l = arg;
+	struct entry e = { .node = 0, .inode = { .ino = ino, .mode = type << 12 } };
+	int r;
+
+	if (l->plus && !is_dot(name, len)) {
+		r = fs_stat(l->fs, ino, &e.inode);
+		if (r < 0)
+			return r;
+		r = vnode_get(l->view, &e.inode, &e.node);
+		if (r < 0)
+			return r;
+	}
+	r = l->fn(l->arg, name, len, &e, type, next_cookie);
+	if (r && e.node) {
+		struct vnode *n;
+		LOCK_GUARD(&l->view->table_lock);
+
+		/* Not taken, so not counted. Listed inodes have a name: no orphan to purge. */
+		n = vnode_by_node(l->view, e.node);
+		vnode_drop(l->view, n);
+	}
+	return r;
+}
+
+int view_readdir(struct view *v, uint64_t dir, uint64_t cookie, bool plus,
+		 int (*fn)(void *arg, const char *name, size_t len, const struct entry *e,
+			   unsigned type, uint64_t next_cookie),
+		 void *arg)
+{
+	READ_GUARD(v->lock);
+	struct bound b;
+	struct listing l = { .view = v, .fs = &b.fs, .plus = plus, .fn = fn, .arg = arg };
+	int r;
+
+	r = vnode_bind(v, dir, &b);
+	if (r < 0)
+		return r;
+	if (b.dead)
+		return 0; /* a removed directory is empty, "." included */
+	if (plus)
+		vnode_note_listed(v, dir);
+	r = fs_readdir(&b.fs, b.ino, cookie, list_one, &l);
+	return r < 0 ? r : 0;
+}
+
+int view_stat(struct view *v, struct view_stats *ret)
+{
+	struct store_stats stats;
+	uint64_t free_bytes;
+	int r;
+
+	r = store_stats(v->store, &stats);
+	if (r < 0)
+		return r;
+	r = os_free_bytes(store_dir_fd(v->store), &free_bytes);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&v->table_lock);
+	ret->bytes_used = stats.pack_bytes + stats.unsealed_bytes;
+	ret->bytes_free = free_bytes;
+	ret->files = 0;
+	ret->nodes = v->n_slots - 1 - v->n_free;
+	return 0;
+}
+
+/* ---- changing ---- */
+
+/* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
+static int unlinked(struct view *v, const struct bound *b, const struct inode *i)
+{
+	if (!i->ino || i->nlink)
+		return 0;
+	{
+		LOCK_GUARD(&v->table_lock);
+		struct vnode *n = vnode_by_ino(v, i->ino);
+
+		if (n) {
+			n->orphan = true;
+			return 0;
+		}
+	}
+	return fs_purge(&b->fs, i->ino);
+}
+
+/* Each changing verb begins so: the write lock is held, the view is of a branch. */
+#define CHANGE_GUARD(v)                                                                            	if (!(v)->branch)                                                                          		return -EROFS;                                                                     	WRITE_GUARD((v)->lock)
+
+int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
+{
+	CHANGE_GUARD(v);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	if (b.dead)
+		return -ENOENT;
+	return fs_setattr(&b.fs, b.ino, set, ret);
+}
+
+int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
+{
+	CHANGE_GUARD(v);
+	struct fs_new inner = *n;
+	struct bound b;
+	int r;
+
+	r = vnode_bind_dir(v, n->dir, &b);
+	if (r < 0)
+		return r;
+	inner.dir = b.ino;
+	r = fs_create(&b.fs, &inner, &ret->inode);
+	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+}
+
+int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
+{
+	CHANGE_GUARD(v);
+	struct fs_new inner = *n;
+	struct bound b;
+	int r;
+
+	r = vnode_bind_dir(v, n->dir, &b);
+	if (r < 0)
+		return r;
+	inner.dir = b.ino;
+	r = fs_tmpfile(&b.fs, &inner, &ret->inode);
+	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+}
+
+int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, size_t len,
+	      struct entry *ret)
+{
+	CHANGE_GUARD(v);
+	struct bound b, d;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	r = vnode_bind_dir(v, dir, &d);
+	if (r < 0)
+		return r;
+	if (!b.current)
+		return -ENOENT; /* an open file that a restore replaced: it has no name any more */
+	r = fs_link(&b.fs, b.ino, d.ino, name, len, &ret->inode);
+	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+}
+
+int view_unlink(struct view *v, uint64_t dir, const char *name, size_t len)
+{
+	CHANGE_GUARD(v);
+	struct inode gone;
+	struct bound b;
+	int r;
+
+	r = vnode_bind_dir(v, dir, &b);
+	if (r < 0)
+		return r;
+	r = fs_unlink(&b.fs, b.ino, name, len, &gone);
+	return r < 0 ? r : unlinked(v, &b, &gone);
+}
+
+int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
+{
+	CHANGE_GUARD(v);
+	struct inode gone;
+	struct bound b;
+	int r;
+
+	r = vnode_bind_dir(v, dir, &b);
+	if (r < 0)
+		return r;
+	r = fs_rmdir(&b.fs, b.ino, name, len, &gone);
+	return r < 0 ? r : unlinked(v, &b, &gone);
+}
+
+int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
+		const char *nname, size_t nlen, unsigned flags)
+{
+	CHANGE_GUARD(v);
+	struct inode gone;
+	struct bound o, n;
+	int r;
+
+	r = vnode_bind_dir(v, odir, &o);
+	if (r < 0)
+		return r;
+	r = vnode_bind_dir(v, ndir, &n);
+	if (r < 0)
+		return r;
+	r = fs_rename(&o.fs, o.ino, oname, olen, n.ino, nname, nlen, flags, &gone);
+	return r < 0 ? r : unlinked(v, &o, &gone);
+}
+
+int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
+	       bool kill_priv)
+{
+	CHANGE_GUARD(v);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
+}
+
+int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
+{
+	CHANGE_GUARD(v);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	return r < 0 ? r : fs_fallocate(&b.fs, b.ino, mode, off, len);
+}
+
+int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
+		    uint64_t len, uint64_t *ret_len)
+{
+	CHANGE_GUARD(v);
+	struct bound s, d;
+	int r;
+
+	r = vnode_bind(v, src, &s);
+	if (r < 0)
+		return r;
+	r = vnode_bind(v, dst, &d);
+	if (r < 0)
+		return r;
+	return fs_copy_range(&s.fs, s.ino, src_off, &d.fs, d.ino, dst_off, len, ret_len);
+}
+
+int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
+		  int flags)
+{
+	CHANGE_GUARD(v);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	return b.dead ? -ENOENT : fs_setxattr(&b.fs, b.ino, name, value, len, flags);
+}
+
+int view_removexattr(struct view *v, uint64_t node, const char *name)
+{
+	CHANGE_GUARD(v);
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	return b.dead ? -ENOENT : fs_removexattr(&b.fs, b.ino, name);
+}
+
+int view_sync(struct view *v)
+{
+	return v->branch ? store_sync(v->store) : 0;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The inside of a view, shared by view.c (verbs), vnode.c (node ids) and switch.c (restore).
+ *
+ * Words:
+ *  - *realm*: a tree that node ids are bound to. The current realm is the branch's tree. A restore
+ *    leaves an old realm behind, a mutable fork of the state that was left, for the open files
+ *    that go on with their old bytes; it goes with the last node id bound to it. Writes to it are
+ *    seen by those descriptors only and are discarded with it.
+ *  - *vnode*: one node id that the kernel knows: (realm, ino) and the kernel's reference count.
+ *  - *hashed*: found by inode number; it is what a lookup of that number gives. A file's vnode that
+ *    is not hashed is *retired*: it stays with its old realm until the kernel forgets it.
+ *
+ * Invariants:
+ *  V1  At most one hashed vnode per inode number; its type never changes under its node id.
+ *  V2  A node id is never given to another object: slots are reused with a new serial.
+ *  V3  A hashed file vnode in the current realm has, in the current tree, the bytes that the kernel
+ *      may have cached under its node id.
+ *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares its
+ *      object in the realm's base with the current base, and adopts it (equal) or retires it.
+ *  V5  Directory vnodes are never retired: they follow the tree (cwd survives a restore), by inode
+ *      number within a lineage, else by path; where neither exists they behave as removed.
+ *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
+ *
+ * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
+ * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
+ * table and the fields of vnodes; it is taken inside view->lock, never the other way, and nothing
+ * sleeps under it except a node load in settle. switch_lock orders restores of one view. No lock
+ * is held while the kernel is told anything.
+ */
+
+#include <pthread.h>
+
+#include "fs/view.h"
+
+struct realm {
+	struct tree *tree; /* immutable pointer; the current realm's is the branch's (borrowed) */
+	struct root *base; /* owned: the state when the realm was left; NULL in the current realm */
+	uint64_t lineage;  /* of base */
+	uint64_t refs;     /* under table_lock: vnodes bound to it, and 1 for being current */
+	bool owns_tree;
+};
+
+struct vnode {
+	uint64_t node; /* immutable */
+	uint32_t type; /* immutable: S_IFMT bits */
+	bool hashed;   /* under table_lock */
+	bool orphan;   /* under table_lock: purge when forgotten (V6) */
+	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
+	struct realm *realm; /* under table_lock, and view->lock held somehow */
+	uint64_t nlookup;    /* under table_lock: the kernel's references */
+	bool listed;          /* under table_lock: a READDIRPLUS was answered since the last epoch */
+	struct vnode *next;  /* under table_lock: hash chain */
+};
+
+struct view {
+	struct store *store;   /* immutable */
+	struct branch *branch; /* immutable; NULL for a snapshot view */
+	uint64_t snap;         /* immutable: of a snapshot view */
+	pthread_rwlock_t *lock;
+	pthread_rwlock_t own_lock;  /* what lock points to in a snapshot view */
+	pthread_mutex_t switch_lock;
+	struct view_kernel kernel; /* immutable after view_set_kernel */
+
+	pthread_mutex_t table_lock;
+	struct vnode **slots; /* under table_lock: by low half of the node id */
+	uint32_t *serials;
+	uint32_t *free_slots;
+	uint32_t n_slots, cap_slots, n_free;
+	struct vnode **hash; /* under table_lock: by inode number */
+	uint32_t hash_mask, n_hashed;
+
+	struct realm *cur; /* under lock */
+	struct root *cur_base; /* under lock, owned: what V4 compares with: the last restore's target */
+	uint64_t cur_lineage; /* under lock */
+};
+
+/* Where a request's object lives, valid while view->lock is held. */
+struct bound {
+	struct fs fs;
+	uint64_t ino;
+	bool current; /* in the current realm */
+	bool dead;    /* a directory that the current tree does not have */
+};
+
+/* ---- view.c ---- */
+/* Purges the orphans of the current tree that no node id has (V6). Lock held for writing. */
+int view_purge_orphans(struct view *v);
+
+/* ---- vnode.c ---- */
+int vnodes_init(struct view *v);
+void vnodes_forget_all(struct view *v); /* as if the kernel had sent every FORGET */
+void vnodes_release(struct view *v);
+
+/* table_lock held: */
+struct vnode *vnode_by_node(struct view *v, uint64_t node);
+struct vnode *vnode_by_ino(struct view *v, uint64_t ino); /* hashed ones */
+void vnode_unhash(struct view *v, struct vnode *n);
+void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
+void vnode_hash(struct view *v, struct vnode *n);
+void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
+int vnode_settle(struct view *v, struct vnode *n);
+void realm_unref(struct view *v, struct realm *realm);
+int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret);
+
+/* table_lock not held, view->lock held: */
+
+/* The object behind a node id. -ESTALE when the kernel sent an id that it should not know. */
+int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
+/* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
+int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
+/* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
+void vnode_note_listed(struct view *v, uint64_t node);
+/* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
+int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);

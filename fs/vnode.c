@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Node ids: what the kernel calls a file. See view_internal.h for the words and invariants V1-V6.
+ *
+ * A node id is a slot number (low half) and that slot's serial (high half). The table is an array,
+ * so finding a vnode costs one bounds check; serials make every id unique for the life of the view
+ * (V2), which is why the generation sent to the kernel can always be 0. Slot 1, serial 0 is the
+ * root, as FUSE wants it.
+ *
+ * A vnode cannot vanish under a request that names it: the kernel sends no FORGET for an inode
+ * that a request in flight uses. So a pointer found under table_lock may be used after it.
+ */
+
+#include <errno.h>
+
+#include "fs/view_internal.h"
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+#define SLOTS_FIRST 64 /* grows by doubling; a mount that is hardly used stays small */
+#define HASH_FIRST 64
+
+static uint32_t ino_bucket(const struct view *v, uint64_t ino)
+{
+	/* Fibonacci hashing: inode numbers are mostly consecutive; the high bits mix best. */
+	return (uint32_t)((ino * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & v->hash_mask;
+}
+
+struct vnode *vnode_by_node(struct view *v, uint64_t node)
+{
+	uint32_t slot = (uint32_t)node;
+
+	if (slot >= v->n_slots || !v->slots[slot] || v->slots[slot]->node != node)
+		return NULL;
+	return v->slots[slot];
+}
+
+struct vnode *vnode_by_ino(struct view *v, uint64_t ino)
+{
+	struct vnode *n = v->hash[ino_bucket(v, ino)];
+
+	while (n && n->ino != ino)
+		n = n->next;
+	return n;
+}
+
+static int hash_grow(struct view *v)
+{
+	uint32_t old_size = v->hash_mask + 1;
+	struct vnode **old = v->hash;
+	struct vnode **hash = os_calloc((size_t)old_size * 2, sizeof(*hash));
+
+	if (!hash)
+		return -ENOMEM;
+	v->hash = hash;
+	v->hash_mask = old_size * 2 - 1;
+	for (uint32_t i = 0; i < old_size; i++) {
+		for (struct vnode *n = old[i], *next; n; n = next) {
+			uint32_t b = ino_bucket(v, n->ino);
+
+			next = n->next;
+			n->next = hash[b];
+			hash[b] = n;
+		}
+	}
+	free(old);
+	return 0;
+}
+
+void vnode_hash(struct view *v, struct vnode *n)
+{
+	uint32_t b;
+
+	if (v->n_hashed > v->hash_mask)
+		(void)hash_grow(v); /* longer chains are all that is lost */
+	b = ino_bucket(v, n->ino);
+	n->next = v->hash[b];
+	v->hash[b] = n;
+	n->hashed = true;
+	v->n_hashed++;
+}
+
+void vnode_unhash(struct view *v, struct vnode *n)
+{
+	struct vnode **p = &v->hash[ino_bucket(v, n->ino)];
+
+	if (!n->hashed)
+		return;
+	while (*p != n)
+		p = &(*p)->next;
+	*p = n->next;
+	n->next = NULL;
+	n->hashed = false;
+	v->n_hashed--;
+}
+
+int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret)
+{
+	struct realm *realm = os_calloc(1, sizeof(*realm));
+	int r;
+
+	if (!realm)
+		return -ENOMEM;
+	r = tree_new(store_nodes(v->store), base, &realm->tree);
+	if (r >= 0)
+		r = store_pin_root(v->store, base);
+	if (r < 0) {
+		tree_free(realm->tree);
+		free(realm);
+		return r;
+	}
+	realm->base = root_ref(base);
+	realm->lineage = lineage;
+	realm->owns_tree = true;
+	realm->refs = 1;
+	*ret = realm;
+	return 0;
+}
+
+void realm_unref(struct view *v, struct realm *realm)
+{
+	if (--realm->refs)
+		return;
+	if (realm->base) {
+		store_unpin_root(v->store, realm->base);
+		root_unref(realm->base);
+	}
+	if (realm->owns_tree)
+		tree_free(realm->tree);
+	free(realm);
+}
+
+void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm)
+{
+	struct realm *old = n->realm;
+
+	realm->refs++;
+	n->realm = realm;
+	if (old)
+		realm_unref(v, old);
+}
+
+static int slots_grow(struct view *v)
+{
+	uint32_t cap = v->cap_slots ? v->cap_slots * 2 : SLOTS_FIRST;
+	struct vnode **slots = os_realloc(v->slots, cap * sizeof(*slots));
+	uint32_t *serials, *free_slots;
+
+	if (!slots)
+		return -ENOMEM;
+	v->slots = slots;
+	serials = os_realloc(v->serials, cap * sizeof(*serials));
+	if (!serials)
+		return -ENOMEM;
+	v->serials = serials;
+	free_slots = os_realloc(v->free_slots, cap * sizeof(*free_slots));
+	if (!free_slots)
+		return -ENOMEM;
+	v->free_slots = free_slots;
+	v->cap_slots = cap;
+	return 0;
+}
+
+static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode **ret)
+{
+	struct vnode *n = os_calloc(1, sizeof(*n));
+	uint32_t slot;
+	int r;
+
+	if (!n)
+		return -ENOMEM;
+	if (v->n_free) {
+		slot = v->free_slots[--v->n_free];
+	} else {
+		if (v->n_slots == v->cap_slots) {
+			r = slots_grow(v);
+			if (r < 0) {
+				free(n);
+				return r;
+			}
+		}
+		slot = v->n_slots++;
+		v->serials[slot] = 0;
+	}
+	v->slots[slot] = n;
+	n->node = (uint64_t)v->serials[slot] << 32 | slot;
+	n->ino = ino;
+	n->type = type;
+	vnode_set_realm(v, n, v->cur);
+	vnode_hash(v, n);
+	*ret = n;
+	return 0;
+}
+
+static void vnode_free(struct view *v, struct vnode *n)
+{
+	uint32_t slot = (uint32_t)n->node;
+
+	vnode_unhash(v, n);
+	realm_unref(v, n->realm);
+	v->slots[slot] = NULL;
+	/* A slot whose serials are used up is retired, not reused (V2). */
+	if (++v->serials[slot])
+		v->free_slots[v->n_free++] = slot;
+	free(n);
+}
+
+/* Rebinds a directory to what lies at its old path in the current tree. 0, or ABSENT. */
+static int settle_by_path(struct view *v, struct vnode *n)
+{
+	struct fs old = { .store = v->store, .tree = n->realm->tree };
+	struct fs cur = { .store = v->store, .tree = v->cur->tree };
+	_cleanup_free_ char *path = NULL;
+	struct inode i;
+	size_t len;
+	int r;
+
+	r = fs_path(&old, n->ino, &path, &len);
+	if (r == -ENOENT)
+		return ABSENT;
+	if (r < 0)
+		return r;
+
+	r = fs_resolve(&cur, path, len, &i);
+	if (r == -ENOENT || r == -ENOTDIR || r == -ENAMETOOLONG)
+		return ABSENT;
+	if (r < 0)
+		return r;
+
+	if (!inode_is_dir(&i) || (i.ino != n->ino && vnode_by_ino(v, i.ino)))
+		return ABSENT;
+	if (i.ino != n->ino) {
+		vnode_unhash(v, n);
+		n->ino = i.ino;
+		vnode_hash(v, n);
+	}
+	vnode_set_realm(v, n, v->cur);
+	return 0;
+}
+
+/*
+ * V4: binds an unsettled vnode to the current realm, or retires it. A directory that the current
+ * tree does not have stays as it is (dead until a later state has it again: V5).
+ */
+int vnode_settle(struct view *v, struct vnode *n)
+{
+	struct fs cur = { .store = v->store, .tree = v->cur->tree };
+	bool same_lineage = n->realm->lineage == v->cur_lineage;
+	struct inode i;
+	int r;
+
+	if (n->realm == v->cur || !n->hashed)
+		return 0;
+
+	if (S_ISDIR(n->type)) {
+		if (same_lineage) {
+			r = fs_stat(&cur, n->ino, &i);
+			if (r >= 0 && inode_is_dir(&i) && i.nlink) {
+				vnode_set_realm(v, n, v->cur);
+				return 0;
+			}
+			if (r < 0 && r != -ENOENT)
+				return r;
+		}
+		r = settle_by_path(v, n);
+		return r < 0 ? r : 0;
+	}
+
+	r = fs_same_object(n->realm->base, v->cur_base, n->ino);
+	if (r < 0)
+		return r;
+	if (r > 0)
+		vnode_set_realm(v, n, v->cur);
+	else
+		vnode_unhash(v, n);
+	return 0;
+}
+
+int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_node(v, node);
+	int r;
+
+	if (!n)
+		return -ESTALE;
+	r = vnode_settle(v, n);
+	if (r < 0)
+		return r;
+
+	ret->current = n->realm == v->cur;
+	ret->fs.store = v->store;
+	ret->fs.tree = n->realm->tree;
+	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
+	ret->ino = n->ino;
+	ret->dead = !ret->current && S_ISDIR(n->type);
+	return 0;
+}
+
+int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
+{
+	int r = vnode_bind(v, node, ret);
+
+	if (r < 0)
+		return r;
+	if (ret->dead)
+		return -ENOENT;
+	return ret->current ? 0 : -ENOTDIR;
+}
+
+int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_ino(v, i->ino);
+	int r;
+
+	if (n) {
+		r = vnode_settle(v, n);
+		if (r < 0)
+			return r;
+		/*
+		 * Settling may have retired it, or bound it (a directory) to another number. A
+		 * directory of another lineage that only shares the number makes room (V1).
+		 */
+		if (n->hashed && n->ino == i->ino && n->realm != v->cur)
+			vnode_unhash(v, n);
+		if (!n->hashed || n->ino != i->ino)
+			n = NULL;
+	}
+	if (!n) {
+		r = vnode_new(v, i->ino, i->mode & S_IFMT, &n);
+		if (r < 0)
+			return r;
+	}
+	n->nlookup++;
+	n->orphan = i->nlink == 0;
+	*ret_node = n->node;
+	return 0;
+}
+
+void vnode_drop(struct view *v, struct vnode *n)
+{
+	if (n && --n->nlookup == 0 && n->node != ROOT_NODE)
+		vnode_free(v, n);
+}
+
+void vnode_note_listed(struct view *v, uint64_t node)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_node(v, node);
+
+	if (n)
+		n->listed = true;
+}
+
+void view_forget(struct view *v, uint64_t node, uint64_t count)
+{
+	struct vnode *n;
+	bool purge;
+
+	pthread_mutex_lock(&v->table_lock);
+	n = vnode_by_node(v, node);
+	if (!n || node == ROOT_NODE) {
+		pthread_mutex_unlock(&v->table_lock);
+		return;
+	}
+	n->nlookup -= MIN(count, n->nlookup);
+	purge = n->nlookup == 0 && n->orphan && n->hashed && v->branch;
+	if (n->nlookup == 0 && !purge)
+		vnode_free(v, n);
+	pthread_mutex_unlock(&v->table_lock);
+	if (!purge)
+		return;
+
+	/*
+	 * V6: the last reference to an unlinked inode goes, and its items with it. Nobody can find
+	 * it any more (no name), but a restore may come between, so look again under the lock.
+	 */
+	WRITE_GUARD(v->lock);
+	LOCK_GUARD(&v->table_lock);
+	n = vnode_by_node(v, node);
+	if (!n || n->nlookup)
+		return;
+	(void)vnode_settle(v, n); /* on failure the orphan stays until the next mount purges it */
+	if (n->hashed && n->realm == v->cur) {
+		struct fs fs = { .store = v->store, .tree = v->cur->tree };
+		struct inode i;
+
+		if (fs_stat(&fs, n->ino, &i) >= 0 && i.nlink == 0)
+			(void)fs_purge(&fs, n->ino); /* likewise */
+	}
+	vnode_free(v, n);
+}
+
+int vnodes_init(struct view *v)
+{
+	struct vnode *n;
+	int r;
+
+	v->hash = os_calloc(HASH_FIRST, sizeof(*v->hash));
+	if (!v->hash)
+		return -ENOMEM;
+	v->hash_mask = HASH_FIRST - 1;
+	r = slots_grow(v);
+	if (r < 0)
+		return r;
+	v->slots[0] = NULL; /* node id 0 means "no node" to FUSE */
+	v->serials[0] = 0;
+	v->n_slots = 1;
+	r = vnode_new(v, ROOT_INO, S_IFDIR, &n);
+	if (r < 0)
+		return r;
+	n->nlookup = 1; /* the mount's, never forgotten */
+	return 0;
+}
+
+void vnodes_forget_all(struct view *v)
+{
+	for (uint32_t i = 1; i < v->n_slots; i++)
+		if (v->slots[i])
+			vnode_free(v, v->slots[i]);
+}
+
+void vnodes_release(struct view *v)
+{
+	vnodes_forget_all(v);
+	free(v->slots);
+	free(v->serials);
+	free(v->free_slots);
+	free(v->hash);
+}

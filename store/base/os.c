@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/base/os.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#include "store/base/err.h"
+#include "store/base/fault.h"
+#include "store/base/util.h"
+
+/*
+ * Every function ticks the fault counter once, before it does anything, so an injected failure
+ * never leaves half an effect behind; half effects come from the file layers below (a full tmpfs).
+ */
+
+#define TICK()                                                                                     \
+	do {                                                                                       \
+		int tick_ = fault_tick();                                                          \
+		if (tick_ < 0)                                                                     \
+			return tick_;                                                              \
+	} while (0)
+
+#define RETRY(call)                                                                                \
+	({                                                                                         \
+		__typeof__(call) v_;                                                               \
+		do                                                                                 \
+			v_ = (call);                                                               \
+		while (v_ < 0 && errno == EINTR);                                                  \
+		v_;                                                                                \
+	})
+
+/* Does len bytes at off stay within what the kernel takes as a file position? */
+static bool range_ok(uint64_t off, uint64_t len)
+{
+	return len <= INT64_MAX && off <= INT64_MAX - len;
+}
+
+int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_fd)
+{
+	int fd;
+
+	TICK();
+	fd = RETRY(openat(dir_fd, path, flags | O_CLOEXEC, (mode_t)mode));
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+int os_mkdirat(int dir_fd, const char *path, unsigned mode)
+{
+	TICK();
+	return mkdirat(dir_fd, path, (mode_t)mode) < 0 ? -errno : 0;
+}
+
+int os_unlinkat(int dir_fd, const char *path, int flags)
+{
+	TICK();
+	return unlinkat(dir_fd, path, flags) < 0 ? -errno : 0;
+}
+
+int os_renameat(int dir_fd, const char *from, const char *to)
+{
+	TICK();
+	return renameat(dir_fd, from, dir_fd, to) < 0 ? -errno : 0;
+}
+
+int os_fstat(int fd, struct stat *ret)
+{
+	TICK();
+	return fstat(fd, ret) < 0 ? -errno : 0;
+}
+
+int os_statat(int dir_fd, const char *path, struct stat *ret)
+{
+	TICK();
+	return fstatat(dir_fd, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+static void closedirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d); /* it was only read */
+}
+
+int os_each_name(int dir_fd, const char *path, int (*fn)(void *arg, const char *name), void *arg)
+{
+	_cleanup_(closedirp) DIR *dir = NULL;
+	_cleanup_close_ int fd = -1;
+	struct dirent *entry;
+	int r;
+
+	r = os_openat(dir_fd, path, O_RDONLY | O_DIRECTORY, 0, &fd);
+	if (r < 0)
+		return r;
+
+	dir = fdopendir(fd);
+	if (!dir)
+		return -errno;
+	fd = -1; /* the stream closes it */
+
+	for (;;) {
+		errno = 0;
+		entry = readdir(dir);
+		if (!entry)
+			return -errno;
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+			continue;
+		r = fn(arg, entry->d_name);
+		if (r != 0)
+			return r;
+	}
+}
+
+int os_pread_full(int fd, void *buf, size_t len, uint64_t off)
+{
+	uint8_t *p = buf;
+
+	TICK();
+	if (!range_ok(off, len))
+		return -EINVAL;
+	while (len > 0) {
+		ssize_t n = RETRY(pread(fd, p, len, (off_t)off));
+
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return END;
+		p += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off)
+{
+	const uint8_t *p = buf;
+
+	TICK();
+	if (!range_ok(off, len))
+		return -EFBIG;
+	while (len > 0) {
+		ssize_t n = RETRY(pwrite(fd, p, len, (off_t)off));
+
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			return -EIO; /* a regular file never answers so; do not spin */
+		p += n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+int os_ftruncate(int fd, uint64_t size)
+{
+	TICK();
+	if (!range_ok(size, 0))
+		return -EFBIG;
+	return RETRY(ftruncate(fd, (off_t)size)) < 0 ? -errno : 0;
+}
+
+int os_punch_hole(int fd, uint64_t off, uint64_t len)
+{
+	TICK();
+	if (!range_ok(off, len))
+		return -EINVAL;
+	return RETRY(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off,
+			       (off_t)len)) < 0 ? -errno : 0;
+}
+
+int os_fdatasync(int fd)
+{
+	TICK();
+	return RETRY(fdatasync(fd)) < 0 ? -errno : 0;
+}
+
+int os_fsync(int fd)
+{
+	TICK();
+	return RETRY(fsync(fd)) < 0 ? -errno : 0;
+}
+
+int os_lock(int fd)
+{
+	TICK();
+	return RETRY(flock(fd, LOCK_EX | LOCK_NB)) < 0 ? -errno : 0;
+}
+
+int os_free_bytes(int fd, uint64_t *ret_bytes)
+{
+	struct statvfs st;
+
+	TICK();
+	if (RETRY(fstatvfs(fd, &st)) < 0)
+		return -errno;
+	if (__builtin_mul_overflow((uint64_t)st.f_bavail, (uint64_t)st.f_frsize, ret_bytes))
+		*ret_bytes = UINT64_MAX;
+	return 0;
+}
+
+int64_t os_now_ns(void)
+{
+	struct timespec ts;
+
+	(void)clock_gettime(CLOCK_REALTIME, &ts); /* cannot fail for this clock */
+	return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+int os_random(void *buf, size_t len)
+{
+	uint8_t *p = buf;
+
+	TICK();
+	while (len > 0) {
+		ssize_t n = RETRY(getrandom(p, len, 0));
+
+		if (n < 0)
+			return -errno;
+		p += n;
+		len -= (size_t)n;
+	}
+	return 0;
+}
+
+void *os_malloc(size_t size)
+{
+	return fault_tick() < 0 ? NULL : malloc(size);
+}
+
+void *os_calloc(size_t n, size_t size)
+{
+	return fault_tick() < 0 ? NULL : calloc(n, size);
+}
+
+void *os_realloc(void *p, size_t size)
+{
+	return fault_tick() < 0 ? NULL : realloc(p, size);
+}

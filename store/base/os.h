@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The one seam between plyfs and the operating system: everything that store/ does to files goes
+ * through here, so that a test can fail the n-th call (fault.h) or watch the order of writes and
+ * syncs. All return 0 or -errno unless said otherwise; EINTR is retried inside.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_fd);
+int os_mkdirat(int dir_fd, const char *path, unsigned mode);
+int os_unlinkat(int dir_fd, const char *path, int flags);
+int os_renameat(int dir_fd, const char *from, const char *to);
+int os_fstat(int fd, struct stat *ret);
+int os_statat(int dir_fd, const char *path, struct stat *ret); /* links are not followed */
+
+/*
+ * Each name in a directory but . and .., in no order; fn's non-zero return stops and is returned.
+ * fn may unlink the name it was given.
+ */
+int os_each_name(int dir_fd, const char *path, int (*fn)(void *arg, const char *name), void *arg);
+
+/* Reads exactly len bytes; END when the file ends before that. */
+int os_pread_full(int fd, void *buf, size_t len, uint64_t off);
+int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off);
+int os_ftruncate(int fd, uint64_t size);
+int os_punch_hole(int fd, uint64_t off, uint64_t len);
+int os_fdatasync(int fd);
+int os_fsync(int fd);
+
+/* Takes an exclusive flock without waiting; -EWOULDBLOCK when another process has it. */
+int os_lock(int fd);
+
+/* Bytes that an unprivileged writer may still use on the filesystem of fd. */
+int os_free_bytes(int fd, uint64_t *ret_bytes);
+
+/* Wall clock in ns since 1970 (CLOCK_REALTIME). */
+int64_t os_now_ns(void);
+
+/* len random bytes from the kernel. */
+int os_random(void *buf, size_t len);
+
+/* malloc, calloc, realloc through the fault counter; NULL when out of memory. Freed with free(). */
+void *os_malloc(size_t size);
+void *os_calloc(size_t n, size_t size);
+void *os_realloc(void *p, size_t size);

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Cleanup by scope, small macros and little-endian access: what every file of plyfs uses. */
+
+#include <endian.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define _cleanup_(f) __attribute__((cleanup(f)))
+#define _printf_(a, b) __attribute__((format(printf, a, b)))
+#define _unused_ __attribute__((unused))
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
+
+/* Hand over what a cleanup variable owns. */
+#define TAKE_PTR(p)                                                                                \
+	({                                                                                         \
+		__typeof__(p) *pp_ = &(p);                                                         \
+		__typeof__(p) v_ = *pp_;                                                           \
+		*pp_ = NULL;                                                                       \
+		v_;                                                                                \
+	})
+#define TAKE_FD(fd)                                                                                \
+	({                                                                                         \
+		int *pf_ = &(fd);                                                                  \
+		int v_ = *pf_;                                                                     \
+		*pf_ = -1;                                                                         \
+		v_;                                                                                \
+	})
+
+static inline void freep(void *p)
+{
+	free(*(void **)p);
+}
+#define _cleanup_free_ _cleanup_(freep)
+
+/* Closes a descriptor whose content does not depend on close succeeding. */
+static inline void closep(int *fd)
+{
+	if (*fd >= 0)
+		(void)close(*fd); /* nothing is lost: writers check through fsync */
+}
+#define _cleanup_close_ _cleanup_(closep)
+
+static inline void fclosep(FILE **f)
+{
+	if (*f)
+		(void)fclose(*f); /* readers only; writers close by hand and check */
+}
+#define _cleanup_fclose_ _cleanup_(fclosep)
+
+static inline void mutex_unlockp(pthread_mutex_t **m)
+{
+	if (*m)
+		pthread_mutex_unlock(*m);
+}
+static inline void rwlock_unlockp(pthread_rwlock_t **l)
+{
+	if (*l)
+		pthread_rwlock_unlock(*l);
+}
+#define CONCAT_(a, b) a##b
+#define CONCAT(a, b) CONCAT_(a, b)
+
+/* Scope guards: the lock is held until the end of the enclosing block. */
+#define LOCK_GUARD(m)                                                                              \
+	_cleanup_(mutex_unlockp) _unused_ pthread_mutex_t *CONCAT(guard_, __LINE__) =              \
+		(pthread_mutex_lock(m), (m))
+#define READ_GUARD(l)                                                                              \
+	_cleanup_(rwlock_unlockp) _unused_ pthread_rwlock_t *CONCAT(guard_, __LINE__) =            \
+		(pthread_rwlock_rdlock(l), (l))
+#define WRITE_GUARD(l)                                                                             \
+	_cleanup_(rwlock_unlockp) _unused_ pthread_rwlock_t *CONCAT(guard_, __LINE__) =            \
+		(pthread_rwlock_wrlock(l), (l))
+
+static inline uint16_t get_le16(const void *p)
+{
+	uint16_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le16toh(v);
+}
+static inline uint32_t get_le32(const void *p)
+{
+	uint32_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le32toh(v);
+}
+static inline uint64_t get_le64(const void *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le64toh(v);
+}
+static inline void put_le16(void *p, uint16_t v)
+{
+	v = htole16(v);
+	memcpy(p, &v, sizeof(v));
+}
+static inline void put_le32(void *p, uint32_t v)
+{
+	v = htole32(v);
+	memcpy(p, &v, sizeof(v));
+}
+static inline void put_le64(void *p, uint64_t v)
+{
+	v = htole64(v);
+	memcpy(p, &v, sizeof(v));
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Blobs: file bytes that were written but are not a chunk yet.
+ *
+ * A blob is up to BLOB_MAX bytes in a *stage* file (plain files stage/NNN in the store, written
+ * with pwrite, so the bytes are in the kernel's page cache, not in our heap). Tree items refer to
+ * blobs by pointer; the sealer turns each blob that a frozen tree needs into a chunk, after which
+ * the blob reads from the chunk and its stage space is given back. A blob whose last reference
+ * goes before it was sealed never reaches a pack: overwritten data costs nothing.
+ *
+ * Life: OPEN (may grow and be written in place) -> SEALING (bytes fixed) -> SEALED (has a name).
+ * Stage files are deleted when no unsealed blob lies in them, and at store open (what they held
+ * was not sealed; the journal of a later version will replay it).
+ *
+ * Threads: every function is safe from any thread.
+ */
+
+#include "store/hash.h"
+
+struct blob;
+struct stage;
+struct chunks;
+struct noter;
+
+#define BLOB_MAX (128 * 1024) /* = CHUNK_MAX: one blob becomes one chunk */
+
+int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
+void stage_close(struct stage *s); /* all blobs must be gone */
+
+/* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
+void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
+
+/*
+ * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. -ENOSPC when the disk
+ * has less room left than sealing what is staged would take (a reserve is kept so that commits,
+ * drop and gc go on working).
+ */
+int blob_new(struct stage *s, const void *data, size_t len, struct blob **ret);
+struct blob *blob_ref(struct blob *b);
+void blob_unref(struct blob *b);
+static inline void blob_unrefp(struct blob **b)
+{
+	if (*b)
+		blob_unref(*b);
+}
+
+uint32_t blob_len(const struct blob *b);
+
+/* True when the caller's reference is the only one, so that nobody else can see a change. */
+bool blob_is_sole(const struct blob *b);
+
+/*
+ * Adds bytes at the end. AGAIN when it cannot grow (sealing or sealed, full, or other data
+ * follows it in the stage): make a new blob. Earlier bytes never move, so references to a prefix
+ * stay right and other owners may exist.
+ */
+int blob_append(struct blob *b, const void *data, size_t len);
+
+/* Overwrites bytes inside; only for a sole owner. AGAIN when sealing or sealed. */
+int blob_write(struct blob *b, uint32_t off, const void *data, size_t len);
+
+/* Reads len bytes at off; off + len must lie within blob_len. */
+int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);
+
+/* Makes it a chunk (idempotent, one caller at a time: the sealer). Hash, compare, pack. */
+int blob_seal(struct blob *b, struct name *ret_name);
+
+/* True and the chunk's name once it is sealed; any thread, no disk. */
+bool blob_name(const struct blob *b, struct name *ret_name);

@@ -1,0 +1,777 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Branches: mutable states with names.
+ *
+ * Each branch has an *entry* in the store's table for as long as it exists, and a handle (struct
+ * branch, with the live tree) while someone has it open. The entry holds the newest *frozen*
+ * state and the head, undo and lineage that belong to it; the sealer commits that, and never looks
+ * at a live tree. The live tree may be ahead of the entry; it is frozen by a checkpoint, by a
+ * restore, by the last close, and by the sealer each SEAL_INTERVAL_MS. What a crash costs is what
+ * was not frozen and committed.
+ *
+ * Checkpoint and restore hold the branch's lock and then the table lock, for a handful of pointer
+ * moves: freezing and resetting a tree are constant time, old states are freed after unlocking
+ * or by the sealer. Inside one such critical section a target is looked up, the tree reset to it
+ * and the entry's root set to it, so gc finds the state either in the table or at the branch.
+ *
+ * Automatic snapshots (what a restore left behind) live as long as a branch has them as undo or
+ * head, a child refers to them, or they are pinned; whoever ends such a use calls snap_drop_loose.
+ * One that a checkpoint hands out as its answer becomes an ordinary snapshot.
+ */
+
+#include <errno.h>
+
+#include "store/base/os.h"
+#include "store/store_internal.h"
+
+#define FIRST_ENTRIES 16
+
+bool branch_name_ok(const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len == 0 || len > BRANCH_NAME_MAX || name[0] == '.' || name[0] == '-')
+		return false;
+	return strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+	       len;
+}
+
+/* ---- entries ---- */
+
+/* Where the name is, or belongs. */
+static size_t entry_position(struct store *s, const char *name)
+{
+	size_t low = 0, high = s->entry_count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (strcmp(s->entries[middle]->name, name) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct entry *entry_find(struct store *s, const char *name)
+{
+	size_t at = entry_position(s, name);
+
+	if (at < s->entry_count && strcmp(s->entries[at]->name, name) == 0)
+		return s->entries[at];
+	return NULL;
+}
+
+static struct entry *find_bad(struct store *s, const char *name)
+{
+	for (struct link *l = s->bad_branches.next; l != &s->bad_branches; l = l->next) {
+		struct entry *e = container_of(l, struct entry, link);
+
+		if (strcmp(e->name, name) == 0)
+			return e;
+	}
+	return NULL;
+}
+
+static int entry_new(const char *name, struct entry **ret)
+{
+	struct entry *e = os_calloc(1, sizeof(*e));
+
+	if (!e)
+		return -ENOMEM;
+	e->refs = 1;
+	memcpy(e->name, name, strlen(name)); /* the caller checked its length */
+	link_init(&e->link);
+	link_init(&e->orphan);
+	*ret = e;
+	return 0;
+}
+
+void entry_free(struct entry *e)
+{
+	if (e->root)
+		root_unref(e->root);
+	free(e);
+}
+
+void entry_unref_locked(struct store *s, struct entry *e)
+{
+	struct snap *head = e->head, *undo = e->undo;
+
+	if (--e->refs > 0)
+		return;
+	snap_set_hold(&e->head, NULL);
+	snap_set_hold(&e->undo, NULL);
+	snap_drop_loose(s, head);
+	snap_drop_loose(s, undo);
+	link_add_last(&s->dead_branches, &e->link);
+}
+
+void branch_reap(struct store *s)
+{
+	for (;;) {
+		_cleanup_(entry_freep) struct entry *e = NULL;
+		LOCK_GUARD(&s->table);
+		struct link *l = link_take_first(&s->dead_branches);
+
+		if (!l)
+			return;
+		e = container_of(l, struct entry, link);
+	}
+}
+
+static int entries_reserve(struct store *s)
+{
+	size_t capacity = s->entry_capacity ? 2 * s->entry_capacity : FIRST_ENTRIES;
+	struct entry **entries;
+
+	if (s->entry_count < s->entry_capacity)
+		return 0;
+	entries = os_realloc(s->entries, capacity * sizeof(*entries));
+	if (!entries)
+		return -ENOMEM;
+	s->entries = entries;
+	s->entry_capacity = capacity;
+	return 0;
+}
+
+static void entries_insert(struct store *s, struct entry *e)
+{
+	size_t at = entry_position(s, e->name);
+
+	memmove(s->entries + at + 1, s->entries + at, (s->entry_count - at) * sizeof(e));
+	s->entries[at] = e;
+	s->entry_count++;
+}
+
+static void entries_remove(struct store *s, struct entry *e)
+{
+	size_t at = entry_position(s, e->name);
+
+	s->entry_count--;
+	memmove(s->entries + at, s->entries + at + 1, (s->entry_count - at) * sizeof(e));
+}
+
+void entry_touched(struct store *s, struct entry *e)
+{
+	e->serial++;
+	if (e->dropped)
+		return;
+	e->dirty = true;
+	sealer_kick(s);
+}
+
+/* Makes *root the newest frozen state; *root becomes the former one, to be freed unlocked. */
+static void entry_set_root(struct store *s, struct entry *e, struct root **root, uint64_t changes)
+{
+	struct root *old = e->root;
+
+	e->root = *root;
+	e->changes = changes;
+	*root = old;
+	entry_touched(s, e);
+}
+
+/* ---- loading ---- */
+
+static int load_one(void *arg, const void *key, size_t key_len, const void *value, size_t value_len)
+{
+	struct store *s = arg;
+	_cleanup_(entry_freep) struct entry *e = NULL;
+	char name[BRANCH_NAME_MAX + 1] = "";
+	int r;
+
+	if (key_len <= BRANCH_NAME_MAX)
+		memcpy(name, key, key_len);
+	if (strlen(name) != key_len || !branch_name_ok(name)) {
+		(void)note(&s->noter, 0, "a branch record has a damaged key, ignoring");
+		return 0;
+	}
+
+	r = entry_new(name, &e);
+	if (r < 0)
+		return r;
+
+	r = branch_record_decode(value, value_len, &e->committed);
+	if (r < 0) {
+		(void)note(&s->noter, 0, "branch '%s': its record is damaged, ignoring", name);
+		e->damaged = true;
+		link_add_last(&s->bad_branches, &e->link);
+		e = NULL;
+		return 0;
+	}
+
+	r = entries_reserve(s);
+	if (r < 0)
+		return r;
+
+	/* A head or undo that is not there is taken for none; check reports it. */
+	snap_set_hold(&e->head, snap_lookup(s, e->committed.head));
+	snap_set_hold(&e->undo, snap_lookup(s, e->committed.undo));
+	e->lineage = e->committed.lineage;
+	e->changes = e->committed.changes;
+	e->in_index = true;
+	entries_insert(s, e);
+	e = NULL;
+	return 0;
+}
+
+int branch_load_all(struct store *s)
+{
+	return index_each(s->index, INDEX_BRANCHES, load_one, s);
+}
+
+/* ---- handles ---- */
+
+static uint64_t id_of(const struct snap *sn)
+{
+	return sn ? sn->id : 0;
+}
+
+/* Brings the copies of a handle up to date (S5); under its write lock and the table lock. */
+static void handle_sync(struct branch *b)
+{
+	struct entry *e = b->entry;
+
+	if (!e->stale)
+		return;
+	e->stale = false;
+	if (b->head != id_of(e->head)) {
+		b->head = id_of(e->head);
+		b->changes++; /* its head went away, so it differs from the new one */
+	}
+	b->undo = id_of(e->undo);
+}
+
+static void handle_free(struct branch *b)
+{
+	if (b->tree)
+		tree_free(b->tree);
+	pthread_rwlock_destroy(&b->lock);
+	free(b);
+}
+static void handle_freep(struct branch **b)
+{
+	if (*b)
+		handle_free(*b);
+}
+
+static int handle_new(struct store *s, const char *name, struct branch **ret)
+{
+	struct branch *b = os_calloc(1, sizeof(*b));
+
+	if (!b)
+		return -ENOMEM;
+	b->store = s;
+	b->refs = 1;
+	strcpy(b->name, name); /* the caller checked its length */
+	pthread_rwlock_init(&b->lock, NULL);
+	*ret = b;
+	return 0;
+}
+
+/* Ties a new handle, whose tree exists, to its entry. */
+static void handle_attach(struct branch *b, struct entry *e)
+{
+	b->entry = e;
+	b->head = id_of(e->head);
+	b->undo = id_of(e->undo);
+	b->lineage = e->lineage;
+	b->changes = e->changes;
+	e->live = b;
+	e->refs++;
+	e->stale = false;
+}
+
+int branch_open(struct store *s, const char *name, struct branch **ret)
+{
+	_cleanup_(handle_freep) struct branch *b = NULL;
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct entry *e;
+	int r;
+
+	if (!branch_name_ok(name))
+		return -ERR_BRANCH_UNKNOWN;
+	r = handle_new(s, name, &b);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	e = entry_find(s, name);
+	if (!e)
+		return find_bad(s, name) ? -ERR_BRANCH_DAMAGED : -ERR_BRANCH_UNKNOWN;
+	if (e->live) {
+		e->live->refs++;
+		*ret = e->live;
+		return 0;
+	}
+
+	if (e->root)
+		root = root_ref(e->root);
+	else
+		r = store_load_root(s, &e->committed.root, &root);
+	if (r < 0)
+		return r;
+	r = tree_new(s->nodes, root, &b->tree);
+	if (r < 0)
+		return r;
+
+	handle_attach(b, e);
+	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+/*
+ * The last close freezes what is not frozen yet, so that the handle can go at once. When there is
+ * no memory for that, it stays without references, and the sealer tries again in its next round.
+ */
+void branch_close(struct branch *b)
+{
+	_cleanup_(handle_freep) struct branch *gone = NULL;
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct store *s = b->store;
+	struct entry *e = b->entry;
+
+	LOCK_GUARD(&s->table);
+	if (--b->refs > 0)
+		return;
+
+	handle_sync(b);
+	if (!e->dropped && tree_dirty(b->tree)) {
+		if (tree_freeze(b->tree, &root) < 0)
+			return;
+		entry_set_root(s, e, &root, b->changes);
+	}
+	e->live = NULL;
+	link_remove(&e->orphan);
+	gone = b;
+	entry_unref_locked(s, e);
+}
+
+/* Does a snapshot hold this very state? */
+static bool snap_has_state(const struct snap *sn, const struct root *root)
+{
+	struct name name;
+
+	if (sn->root && root_same(sn->root, root))
+		return true;
+	return sn->durable && root_name(root, &name) == 0 && name_eq(&name, &sn->name);
+}
+
+int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
+		  uint64_t lineage, struct branch **ret)
+{
+	_cleanup_(handle_freep) struct branch *b = NULL;
+	_cleanup_(entry_freep) struct entry *e = NULL;
+	struct snap *head_snap;
+	int r;
+
+	if (!branch_name_ok(name))
+		return -ERR_BRANCH_NAME;
+	r = handle_new(s, name, &b);
+	if (r < 0)
+		return r;
+	r = tree_new(s->nodes, root, &b->tree);
+	if (r < 0)
+		return r;
+	r = entry_new(name, &e);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	if (entry_find(s, name) || find_bad(s, name))
+		return -ERR_BRANCH_EXISTS;
+	head_snap = snap_lookup(s, head);
+	if (head != 0 && !head_snap)
+		return -ERR_SNAP_UNKNOWN;
+	r = entries_reserve(s);
+	if (r < 0)
+		return r;
+
+	snap_set_hold(&e->head, head_snap);
+	e->lineage = lineage;
+	e->root = root_ref(root);
+	e->changes = head_snap && !snap_has_state(head_snap, root) ? 1 : 0;
+	entries_insert(s, e);
+	entry_touched(s, e);
+	handle_attach(b, TAKE_PTR(e));
+	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+int branch_drop(struct store *s, const char *name)
+{
+	LOCK_GUARD(&s->table);
+	struct entry *e = entry_find(s, name);
+
+	if (!e) {
+		e = find_bad(s, name);
+		if (!e)
+			return -ERR_BRANCH_UNKNOWN;
+		link_remove(&e->link);
+	} else {
+		if (e->live && e->live->mounted)
+			return -ERR_BRANCH_IN_USE;
+		entries_remove(s, e);
+	}
+
+	e->dropped = true;
+	e->dirty = false;
+	if (e->live) {
+		/* An open handle goes on working; gc must know of its state. */
+		link_add_last(&s->orphans, &e->orphan);
+	} else {
+		struct snap *head = e->head, *undo = e->undo;
+
+		snap_set_hold(&e->head, NULL);
+		snap_set_hold(&e->undo, NULL);
+		snap_drop_loose(s, head);
+		snap_drop_loose(s, undo);
+	}
+	link_add_last(&s->doomed_branches, &e->link); /* with the table's reference */
+	sealer_kick(s);
+	return 0;
+}
+
+int branch_mount(struct branch *b)
+{
+	LOCK_GUARD(&b->store->table);
+
+	if (b->mounted)
+		return -ERR_BRANCH_IN_USE;
+	b->mounted = 1;
+	return 0;
+}
+
+void branch_unmount(struct branch *b)
+{
+	LOCK_GUARD(&b->store->table);
+
+	b->mounted = 0;
+}
+
+/* ---- lists of handles and entries ---- */
+
+/* All open handles, orphans included, each with a reference. Given, the array too. */
+static int handles_list(struct store *s, struct branch ***ret, size_t *ret_count)
+{
+	LOCK_GUARD(&s->table);
+	struct branch **list;
+	size_t count = 0;
+
+	for (size_t i = 0; i < s->entry_count; i++)
+		count += s->entries[i]->live != NULL;
+	for (struct link *l = s->orphans.next; l != &s->orphans; l = l->next)
+		count++;
+
+	list = os_malloc((count + 1) * sizeof(struct branch *));
+	if (!list)
+		return -ENOMEM;
+
+	count = 0;
+	for (size_t i = 0; i < s->entry_count; i++)
+		if (s->entries[i]->live)
+			list[count++] = s->entries[i]->live;
+	for (struct link *l = s->orphans.next; l != &s->orphans; l = l->next)
+		list[count++] = container_of(l, struct entry, orphan)->live;
+	for (size_t i = 0; i < count; i++)
+		list[i]->refs++;
+	*ret = list;
+	*ret_count = count;
+	return 0;
+}
+
+static int freeze_one(struct branch *b)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct store *s = b->store;
+	bool dirty;
+	int r;
+
+	{
+		READ_GUARD(&b->lock); /* do not stop readers for nothing */
+		dirty = tree_dirty(b->tree);
+	}
+	if (!dirty)
+		return 0;
+
+	WRITE_GUARD(&b->lock);
+	r = tree_freeze(b->tree, &root);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	handle_sync(b);
+	entry_set_root(s, b->entry, &root, b->changes);
+	return 0;
+}
+
+int branch_freeze_live(struct store *s)
+{
+	_cleanup_free_ struct branch **list = NULL;
+	size_t count = 0;
+	int r, failure = 0;
+
+	r = handles_list(s, &list, &count);
+	if (r < 0)
+		return r;
+
+	for (size_t i = 0; i < count; i++) {
+		r = freeze_one(list[i]);
+		if (r < 0)
+			failure = r;
+		branch_close(list[i]);
+	}
+	return failure;
+}
+
+void branch_publish(struct store *s)
+{
+	for (;;) {
+		struct branch *b = NULL;
+
+		{
+			LOCK_GUARD(&s->table);
+			for (size_t i = 0; i < s->entry_count && !b; i++)
+				if (s->entries[i]->stale)
+					b = s->entries[i]->live;
+			if (!b)
+				return;
+			b->refs++;
+		}
+		{
+			WRITE_GUARD(&b->lock);
+			LOCK_GUARD(&s->table);
+			handle_sync(b);
+		}
+		branch_close(b);
+	}
+}
+
+struct listed {
+	struct entry *entry;
+	struct branch *live; /* referenced, may be NULL */
+};
+
+static void fill_info(struct store *s, const struct listed *l, struct branch_info *ret)
+{
+	struct entry *e = l->entry;
+
+	if (l->live)
+		pthread_rwlock_rdlock(&l->live->lock);
+	{
+		LOCK_GUARD(&s->table);
+		*ret = (struct branch_info){
+			.head = id_of(e->head),
+			.undo = id_of(e->undo),
+			.lineage = e->lineage,
+			.changes = l->live ? l->live->changes : e->changes,
+			.mounted = l->live && l->live->mounted,
+			.root = e->committed.root,
+		};
+		strcpy(ret->name, e->name);
+	}
+	if (l->live)
+		pthread_rwlock_unlock(&l->live->lock);
+}
+
+int branch_each(struct store *s, int (*fn)(void *arg, const struct branch_info *info), void *arg)
+{
+	_cleanup_free_ struct listed *list = NULL;
+	size_t count = 0;
+	int r = 0;
+
+	{
+		LOCK_GUARD(&s->table);
+		list = os_malloc((s->entry_count + 1) * sizeof(*list));
+		if (!list)
+			return -ENOMEM;
+		for (; count < s->entry_count; count++) {
+			struct entry *e = s->entries[count];
+
+			e->refs++;
+			if (e->live)
+				e->live->refs++;
+			list[count] = (struct listed){ e, e->live };
+		}
+	}
+
+	for (size_t i = 0; i < count; i++) {
+		struct branch_info info;
+
+		if (r == 0) {
+			fill_info(s, &list[i], &info);
+			r = fn(arg, &info);
+		}
+		if (list[i].live)
+			branch_close(list[i].live);
+		LOCK_GUARD(&s->table);
+		entry_unref_locked(s, list[i].entry);
+	}
+	return r;
+}
+
+/* ---- checkpoint and restore ---- */
+
+/* What a checkpoint hands out is no longer dropped by itself. */
+static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags)
+{
+	if (!(sn->flags & SNAP_AUTO) || (flags & SNAP_AUTO))
+		return;
+	sn->flags &= ~SNAP_AUTO;
+	snap_mark_rewrite(s, sn);
+}
+
+int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(snap_freep) struct snap *sn = NULL;
+	struct store *s = b->store;
+	struct entry *e = b->entry;
+	struct snap *head;
+	bool wanted, same = false;
+	int r;
+
+	WRITE_GUARD(&b->lock);
+	r = snap_new(b->lineage, b->name, label, flags, &sn);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	handle_sync(b);
+	head = e->head;
+	wanted = !head || (sn->label[0] != '\0' && strcmp(sn->label, head->label) != 0);
+	if (!wanted && b->changes == 0) {
+		keep_for_good(s, head, flags);
+		*ret_id = head->id;
+		return EXISTS;
+	}
+
+	r = snap_reserve(s);
+	if (r < 0)
+		return r;
+	r = tree_freeze(b->tree, &root);
+	if (r < 0)
+		return r;
+
+	if (!wanted && snap_has_state(head, root)) { /* changed, and changed back */
+		keep_for_good(s, head, flags);
+		same = true;
+	} else {
+		head = TAKE_PTR(sn);
+		snap_insert(s, head, e->head, root);
+		snap_set_hold(&e->head, head);
+	}
+	b->head = head->id;
+	b->changes = 0;
+	entry_set_root(s, e, &root, 0);
+	*ret_id = head->id;
+	return same ? EXISTS : 0;
+}
+
+static bool root_is_empty(const struct root *root)
+{
+	static const struct name zero;
+	struct name name;
+
+	return root_name(root, &name) == 0 && name_eq(&name, &zero);
+}
+
+/*
+ * Makes the branch continue from `root`, the state of `target` (NULL: of no snapshot). Both locks
+ * are held. *root becomes a state to free after unlocking; *fresh, an automatic snapshot that may
+ * be used for the state that is left, is NULL if it was.
+ */
+static int switch_state(struct branch *b, struct snap *target, struct root **root, uint64_t lineage,
+			struct snap **fresh, struct root **ret_left)
+{
+	struct store *s = b->store;
+	struct entry *e = b->entry;
+	struct root *left;
+	struct snap *head = e->head, *undo = e->undo, *kept = NULL;
+	int r;
+
+	r = snap_reserve(s);
+	if (r < 0)
+		return r;
+	r = tree_freeze(b->tree, &left);
+	if (r < 0)
+		return r;
+	r = tree_reset(b->tree, *root);
+	if (r < 0) {
+		struct root *old = left;
+
+		entry_set_root(s, e, &old, b->changes); /* S4: it was frozen */
+		if (old)
+			root_unref(old);
+		return r;
+	}
+
+	if (head && (b->changes == 0 || snap_has_state(head, left)))
+		kept = head;
+	if (!kept && (head || !root_is_empty(left))) {
+		kept = TAKE_PTR(*fresh);
+		snap_insert(s, kept, head, left);
+	}
+
+	snap_set_hold(&e->head, target);
+	if (!target || kept != target)
+		snap_set_hold(&e->undo, kept);
+	e->lineage = lineage;
+	entry_set_root(s, e, root, 0);
+	b->head = id_of(e->head);
+	b->undo = id_of(e->undo);
+	b->lineage = lineage;
+	b->changes = 0;
+	snap_drop_loose(s, head);
+	snap_drop_loose(s, undo);
+
+	*ret_left = left;
+	return 0;
+}
+
+int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(snap_freep) struct snap *fresh = NULL;
+	struct store *s = b->store;
+	struct snap *sn;
+	int r;
+
+	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	handle_sync(b);
+	sn = snap_lookup(s, target);
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	r = snap_root_locked(s, sn, &root);
+	if (r < 0)
+		return r;
+	return switch_state(b, sn, &root, sn->lineage, &fresh, ret_left);
+}
+
+int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t lineage)
+{
+	_cleanup_(root_unrefp) struct root *to = root_ref(root), *left = NULL;
+	_cleanup_(snap_freep) struct snap *fresh = NULL;
+	struct store *s = b->store;
+	struct snap *sn;
+	int r;
+
+	WRITE_GUARD(&b->lock);
+	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	handle_sync(b);
+	sn = snap_lookup(s, head);
+	if (head != 0 && !sn)
+		return -ERR_SNAP_UNKNOWN;
+	return switch_state(b, sn, &to, lineage, &fresh, &left);
+}

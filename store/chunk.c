@@ -1,0 +1,809 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/chunk_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+/*
+ * Chunks by name: the table of pending ones, the index of committed ones, the packs that hold both,
+ * and a cache of decoded data.
+ *
+ *   1. A chunk is pending (in our table), committed (in the index), or both for the moment between
+ *      the commit and chunks_committed(). Looking into the table first and the index second
+ *      therefore never misses one.
+ *   2. A name means one content: under put_lock a record is appended only for a name that neither
+ *      knows. Who finds the name taken compares bytes, and goes on with the next salt when they
+ *      differ or cannot be read. Damaged bytes are not replaced: nobody can tell whether they were
+ *      the ones at hand or others with the same name.
+ *   3. The index names only what packs_sync() made durable: n_flushed counts what was pending
+ *      before a sync began that succeeded.
+ *   4. Bytes leave chunk_load() only if their hash under the record's salt is the name.
+ *
+ * Locks: flush_lock > put_lock > lock; the packs' and the index's own locks come after all of them,
+ * the cache's lock is a leaf. No lock is held while chunk_load reads from the disk.
+ *
+ * Crash: pending chunks are gone (their bytes stay in the packs until a sweep). Committed ones are
+ * whole.
+ *
+ * One caller at a time goes through chunks_commit_into, index_commit, chunks_committed.
+ */
+
+/* More packs than this with unsynced bytes (2 GiB) are synced by the putter: they hold descriptors. */
+#define UNSYNCED_MAX 8
+
+/* ---- buffers and their cache ---- */
+
+struct cached {
+	struct cached *chain;         /* in its bucket */
+	struct cached *newer, *older; /* by last use */
+	struct chunkbuf buf;          /* last: its bytes follow */
+};
+
+static struct cached *cached_of(struct chunkbuf *b)
+{
+	return container_of(b, struct cached, buf);
+}
+
+static struct chunkbuf *chunkbuf_new(const struct name *name, uint32_t len)
+{
+	struct cached *entry;
+
+	entry = os_malloc(sizeof(*entry) + len);
+	if (!entry)
+		return NULL;
+	*entry = (struct cached){ .buf = { .name = *name, .len = len, .refs = 1 } };
+	return &entry->buf;
+}
+
+static void chunkbuf_ref(struct chunkbuf *b)
+{
+	(void)__atomic_fetch_add(&b->refs, 1, __ATOMIC_RELAXED); /* the caller has a reference */
+}
+
+void chunkbuf_unref(struct chunkbuf *b)
+{
+	if (b && __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		free(cached_of(b));
+}
+
+/* Names are hashes already; the multiplication spreads names that a test cut short. */
+static uint64_t name_spread(const struct name *name)
+{
+	return (get_le64(name->b) ^ get_le64(name->b + 8)) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static struct cached **cache_slot(struct cache *cache, const struct name *name)
+{
+	struct cached **at = &cache->buckets[(name_spread(name) >> 32) % CACHE_BUCKETS];
+
+	while (*at && !name_eq(&(*at)->buf.name, name))
+		at = &(*at)->chain;
+	return at;
+}
+
+static uint64_t cache_charge(const struct cached *entry)
+{
+	return MAX(sizeof(*entry) + entry->buf.len, CACHE_CHARGE_MIN);
+}
+
+static void cache_list_remove(struct cache *cache, struct cached *entry)
+{
+	*(entry->newer ? &entry->newer->older : &cache->newest) = entry->older;
+	*(entry->older ? &entry->older->newer : &cache->oldest) = entry->newer;
+}
+
+static void cache_list_push(struct cache *cache, struct cached *entry)
+{
+	entry->newer = NULL;
+	entry->older = cache->newest;
+	*(cache->newest ? &cache->newest->newer : &cache->oldest) = entry;
+	cache->newest = entry;
+}
+
+/* Under the cache's lock: takes the entry in this slot out and drops the cache's reference. */
+static void cache_remove(struct cache *cache, struct cached **at)
+{
+	struct cached *entry = *at;
+
+	*at = entry->chain;
+	cache_list_remove(cache, entry);
+	cache->bytes -= cache_charge(entry);
+	chunkbuf_unref(&entry->buf);
+}
+
+static struct chunkbuf *cache_get(struct chunks *c, const struct name *name)
+{
+	struct cached *entry;
+
+	LOCK_GUARD(&c->cache.lock);
+	entry = *cache_slot(&c->cache, name);
+	if (!entry)
+		return NULL;
+	if (entry != c->cache.newest) {
+		cache_list_remove(&c->cache, entry);
+		cache_list_push(&c->cache, entry);
+	}
+	chunkbuf_ref(&entry->buf);
+	return &entry->buf;
+}
+
+/* Keeps a buffer that the caller goes on using. A second one of the same name is not kept. */
+static void cache_add(struct chunks *c, struct chunkbuf *b)
+{
+	struct cached *entry = cached_of(b);
+	struct cached **at;
+
+	LOCK_GUARD(&c->cache.lock);
+	at = cache_slot(&c->cache, &b->name);
+	if (*at)
+		return;
+	chunkbuf_ref(b);
+	*at = entry;
+	cache_list_push(&c->cache, entry);
+	c->cache.bytes += cache_charge(entry);
+	while (c->cache.bytes > CACHE_BYTES && c->cache.oldest != entry)
+		cache_remove(&c->cache, cache_slot(&c->cache, &c->cache.oldest->buf.name));
+}
+
+void chunk_uncache(struct chunks *c, const struct name *name)
+{
+	struct cached **at;
+
+	LOCK_GUARD(&c->cache.lock);
+	at = cache_slot(&c->cache, name);
+	if (*at)
+		cache_remove(&c->cache, at);
+}
+
+/* ---- the table of pending chunks; all under c->lock ---- */
+
+/* The slot of a name: where it is, or the free one where it would go. */
+static uint32_t *pending_slot(struct chunks *c, const struct name *name)
+{
+	size_t at = (name_spread(name) >> 32) & (c->table_size - 1);
+
+	while (c->table[at] != 0 && !name_eq(&c->pending[c->table[at] - 1].name, name))
+		at = (at + 1) & (c->table_size - 1);
+	return &c->table[at];
+}
+
+static struct pending *pending_find(struct chunks *c, const struct name *name)
+{
+	uint32_t position = c->table_size > 0 ? *pending_slot(c, name) : 0;
+
+	return position > 0 ? &c->pending[position - 1] : NULL;
+}
+
+static void pending_rehash(struct chunks *c)
+{
+	memset(c->table, 0, c->table_size * sizeof(*c->table));
+	for (size_t i = 0; i < c->n_pending; i++)
+		*pending_slot(c, &c->pending[i].name) = (uint32_t)i + 1;
+}
+
+/* Room for one more, so that nothing can fail once its record is written. */
+static int pending_reserve(struct chunks *c)
+{
+	size_t room = c->pending_room > 0 ? c->pending_room * 2 : 256;
+	struct pending *pending;
+	uint32_t *table;
+
+	if (c->n_pending < c->pending_room)
+		return 0;
+	if (room > UINT32_MAX / 4)
+		return -ENOMEM;
+
+	pending = os_realloc(c->pending, room * sizeof(*pending));
+	if (!pending)
+		return -ENOMEM;
+	c->pending = pending;
+
+	table = os_malloc(room * 2 * sizeof(*table));
+	if (!table)
+		return -ENOMEM; /* pending_room is as before: the larger array does no harm */
+	free(c->table);
+	c->table = table;
+	c->table_size = room * 2;
+	c->pending_room = room;
+	pending_rehash(c);
+	return 0;
+}
+
+static void pending_add(struct chunks *c, const struct name *name, const struct chunk_loc *loc)
+{
+	assert(c->n_pending < c->pending_room);
+	c->pending[c->n_pending++] = (struct pending){ .name = *name, .loc = *loc };
+	*pending_slot(c, name) = (uint32_t)c->n_pending;
+	c->pending_bytes += record_span(loc->stored_len);
+}
+
+int chunk_locate(struct chunks *c, const struct name *name, struct chunk_loc *ret)
+{
+	{
+		struct pending *found;
+
+		LOCK_GUARD(&c->lock);
+		found = pending_find(c, name);
+		if (found) {
+			*ret = found->loc;
+			return 0;
+		}
+	}
+	return index_find_chunk(c->index, name, ret);
+}
+
+/* ---- open, close ---- */
+
+static void chunks_freep(struct chunks **c)
+{
+	if (*c)
+		chunks_close(*c);
+}
+
+int chunks_open(int dir_fd, struct index *index, const struct noter *noter, struct chunks **ret)
+{
+	_cleanup_(chunks_freep) struct chunks *c = NULL;
+	const char *bits = getenv("PLYFS_TEST_HASH_BITS");
+	int r;
+
+	if (bits)
+		hash_truncate_for_tests((unsigned)strtoul(bits, NULL, 10));
+
+	c = os_calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	c->index = index;
+	if (noter)
+		c->noter = *noter;
+	pthread_mutex_init(&c->flush_lock, NULL);
+	pthread_mutex_init(&c->put_lock, NULL);
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_init(&c->cache.lock, NULL);
+
+	r = packs_open(dir_fd, &c->packs);
+	if (r < 0)
+		return note(&c->noter, r, "opening the packs: %s", err_str(r));
+
+	*ret = TAKE_PTR(c);
+	return 0;
+}
+
+void chunks_close(struct chunks *c)
+{
+	if (!c)
+		return;
+	while (c->cache.oldest)
+		cache_remove(&c->cache, cache_slot(&c->cache, &c->cache.oldest->buf.name));
+	packs_close(c->packs);
+	free(c->pending);
+	free(c->table);
+	pthread_mutex_destroy(&c->cache.lock);
+	pthread_mutex_destroy(&c->lock);
+	pthread_mutex_destroy(&c->put_lock);
+	pthread_mutex_destroy(&c->flush_lock);
+	free(c);
+}
+
+void chunks_set_io_hook(struct chunks *c, void (*hook)(void))
+{
+	atomic_store_explicit(&c->io_hook, hook, memory_order_relaxed);
+}
+
+/* ---- reading ---- */
+
+static int fail(struct chunks *c, int r, const struct name *name, const char *what)
+{
+	char text[NAME_HEX_SIZE];
+
+	return note(&c->noter, r, "chunk %s: %s%s", name_to_text(name, text), what, err_str(r));
+}
+
+/* Reads and decodes; the bytes are not compared with the name yet. */
+static int read_raw(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		    struct chunkbuf **ret)
+{
+	const uint64_t payload = loc->off + sizeof(struct record_header_bytes);
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	_cleanup_free_ uint8_t *stored = NULL;
+	int r;
+
+	b = chunkbuf_new(name, loc->raw_len);
+	if (!b)
+		return -ENOMEM;
+
+	if (loc->codec == CODEC_PLAIN) {
+		r = pack_read(c->packs, loc->pack, payload, b->data, loc->raw_len);
+		if (r < 0)
+			return r;
+	} else {
+		stored = os_malloc(loc->stored_len);
+		if (!stored)
+			return -ENOMEM;
+		r = pack_read(c->packs, loc->pack, payload, stored, loc->stored_len);
+		if (r < 0)
+			return r;
+		r = payload_decode(c->packs, loc->codec, stored, loc->stored_len, b->data, b->len);
+		if (r < 0)
+			return r;
+	}
+	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+static bool has_name(const void *data, size_t len, uint32_t salt, const struct name *name)
+{
+	struct name actual = name_of(data, len, salt);
+
+	return name_eq(&actual, name);
+}
+
+static int read_verified(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+			 struct chunkbuf **ret)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	int r;
+
+	r = read_raw(c, name, loc, &b);
+	if (r < 0)
+		return r;
+	if (!has_name(b->data, b->len, loc->salt, name))
+		return -ERR_CHUNK_DAMAGED;
+	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+static bool loc_eq(const struct chunk_loc *a, const struct chunk_loc *b)
+{
+	return a->pack == b->pack && a->off == b->off;
+}
+
+int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	struct chunk_loc loc, again;
+	void (*hook)(void);
+	int r;
+
+	b = cache_get(c, name);
+	if (b) {
+		*ret = TAKE_PTR(b);
+		return 0;
+	}
+
+	r = chunk_locate(c, name, &loc);
+	if (r == ABSENT)
+		return fail(c, -ERR_CHUNK_MISSING, name, "");
+	if (r < 0)
+		return r; /* the index has noted it */
+
+	hook = atomic_load_explicit(&c->io_hook, memory_order_relaxed);
+	if (hook)
+		hook();
+	r = read_verified(c, name, &loc, &b);
+	/* a sweep may have moved the chunk and removed its pack since we asked where it lies */
+	if (r < 0 && chunk_locate(c, name, &again) == 0 && !loc_eq(&loc, &again)) {
+		loc = again;
+		r = read_verified(c, name, &loc, &b);
+	}
+	if (r < 0)
+		return fail(c, r, name, "");
+
+	if (loc.kind == CHUNK_DATA)
+		cache_add(c, b); /* nodes are kept by the tree, decoded */
+	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+int chunk_find(struct chunks *c, const struct name *name)
+{
+	struct chunk_loc loc;
+
+	return chunk_locate(c, name, &loc);
+}
+
+int chunk_read_record(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		      uint8_t **ret_record, size_t *ret_len)
+{
+	const size_t header = sizeof(struct record_header_bytes);
+	_cleanup_free_ uint8_t *bytes = NULL, *raw = NULL;
+	size_t span = record_span(loc->stored_len);
+	struct record rec;
+	int r;
+
+	bytes = os_calloc(1, span);
+	raw = os_malloc(loc->raw_len);
+	if (!bytes || !raw)
+		return -ENOMEM;
+
+	/* without the padding, which a torn tail may lack */
+	r = pack_read(c->packs, loc->pack, loc->off, bytes, header + loc->stored_len);
+	if (r < 0)
+		return r;
+	r = record_header_get(bytes, &rec);
+	if (r < 0)
+		return r;
+	if (!name_eq(&rec.name, name) || rec.kind != loc->kind || rec.codec != loc->codec ||
+	    rec.salt != loc->salt || rec.stored_len != loc->stored_len ||
+	    rec.raw_len != loc->raw_len)
+		return -ERR_RECORD_DAMAGED;
+
+	r = payload_decode(c->packs, rec.codec, bytes + header, rec.stored_len, raw, rec.raw_len);
+	if (r < 0)
+		return r;
+	if (!has_name(raw, rec.raw_len, rec.salt, name))
+		return -ERR_CHUNK_DAMAGED;
+
+	*ret_record = TAKE_PTR(bytes);
+	*ret_len = span;
+	return 0;
+}
+
+/* ---- writing ---- */
+
+/* Does a failed read mean that the stored bytes are lost, rather than that we lack memory or such? */
+static bool is_loss(int r)
+{
+	switch (-r) {
+	case ERR_CHUNK_DAMAGED:
+	case ERR_INDEX_DAMAGED:
+	case ERR_PACK_HEADER:
+	case ERR_PACK_MISSING:
+	case ERR_PACK_TRUNCATED:
+	case ERR_RECORD_DAMAGED:
+	case EIO:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Are these the bytes stored under a name? 0: yes. AGAIN: others are, or nobody can tell. */
+static int compare(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		   const void *data, size_t len)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	int r;
+
+	if (loc->raw_len != len)
+		return AGAIN;
+
+	b = cache_get(c, name);
+	if (!b) {
+		r = read_raw(c, name, loc, &b);
+		if (is_loss(r)) {
+			(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
+			return AGAIN;
+		}
+		if (r < 0)
+			return r;
+	}
+	if (memcmp(b->data, data, len) == 0)
+		return 0;
+	if (!has_name(b->data, b->len, loc->salt, name))
+		(void)fail(c, -ERR_CHUNK_DAMAGED, name,
+			   "met again while storing, keeping a new copy: ");
+	return AGAIN;
+}
+
+static struct chunk_loc loc_of(const struct record *rec, uint32_t pack, uint64_t off)
+{
+	return (struct chunk_loc){
+		.pack = pack,
+		.off = off,
+		.stored_len = rec->stored_len,
+		.raw_len = rec->raw_len,
+		.salt = rec->salt,
+		.kind = rec->kind,
+		.codec = rec->codec,
+	};
+}
+
+/* Appends a chunk under a name that was free a moment ago. EXISTS: it is taken now, see *ret_loc. */
+static int append(struct chunks *c, enum chunk_kind kind, const void *data, size_t len, uint32_t salt,
+		  const struct name *name, struct chunk_loc *ret_loc)
+{
+	_cleanup_free_ uint8_t *bytes = NULL;
+	struct chunk_loc loc;
+	struct record rec;
+	uint32_t pack;
+	size_t span;
+	uint64_t off;
+	int r;
+
+	r = record_encode(c->packs, (uint8_t)kind, data, len, salt, name, &bytes, &span, &rec);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&c->put_lock);
+	r = chunk_locate(c, name, ret_loc);
+	if (r == 0)
+		return EXISTS;
+	if (r < 0)
+		return r;
+	{
+		LOCK_GUARD(&c->lock);
+		r = pending_reserve(c);
+	}
+	if (r < 0)
+		return r;
+
+	r = pack_append(c->packs, bytes, span, &pack, &off);
+	if (r < 0)
+		return r;
+	loc = loc_of(&rec, pack, off);
+
+	LOCK_GUARD(&c->lock);
+	pending_add(c, name, &loc);
+	return 0;
+}
+
+int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t len,
+	      struct name *ret_name)
+{
+	struct chunk_loc loc;
+	struct name name;
+	int r;
+
+	if (len < 1)
+		return -EINVAL;
+	if (len > CHUNK_MAX)
+		return -ERR_CHUNK_TOO_LARGE;
+
+	if (packs_unsynced(c->packs) > UNSYNCED_MAX) {
+		r = chunks_flush(c);
+		if (r < 0)
+			return r;
+	}
+
+	for (uint32_t salt = 0;; salt++) {
+		name = name_of(data, len, salt);
+
+		r = chunk_locate(c, &name, &loc);
+		if (r == ABSENT) {
+			r = append(c, kind, data, len, salt, &name, &loc);
+			if (r == 0) {
+				*ret_name = name;
+				return 0;
+			}
+			if (r == EXISTS)
+				r = 0;
+		}
+		if (r == -ERR_INDEX_DAMAGED)
+			continue; /* something has this name, and nobody can tell what */
+		if (r < 0)
+			return r;
+
+		r = compare(c, &name, &loc, data, len);
+		if (r < 0)
+			return r;
+		if (r == 0) {
+			*ret_name = name;
+			return EXISTS;
+		}
+	}
+}
+
+/* ---- flushing and committing ---- */
+
+/*
+ * A pack that could not be synced is not trusted any more. What the index does not name yet is
+ * written again to another pack, as long as its bytes can still be read and are right.
+ */
+static int rescue(struct chunks *c)
+{
+	LOCK_GUARD(&c->put_lock); /* nothing is added or let go of meanwhile */
+
+	for (size_t i = 0; i < c->n_pending; i++) {
+		_cleanup_free_ uint8_t *bytes = NULL;
+		struct pending entry = c->pending[i];
+		size_t span;
+		int r;
+
+		if (!pack_is_bad(c->packs, entry.loc.pack))
+			continue;
+		r = chunk_read_record(c, &entry.name, &entry.loc, &bytes, &span);
+		if (r < 0)
+			return fail(c, r, &entry.name, "lost after a failed sync: ");
+		r = pack_append(c->packs, bytes, span, &entry.loc.pack, &entry.loc.off);
+		if (r < 0)
+			return r;
+
+		LOCK_GUARD(&c->lock);
+		c->pending[i].loc = entry.loc;
+	}
+	packs_forget_bad(c->packs);
+	return 0;
+}
+
+int chunks_flush(struct chunks *c)
+{
+	size_t n;
+	int r;
+
+	LOCK_GUARD(&c->flush_lock);
+	if (packs_any_bad(c->packs)) {
+		r = rescue(c);
+		if (r < 0)
+			return r;
+	}
+	{
+		LOCK_GUARD(&c->lock);
+		n = c->n_pending; /* their records are all appended: invariant 3 */
+	}
+
+	r = packs_sync(c->packs);
+	if (r < 0)
+		return note(&c->noter, r, "syncing the packs: %s", err_str(r));
+
+	LOCK_GUARD(&c->lock);
+	c->n_flushed = n;
+	return 0;
+}
+
+void chunks_pending(struct chunks *c, uint64_t *ret_count, uint64_t *ret_bytes)
+{
+	LOCK_GUARD(&c->lock);
+	*ret_count = c->n_pending;
+	*ret_bytes = c->pending_bytes;
+}
+
+static int pending_cmp(const void *a, const void *b)
+{
+	return name_cmp(&((const struct pending *)a)->name, &((const struct pending *)b)->name);
+}
+
+int chunks_commit_into(struct chunks *c, struct index_txn *txn)
+{
+	_cleanup_free_ struct pending *copy = NULL;
+	size_t n;
+	int r;
+
+	{
+		LOCK_GUARD(&c->lock);
+		n = c->n_committing = c->n_flushed;
+		if (n == 0)
+			return 0;
+		copy = os_malloc(n * sizeof(*copy));
+		if (!copy)
+			return -ENOMEM;
+		memcpy(copy, c->pending, n * sizeof(*copy));
+	}
+
+	/* in key order neighbouring entries change the same page of the index while it is at hand */
+	qsort(copy, n, sizeof(*copy), pending_cmp);
+	for (size_t i = 0; i < n; i++) {
+		r = index_put_chunk(txn, &copy[i].name, &copy[i].loc);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+void chunks_committed(struct chunks *c)
+{
+	size_t n;
+
+	LOCK_GUARD(&c->flush_lock); /* a flush and its rescue count entries from the front */
+	LOCK_GUARD(&c->put_lock);
+	LOCK_GUARD(&c->lock);
+	n = c->n_committing;
+	for (size_t i = 0; i < n; i++)
+		c->pending_bytes -= record_span(c->pending[i].loc.stored_len);
+	memmove(c->pending, c->pending + n, (c->n_pending - n) * sizeof(*c->pending));
+	c->n_pending -= n;
+	c->n_flushed -= n;
+	c->n_committing = 0;
+	if (n > 0)
+		pending_rehash(c);
+}
+
+/* ---- gc and check ---- */
+
+struct each_info {
+	int (*fn)(void *arg, const struct chunk_info *info);
+	void *arg;
+};
+
+static int each_info(void *arg, const struct name *name, const struct chunk_loc *loc)
+{
+	struct each_info *e = arg;
+	struct chunk_info info = { .name = *name };
+
+	if (loc) {
+		info.pack = loc->pack;
+		info.off = loc->off;
+		info.stored_len = loc->stored_len;
+		info.raw_len = loc->raw_len;
+		info.salt = loc->salt;
+		info.kind = (enum chunk_kind)loc->kind;
+	}
+	return e->fn(e->arg, &info);
+}
+
+int chunks_each(struct chunks *c, int (*fn)(void *arg, const struct chunk_info *info), void *arg)
+{
+	struct each_info e = { .fn = fn, .arg = arg };
+
+	return index_each_chunk(c->index, each_info, &e);
+}
+
+/* The header agrees with the index, and the file is long enough for the payload. */
+static int verify_header(struct chunks *c, const struct name *name, const struct chunk_loc *loc)
+{
+	uint8_t header[sizeof(struct record_header_bytes)];
+	struct record rec;
+	uint64_t size;
+	int r;
+
+	r = pack_read(c->packs, loc->pack, loc->off, header, sizeof(header));
+	if (r < 0)
+		return r;
+	r = record_header_get(header, &rec);
+	if (r < 0)
+		return r;
+	if (!name_eq(&rec.name, name) || rec.kind != loc->kind || rec.codec != loc->codec ||
+	    rec.salt != loc->salt || rec.stored_len != loc->stored_len ||
+	    rec.raw_len != loc->raw_len)
+		return -ERR_RECORD_DAMAGED;
+
+	r = pack_size(c->packs, loc->pack, &size);
+	if (r < 0)
+		return r;
+	if (size < loc->off + sizeof(header) + loc->stored_len)
+		return -ERR_PACK_TRUNCATED;
+	return 0;
+}
+
+int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data)
+{
+	_cleanup_free_ uint8_t *bytes = NULL;
+	struct chunk_loc loc;
+	size_t len;
+	int r;
+
+	r = chunk_locate(c, &info->name, &loc);
+	if (r == ABSENT)
+		return -ERR_CHUNK_MISSING;
+	if (r < 0)
+		return r;
+	if (read_data)
+		return chunk_read_record(c, &info->name, &loc, &bytes, &len);
+	return verify_header(c, &info->name, &loc);
+}
+
+struct pack_total {
+	uint64_t bytes, packs;
+};
+
+static int add_pack(void *arg, uint32_t pack, uint64_t size)
+{
+	struct pack_total *total = arg;
+
+	total->bytes += size;
+	total->packs++;
+	return 0;
+}
+
+int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,
+		 uint64_t *ret_chunks)
+{
+	struct pack_total total = { 0 };
+	uint64_t chunks;
+	int r;
+
+	r = packs_each(c->packs, add_pack, &total);
+	if (r < 0)
+		return r;
+	r = index_count_chunks(c->index, &chunks);
+	if (r < 0)
+		return r;
+
+	*ret_pack_bytes = total.bytes;
+	*ret_packs = total.packs;
+	*ret_chunks = chunks;
+	return 0;
+}

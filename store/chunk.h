@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The chunk store: immutable bytes by name, in pack files, found through the LMDB index.
+ *
+ * Writing: chunk_put() appends to the current pack (page cache, no disk wait) and remembers the
+ * chunk as *pending*; pending chunks can be read at once. chunks_flush() syncs the packs, after
+ * which the caller commits the pending entries inside an index transaction (chunks_commit_into)
+ * and then forgets them (chunks_committed). The order "pack synced before the index names it" is
+ * the store's first durability rule.
+ *
+ * Equality: a name never proves that two contents are equal. On a hit the stored bytes are
+ * compared; if they differ, the new content is stored under the next salt.
+ *
+ * Threads: chunk_load may be called from any thread; chunk_put, flush, commit from any thread too
+ * (an internal lock orders them).
+ */
+
+#include "store/hash.h"
+
+struct index;
+struct index_txn;
+struct noter;
+struct chunks;
+
+/*
+ * The largest chunk. 128 KiB is FUSE's default read-ahead, so a sequential reader asks for one
+ * chunk at a time, and a 4 KiB random read decodes at most 128 KiB.
+ */
+#define CHUNK_MAX (128 * 1024)
+
+enum chunk_kind {
+	CHUNK_DATA = 1, /* file bytes */
+	CHUNK_NODE = 2, /* a tree node */
+};
+
+/* Decoded chunk bytes, shared by reference count with the cache. */
+struct chunkbuf {
+	struct name name;
+	uint32_t len;
+	uint32_t refs; /* atomic */
+	uint8_t data[];
+};
+void chunkbuf_unref(struct chunkbuf *b);
+static inline void chunkbuf_unrefp(struct chunkbuf **b)
+{
+	if (*b)
+		chunkbuf_unref(*b);
+}
+
+/* dir_fd: the store's directory (borrowed until close); index: borrowed until close. */
+int chunks_open(int dir_fd, struct index *index, const struct noter *noter, struct chunks **ret);
+void chunks_close(struct chunks *c);
+
+/*
+ * Stores len (1 to CHUNK_MAX) bytes. 0: stored, EXISTS: the same bytes were there; either way
+ * *ret_name is set. -ENOSPC and other write errors leave the store as it was.
+ */
+int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t len,
+	      struct name *ret_name);
+
+/*
+ * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in
+ * bytes; the hook of chunks_set_io_hook is called before the disk is touched.
+ * -ERR_CHUNK_MISSING, -ERR_CHUNK_DAMAGED, ...: noted with the chunk's name. Given: chunkbuf_unref.
+ */
+int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret);
+
+/*
+ * Called (in the reading thread) before a read that may wait for the disk, so that a server can
+ * let another thread go on serving meanwhile. Set once, before the first read.
+ */
+void chunks_set_io_hook(struct chunks *c, void (*hook)(void));
+
+/* Is it known (pending or in the index)? 0 or ABSENT or a failure. */
+int chunk_find(struct chunks *c, const struct name *name);
+
+/* Makes the bytes of all pending chunks durable. */
+int chunks_flush(struct chunks *c);
+
+/* How many chunks and stored bytes are pending. */
+void chunks_pending(struct chunks *c, uint64_t *ret_count, uint64_t *ret_bytes);
+
+/*
+ * Writes the entries of all chunks that were pending at the last chunks_flush into txn; after the
+ * transaction is committed call chunks_committed, which lets go of them.
+ */
+int chunks_commit_into(struct chunks *c, struct index_txn *txn);
+void chunks_committed(struct chunks *c);
+
+/* ---- gc and check: the caller keeps writers away ---- */
+
+struct chunk_info {
+	struct name name;
+	uint32_t pack;
+	uint64_t off;        /* of the record in the pack */
+	uint32_t stored_len; /* payload bytes in the pack */
+	uint32_t raw_len;    /* bytes of the chunk */
+	uint32_t salt;
+	enum chunk_kind kind;
+};
+
+/* Every committed chunk, in name order; fn returns 0 to go on, anything else stops and is returned. */
+int chunks_each(struct chunks *c, int (*fn)(void *arg, const struct chunk_info *info), void *arg);
+
+/*
+ * Reads and verifies one chunk's record and bytes, uncached; the failure says what is wrong. With
+ * read_data false only the record header is compared with the index.
+ */
+int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data);
+
+struct sweep_stats {
+	uint64_t chunks_kept, chunks_dropped;
+	uint64_t bytes_before, bytes_after; /* of pack files on disk */
+	uint64_t packs_removed, packs_rewritten;
+};
+
+/*
+ * Removes every committed chunk for which live() is false: index entries first (committed), then
+ * packs that hold nothing live are deleted, and packs more than a quarter dead are rewritten.
+ * Crash-safe at any point: at worst unreferenced bytes or packs stay for the next sweep. Nothing
+ * may be pending. progress may be NULL: done and total in bytes.
+ */
+int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
+		 void (*progress)(void *arg, uint64_t done, uint64_t total),
+		 struct sweep_stats *ret_stats);
+
+/* Bytes of pack files on disk, number of packs, number of committed chunks. */
+int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,
+		 uint64_t *ret_chunks);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* Private to chunk.c and sweep.c: what the chunk store is made of. */
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/base/note.h"
+#include "store/chunk.h"
+#include "store/index.h"
+#include "store/pack.h"
+
+struct cached;
+
+/*
+ * Data chunks kept decoded. The kernel's page cache has what was read lately, so this one only
+ * saves the hashing and copying of a chunk that is read piece by piece: 64 MiB are 512 of the
+ * largest chunks, a few sequential readers and a busy set of small files.
+ */
+#define CACHE_BYTES ((uint64_t)64 << 20)
+
+/* A chunk counts as at least this, so that 64 MiB of tiny chunks are not a million of entries. */
+#define CACHE_CHARGE_MIN 1024
+
+/* At most CACHE_BYTES / CACHE_CHARGE_MIN = 65536 entries: chains of four when full of tiny ones. */
+#define CACHE_BUCKETS 16384
+
+struct cache {
+	pthread_mutex_t lock;
+	struct cached *buckets[CACHE_BUCKETS]; /* under lock, like all below; one reference each */
+	struct cached *newest, *oldest;
+	uint64_t bytes;
+};
+
+struct pending {
+	struct name name;
+	struct chunk_loc loc;
+};
+
+struct chunks {
+	struct packs *packs;  /* immutable, owned */
+	struct index *index;  /* immutable, borrowed */
+	struct noter noter;   /* immutable */
+	_Atomic(void (*)(void)) io_hook;
+
+	pthread_mutex_t flush_lock; /* one flush at a time */
+	pthread_mutex_t put_lock;   /* looking up a name and appending its record are one step */
+
+	pthread_mutex_t lock;     /* for the table of pending chunks, below */
+	struct pending *pending;  /* in order of arrival, owned */
+	size_t n_pending, pending_room;
+	uint32_t *table;          /* open addressing, position in `pending` + 1; 0: free. Owned */
+	size_t table_size;        /* power of two, at least twice n_pending */
+	size_t n_flushed;         /* the first so many are durable in their packs */
+	size_t n_committing;      /* the first so many were written into a transaction */
+	uint64_t pending_bytes;   /* of their records */
+
+	struct cache cache;
+};
+
+/* Where a chunk lies, pending or committed: 0, ABSENT or a failure. */
+int chunk_locate(struct chunks *c, const struct name *name, struct chunk_loc *ret);
+
+/*
+ * The whole record of a chunk, header and payload checked against the location and the name.
+ * *ret_record is malloced and given.
+ */
+int chunk_read_record(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		      uint8_t **ret_record, size_t *ret_len);
+
+/* Forgets a chunk whose name may be given to other bytes from now on. */
+void chunk_uncache(struct chunks *c, const struct name *name);

@@ -1,0 +1,855 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/pack.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <zstd.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/chunk.h"
+
+/*
+ * Pack files: packs/NNNNNNNN.pack, numbers counting up from 1 and never used twice in a process.
+ *
+ *   1. Bytes that were appended never change: a location once given out stays right until the whole
+ *      file is removed. After a crash, appending goes on behind whatever the last pack ends with
+ *      (rounded up to PACK_ALIGN), torn records included.
+ *   2. A record is self-describing (FORMAT.md), so that an index could be rebuilt from packs alone.
+ *   3. The index names a record only after packs_sync() returned 0 with the record in it. A pack
+ *      whose sync failed is bad for good; its unnamed records are written again elsewhere.
+ *   4. A writer (struct writer) is one pack that was written and is not known to be durable, or the
+ *      current one. Its descriptor is closed in packs_sync, so there are as many as 256 MiB pieces
+ *      were written between two syncs; readers share a bounded set of other descriptors.
+ *
+ * Locks: sync_lock > write_lock; fds_lock and codec_lock are leaves.
+ *
+ * Crash: between creating a pack and syncing the directory the file may be gone or empty after a
+ * power cut; nothing names it. An unnamed tail costs space until a sweep finds the pack dead enough.
+ */
+
+/*
+ * Open packs for reading: 64 cover 16 GiB of data at hand. Looking through them costs 30 ns against
+ * the microsecond of the read; descriptors stay far below the usual limit of 1024.
+ */
+#define FDS_MAX 64
+
+/* Idle zstd contexts kept (about 1 MB for each direction): as many as threads that work at once. */
+#define CODECS_MAX 4
+
+/* Level 1: nodes are written at each checkpoint, and levels above gain under 5 % on 4 KiB inputs. */
+#define ZSTD_LEVEL 1
+
+#define PACK_NAME_SIZE sizeof("01234567.pack")
+
+struct pack_fd {
+	uint32_t pack; /* 0: free slot */
+	int fd;
+	unsigned users;
+	uint64_t used; /* time of last use, in looks */
+	bool removed;  /* the file is unlinked: close when the last user leaves */
+};
+
+struct writer {
+	uint32_t pack; /* immutable */
+	int fd;        /* immutable, owned */
+	uint64_t start; /* immutable: where our own records begin */
+	uint64_t end;  /* under write_lock */
+	bool dirty;    /* under write_lock: written since the last sync began */
+	bool bad;      /* under write_lock: a sync failed */
+	struct writer *next; /* changed under sync_lock and write_lock, read under either */
+};
+
+struct packs {
+	int dir_fd; /* immutable, owned: "packs" */
+
+	pthread_mutex_t sync_lock;
+	pthread_mutex_t write_lock;
+	struct writer *writers; /* pushed under write_lock, removed under both locks */
+	struct writer *current; /* under write_lock; in writers */
+	uint32_t last;          /* under write_lock: highest pack number known */
+	bool continue_last;     /* under write_lock: the last pack of an earlier process may be continued */
+	bool dir_dirty;         /* under write_lock: a pack was made since the directory's last sync */
+
+	pthread_mutex_t fds_lock;
+	struct pack_fd fds[FDS_MAX]; /* under fds_lock */
+	uint64_t looks;              /* under fds_lock */
+
+	pthread_mutex_t codec_lock;
+	ZSTD_CCtx *cctx[CODECS_MAX]; /* under codec_lock, owned */
+	ZSTD_DCtx *dctx[CODECS_MAX];
+	unsigned n_cctx, n_dctx;
+};
+
+/* ---- bytes ---- */
+
+uint64_t record_span(uint32_t stored_len)
+{
+	uint64_t n = sizeof(struct record_header_bytes) + (uint64_t)stored_len;
+
+	return (n + PACK_ALIGN - 1) & ~(uint64_t)(PACK_ALIGN - 1);
+}
+
+static void pack_header_put(struct pack_header_bytes *b, uint32_t pack)
+{
+	*b = (struct pack_header_bytes){ 0 };
+	memcpy(b->magic, PACK_MAGIC, sizeof(b->magic));
+	put_le16(b->version, PACK_VERSION);
+	put_le32(b->number, pack);
+	put_le64(b->sum, hash64(b, offsetof(struct pack_header_bytes, sum), 0));
+}
+
+static int pack_header_get(const struct pack_header_bytes *b, uint32_t pack)
+{
+	if (memcmp(b->magic, PACK_MAGIC, sizeof(b->magic)) != 0 ||
+	    get_le64(b->sum) != hash64(b, offsetof(struct pack_header_bytes, sum), 0) ||
+	    get_le16(b->version) != PACK_VERSION || get_le32(b->number) != pack)
+		return -ERR_PACK_HEADER;
+	return 0;
+}
+
+static void record_header_put(struct record_header_bytes *b, const struct record *rec)
+{
+	*b = (struct record_header_bytes){ .kind = rec->kind, .codec = rec->codec };
+	memcpy(b->magic, RECORD_MAGIC, sizeof(b->magic));
+	put_le32(b->salt, rec->salt);
+	put_le32(b->stored_len, rec->stored_len);
+	put_le32(b->raw_len, rec->raw_len);
+	memcpy(b->name, rec->name.b, NAME_BYTES);
+	put_le32(b->sum, (uint32_t)hash64(b, offsetof(struct record_header_bytes, sum), 0));
+}
+
+int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
+		      struct record *ret)
+{
+	struct record_header_bytes b;
+	struct record rec;
+
+	memcpy(&b, bytes, sizeof(b));
+	if (memcmp(b.magic, RECORD_MAGIC, sizeof(b.magic)) != 0 ||
+	    get_le32(b.sum) != (uint32_t)hash64(&b, offsetof(struct record_header_bytes, sum), 0))
+		return -ERR_RECORD_DAMAGED;
+
+	rec = (struct record){
+		.kind = b.kind,
+		.codec = b.codec,
+		.salt = get_le32(b.salt),
+		.stored_len = get_le32(b.stored_len),
+		.raw_len = get_le32(b.raw_len),
+	};
+	memcpy(rec.name.b, b.name, NAME_BYTES);
+	if ((rec.kind != CHUNK_DATA && rec.kind != CHUNK_NODE) || rec.codec > CODEC_ZSTD ||
+	    rec.raw_len < 1 || rec.raw_len > CHUNK_MAX || rec.stored_len < 1 ||
+	    rec.stored_len > rec.raw_len)
+		return -ERR_RECORD_DAMAGED;
+
+	*ret = rec;
+	return 0;
+}
+
+/* ---- codecs: contexts are costly to make, so a few rest between uses ---- */
+
+static ZSTD_CCtx *cctx_take(struct packs *p)
+{
+	{
+		LOCK_GUARD(&p->codec_lock);
+		if (p->n_cctx > 0)
+			return p->cctx[--p->n_cctx];
+	}
+	return ZSTD_createCCtx();
+}
+
+static void cctx_give(struct packs *p, ZSTD_CCtx *ctx)
+{
+	{
+		LOCK_GUARD(&p->codec_lock);
+		if (p->n_cctx < CODECS_MAX) {
+			p->cctx[p->n_cctx++] = ctx;
+			return;
+		}
+	}
+	(void)ZSTD_freeCCtx(ctx); /* always 0 for a context of ours */
+}
+
+static ZSTD_DCtx *dctx_take(struct packs *p)
+{
+	{
+		LOCK_GUARD(&p->codec_lock);
+		if (p->n_dctx > 0)
+			return p->dctx[--p->n_dctx];
+	}
+	return ZSTD_createDCtx();
+}
+
+static void dctx_give(struct packs *p, ZSTD_DCtx *ctx)
+{
+	{
+		LOCK_GUARD(&p->codec_lock);
+		if (p->n_dctx < CODECS_MAX) {
+			p->dctx[p->n_dctx++] = ctx;
+			return;
+		}
+	}
+	(void)ZSTD_freeDCtx(ctx); /* always 0 for a context of ours */
+}
+
+/* Compresses into `to` when that takes at most len - 1 bytes; 0 when it does not (or cannot). */
+static uint32_t try_compress(struct packs *p, const void *data, size_t len, void *to)
+{
+	ZSTD_CCtx *ctx;
+	size_t n;
+
+	if (len < 2)
+		return 0;
+	ctx = cctx_take(p);
+	if (!ctx)
+		return 0;
+	n = ZSTD_compressCCtx(ctx, to, len - 1, data, len, ZSTD_LEVEL);
+	cctx_give(p, ctx);
+	return ZSTD_isError(n) ? 0 : (uint32_t)n;
+}
+
+int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, uint32_t salt,
+		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len, struct record *ret)
+{
+	struct record rec = { .kind = kind, .salt = salt, .raw_len = (uint32_t)len, .name = *name };
+	const size_t header = sizeof(struct record_header_bytes);
+	struct record_header_bytes b;
+	uint8_t *bytes;
+	size_t span;
+
+	bytes = os_malloc(record_span((uint32_t)len));
+	if (!bytes)
+		return -ENOMEM;
+
+	/* data stays plain: it is read often, and a read should cost one copy */
+	rec.stored_len = kind == CHUNK_NODE ? try_compress(p, data, len, bytes + header) : 0;
+	rec.codec = rec.stored_len > 0 ? CODEC_ZSTD : CODEC_PLAIN;
+	if (rec.codec == CODEC_PLAIN) {
+		rec.stored_len = (uint32_t)len;
+		memcpy(bytes + header, data, len);
+	}
+
+	record_header_put(&b, &rec);
+	memcpy(bytes, &b, header);
+	span = record_span(rec.stored_len);
+	memset(bytes + header + rec.stored_len, 0, span - header - rec.stored_len);
+
+	*ret_bytes = bytes;
+	*ret_len = span;
+	*ret = rec;
+	return 0;
+}
+
+int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len, void *raw,
+		   uint32_t raw_len)
+{
+	ZSTD_DCtx *ctx;
+	size_t n;
+
+	if (codec == CODEC_PLAIN) {
+		if (stored_len != raw_len)
+			return -ERR_CHUNK_DAMAGED;
+		memcpy(raw, stored, raw_len);
+		return 0;
+	}
+	if (codec != CODEC_ZSTD)
+		return -ERR_CHUNK_DAMAGED;
+
+	ctx = dctx_take(p);
+	if (!ctx)
+		return -ENOMEM;
+	n = ZSTD_decompressDCtx(ctx, raw, raw_len, stored, stored_len);
+	dctx_give(p, ctx);
+	return ZSTD_isError(n) || n != raw_len ? -ERR_CHUNK_DAMAGED : 0;
+}
+
+/* ---- files ---- */
+
+static const char *pack_file_name(uint32_t pack, char buf[static PACK_NAME_SIZE])
+{
+	(void)snprintf(buf, PACK_NAME_SIZE, "%08" PRIx32 ".pack", pack);
+	return buf;
+}
+
+/* The number in a pack's file name, 0 for any other name. */
+static uint32_t pack_number(const char *file)
+{
+	char back[PACK_NAME_SIZE];
+	unsigned long n = strtoul(file, NULL, 16);
+
+	if (n < 1 || n > UINT32_MAX)
+		return 0;
+	return strcmp(pack_file_name((uint32_t)n, back), file) == 0 ? (uint32_t)n : 0;
+}
+
+/* Opens a pack and checks its header. */
+static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
+{
+	_cleanup_close_ int fd = -1;
+	struct pack_header_bytes b;
+	char file[PACK_NAME_SIZE];
+	int r;
+
+	r = os_openat(p->dir_fd, pack_file_name(pack, file), flags | O_NOFOLLOW, 0, &fd);
+	if (r == -ENOENT)
+		return -ERR_PACK_MISSING;
+	if (r < 0)
+		return r;
+
+	r = os_pread_full(fd, &b, sizeof(b), 0);
+	if (r < 0)
+		return r;
+	if (r == END)
+		return -ERR_PACK_HEADER;
+	r = pack_header_get(&b, pack);
+	if (r < 0)
+		return r;
+
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+struct each_pack {
+	struct packs *p;
+	int (*fn)(void *arg, uint32_t pack, uint64_t size);
+	void *arg;
+};
+
+static int each_pack(void *arg, const char *file)
+{
+	struct each_pack *e = arg;
+	uint32_t pack = pack_number(file);
+	struct stat st;
+	int r;
+
+	if (pack == 0)
+		return 0;
+	r = os_statat(e->p->dir_fd, file, &st);
+	if (r == -ENOENT)
+		return 0; /* swept between the two calls */
+	if (r < 0)
+		return r;
+	return e->fn(e->arg, pack, (uint64_t)st.st_size);
+}
+
+int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg)
+{
+	struct each_pack e = { .p = p, .fn = fn, .arg = arg };
+
+	return os_each_name(p->dir_fd, ".", each_pack, &e);
+}
+
+static int note_last(void *arg, uint32_t pack, uint64_t size)
+{
+	struct packs *p = arg;
+
+	p->last = MAX(p->last, pack);
+	return 0;
+}
+
+static void packs_freep(struct packs **p)
+{
+	if (*p)
+		packs_close(*p);
+}
+
+int packs_open(int dir_fd, struct packs **ret)
+{
+	_cleanup_(packs_freep) struct packs *p = NULL;
+	int r;
+
+	p = os_calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->dir_fd = -1;
+	for (unsigned i = 0; i < FDS_MAX; i++)
+		p->fds[i].fd = -1;
+	pthread_mutex_init(&p->sync_lock, NULL);
+	pthread_mutex_init(&p->write_lock, NULL);
+	pthread_mutex_init(&p->fds_lock, NULL);
+	pthread_mutex_init(&p->codec_lock, NULL);
+
+	r = os_mkdirat(dir_fd, "packs", 0700);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	r = os_openat(dir_fd, "packs", O_RDONLY | O_DIRECTORY, 0, &p->dir_fd);
+	if (r < 0)
+		return r;
+	r = packs_each(p, note_last, p);
+	if (r < 0)
+		return r;
+	p->continue_last = p->last > 0;
+
+	*ret = TAKE_PTR(p);
+	return 0;
+}
+
+static void writer_free(struct writer *w)
+{
+	(void)close(w->fd); /* synced, or given up by a caller that knows */
+	free(w);
+}
+
+void packs_close(struct packs *p)
+{
+	if (!p)
+		return;
+	while (p->writers) {
+		struct writer *w = p->writers;
+
+		p->writers = w->next;
+		writer_free(w);
+	}
+	for (unsigned i = 0; i < FDS_MAX; i++)
+		closep(&p->fds[i].fd);
+	while (p->n_cctx > 0)
+		(void)ZSTD_freeCCtx(p->cctx[--p->n_cctx]); /* as in cctx_give */
+	while (p->n_dctx > 0)
+		(void)ZSTD_freeDCtx(p->dctx[--p->n_dctx]);
+	closep(&p->dir_fd);
+	pthread_mutex_destroy(&p->codec_lock);
+	pthread_mutex_destroy(&p->fds_lock);
+	pthread_mutex_destroy(&p->write_lock);
+	pthread_mutex_destroy(&p->sync_lock);
+	free(p);
+}
+
+/* ---- reading ---- */
+
+/* A descriptor of a pack: a slot of the table, or one of our own when all slots are in use. */
+struct pack_use {
+	struct packs *p;
+	struct pack_fd *slot; /* NULL: own */
+	int fd;
+};
+
+static void slot_close(struct pack_fd *slot)
+{
+	closep(&slot->fd);
+	*slot = (struct pack_fd){ .fd = -1 };
+}
+
+static void pack_use_endp(struct pack_use *u)
+{
+	if (!u->slot) {
+		closep(&u->fd);
+		return;
+	}
+	LOCK_GUARD(&u->p->fds_lock);
+	u->slot->users--;
+	if (u->slot->removed && u->slot->users == 0)
+		slot_close(u->slot);
+}
+
+/* Under fds_lock: the slot that has this pack, counted as used. */
+static struct pack_fd *slot_find(struct packs *p, uint32_t pack)
+{
+	for (unsigned i = 0; i < FDS_MAX; i++) {
+		struct pack_fd *slot = &p->fds[i];
+
+		if (slot->pack == pack && !slot->removed) {
+			slot->users++;
+			slot->used = ++p->looks;
+			return slot;
+		}
+	}
+	return NULL;
+}
+
+/* Under fds_lock: a free slot, if need be by closing the one unused for longest; NULL if none. */
+static struct pack_fd *slot_make(struct packs *p)
+{
+	struct pack_fd *oldest = NULL;
+
+	for (unsigned i = 0; i < FDS_MAX; i++) {
+		struct pack_fd *slot = &p->fds[i];
+
+		if (slot->pack == 0)
+			return slot;
+		if (slot->users == 0 && (!oldest || slot->used < oldest->used))
+			oldest = slot;
+	}
+	if (oldest)
+		slot_close(oldest);
+	return oldest;
+}
+
+static int pack_use(struct packs *p, uint32_t pack, struct pack_use *ret)
+{
+	_cleanup_close_ int fd = -1;
+	struct pack_fd *slot;
+	int r;
+
+	{
+		LOCK_GUARD(&p->fds_lock);
+		slot = slot_find(p, pack);
+		if (slot) {
+			*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd };
+			return 0;
+		}
+	}
+
+	r = pack_open(p, pack, O_RDONLY, &fd); /* may wait for the disk: not under the lock */
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&p->fds_lock);
+	slot = slot_find(p, pack); /* another thread was as quick */
+	if (!slot) {
+		slot = slot_make(p);
+		if (!slot) {
+			*ret = (struct pack_use){ .p = p, .fd = TAKE_FD(fd) };
+			return 0;
+		}
+		*slot = (struct pack_fd){ .pack = pack, .fd = TAKE_FD(fd), .users = 1,
+					  .used = ++p->looks };
+	}
+	*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd };
+	return 0;
+}
+
+int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len)
+{
+	_cleanup_(pack_use_endp) struct pack_use use = { .fd = -1 };
+	int r;
+
+	r = pack_use(p, pack, &use);
+	if (r < 0)
+		return r;
+	r = os_pread_full(use.fd, buf, len, off);
+	return r == END ? -ERR_PACK_TRUNCATED : r;
+}
+
+int pack_size(struct packs *p, uint32_t pack, uint64_t *ret)
+{
+	_cleanup_(pack_use_endp) struct pack_use use = { .fd = -1 };
+	struct stat st;
+	int r;
+
+	r = pack_use(p, pack, &use);
+	if (r < 0)
+		return r;
+	r = os_fstat(use.fd, &st);
+	if (r < 0)
+		return r;
+	*ret = (uint64_t)st.st_size;
+	return 0;
+}
+
+/* ---- appending ---- */
+
+/* Under write_lock: takes over the descriptor of a pack that is to be the current one. */
+static int writer_push(struct packs *p, uint32_t pack, int *fd, uint64_t end)
+{
+	struct writer *w;
+
+	w = os_calloc(1, sizeof(*w));
+	if (!w)
+		return -ENOMEM;
+	*w = (struct writer){ .pack = pack, .fd = TAKE_FD(*fd), .start = end, .end = end,
+			      .next = p->writers };
+	p->writers = p->current = w;
+	return 0;
+}
+
+/* Under write_lock: goes on in the last pack of an earlier process. AGAIN when it is full or odd. */
+static int writer_continue(struct packs *p)
+{
+	_cleanup_close_ int fd = -1;
+	struct pack_header_bytes b;
+	struct stat st;
+	uint64_t end;
+	int r;
+
+	r = pack_open(p, p->last, O_RDWR, &fd);
+	if (r == -ERR_PACK_MISSING || r == -ERR_PACK_HEADER)
+		return AGAIN;
+	if (r < 0)
+		return r;
+	r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+
+	end = ((uint64_t)st.st_size + PACK_ALIGN - 1) & ~(uint64_t)(PACK_ALIGN - 1);
+	if (end >= PACK_MAX)
+		return AGAIN;
+
+	/*
+	 * The earlier process may have died before it synced the file's header or its name, or have
+	 * seen that sync fail: the same bytes again make both part of our next sync.
+	 */
+	pack_header_put(&b, p->last);
+	r = os_pwrite_full(fd, &b, sizeof(b), 0);
+	if (r < 0)
+		return r;
+	p->dir_dirty = true;
+	return writer_push(p, p->last, &fd, end);
+}
+
+/* Under write_lock: makes the next pack. The number is spent even when this fails. */
+static int writer_create(struct packs *p)
+{
+	_cleanup_close_ int fd = -1;
+	struct pack_header_bytes b;
+	char file[PACK_NAME_SIZE];
+	uint32_t pack;
+	int r;
+
+	if (p->last == UINT32_MAX)
+		return -EOVERFLOW; /* 2^32 packs are an exbibyte */
+	pack = ++p->last;
+
+	r = os_openat(p->dir_fd, pack_file_name(pack, file), O_RDWR | O_CREAT | O_EXCL, 0600, &fd);
+	if (r < 0)
+		return r;
+
+	pack_header_put(&b, pack);
+	r = os_pwrite_full(fd, &b, sizeof(b), 0);
+	if (r == 0)
+		r = writer_push(p, pack, &fd, sizeof(b));
+	if (r < 0) {
+		(void)os_unlinkat(p->dir_fd, file, 0); /* an empty pack is harmless if it stays */
+		return r;
+	}
+	p->current->dirty = true;
+	p->dir_dirty = true;
+	return 0;
+}
+
+static int writer_get(struct packs *p)
+{
+	int r;
+
+	if (p->current && p->current->end < PACK_MAX)
+		return 0;
+
+	p->current = NULL; /* full: packs_sync closes it */
+	if (p->continue_last) {
+		r = writer_continue(p);
+		if (r < 0)
+			return r;
+		p->continue_last = false; /* once: afterwards the last pack is one of ours */
+		if (r == 0)
+			return 0;
+	}
+	return writer_create(p);
+}
+
+int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret_pack,
+		uint64_t *ret_off)
+{
+	struct writer *w;
+	int r;
+
+	LOCK_GUARD(&p->write_lock);
+	r = writer_get(p);
+	if (r < 0)
+		return r;
+	w = p->current;
+
+	w->dirty = true;
+	r = os_pwrite_full(w->fd, bytes, len, w->end);
+	if (r < 0) {
+		/* gives the room back; if it fails the next record overwrites what nobody names */
+		(void)os_ftruncate(w->fd, w->end);
+		return r;
+	}
+	*ret_pack = w->pack;
+	*ret_off = w->end;
+	w->end += len;
+	return 0;
+}
+
+/* ---- syncing ---- */
+
+/* Under sync_lock: syncs one writer if it was written. */
+static int writer_sync(struct packs *p, struct writer *w)
+{
+	int r;
+
+	{
+		LOCK_GUARD(&p->write_lock);
+		if (!w->dirty || w->bad)
+			return 0;
+		w->dirty = false; /* before the sync: what comes during it is for the next one */
+	}
+
+	r = os_fdatasync(w->fd);
+	if (r < 0) {
+		LOCK_GUARD(&p->write_lock);
+		w->bad = true;
+		if (p->current == w)
+			p->current = NULL;
+	}
+	return r;
+}
+
+static int dir_sync(struct packs *p)
+{
+	int r;
+
+	{
+		LOCK_GUARD(&p->write_lock);
+		if (!p->dir_dirty)
+			return 0;
+		p->dir_dirty = false;
+	}
+	r = os_fsync(p->dir_fd);
+	if (r < 0) {
+		LOCK_GUARD(&p->write_lock);
+		p->dir_dirty = true;
+	}
+	return r;
+}
+
+/* Under sync_lock and write_lock: closes writers that `done` accepts. */
+static void writers_close(struct packs *p,
+			  bool (*done)(struct packs *p, const struct writer *w, uint32_t pack),
+			  uint32_t pack)
+{
+	struct writer **at = &p->writers;
+
+	while (*at) {
+		struct writer *w = *at;
+
+		if (!done(p, w, pack)) {
+			at = &w->next;
+			continue;
+		}
+		*at = w->next;
+		if (p->current == w)
+			p->current = NULL;
+		writer_free(w);
+	}
+}
+
+static bool writer_is_finished(struct packs *p, const struct writer *w, uint32_t pack)
+{
+	return w != p->current && !w->dirty && !w->bad;
+}
+
+static bool writer_is_bad(struct packs *p, const struct writer *w, uint32_t pack)
+{
+	return w->bad;
+}
+
+static bool writer_is_of(struct packs *p, const struct writer *w, uint32_t pack)
+{
+	return w->pack == pack;
+}
+
+int packs_sync(struct packs *p)
+{
+	struct writer *w;
+	int r;
+
+	LOCK_GUARD(&p->sync_lock);
+	{
+		LOCK_GUARD(&p->write_lock);
+		w = p->writers; /* later ones are pushed in front: not our business */
+	}
+	for (; w; w = w->next) {
+		r = writer_sync(p, w);
+		if (r < 0)
+			return r;
+	}
+	r = dir_sync(p);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&p->write_lock);
+	writers_close(p, writer_is_finished, 0);
+	return 0;
+}
+
+unsigned packs_unsynced(struct packs *p)
+{
+	unsigned n = 0;
+
+	LOCK_GUARD(&p->write_lock);
+	for (struct writer *w = p->writers; w; w = w->next)
+		n += w->dirty && !w->bad;
+	return n;
+}
+
+bool packs_any_bad(struct packs *p)
+{
+	LOCK_GUARD(&p->write_lock);
+	for (struct writer *w = p->writers; w; w = w->next) {
+		if (w->bad)
+			return true;
+	}
+	return false;
+}
+
+bool pack_is_bad(struct packs *p, uint32_t pack)
+{
+	LOCK_GUARD(&p->write_lock);
+	for (struct writer *w = p->writers; w; w = w->next) {
+		if (w->pack == pack && w->bad)
+			return true;
+	}
+	return false;
+}
+
+void packs_forget_bad(struct packs *p)
+{
+	LOCK_GUARD(&p->sync_lock);
+	LOCK_GUARD(&p->write_lock);
+	writers_close(p, writer_is_bad, 0);
+}
+
+/* ---- sweeping ---- */
+
+void pack_retire(struct packs *p, uint32_t pack)
+{
+	LOCK_GUARD(&p->sync_lock);
+	LOCK_GUARD(&p->write_lock);
+	writers_close(p, writer_is_of, pack);
+	if (p->last == pack)
+		p->continue_last = false;
+}
+
+int pack_remove(struct packs *p, uint32_t pack)
+{
+	char file[PACK_NAME_SIZE];
+	int r;
+
+	r = os_unlinkat(p->dir_fd, pack_file_name(pack, file), 0);
+	if (r < 0 && r != -ENOENT)
+		return r;
+
+	LOCK_GUARD(&p->fds_lock);
+	for (unsigned i = 0; i < FDS_MAX; i++) {
+		struct pack_fd *slot = &p->fds[i];
+
+		if (slot->pack != pack)
+			continue;
+		slot->removed = true;
+		if (slot->users == 0)
+			slot_close(slot);
+	}
+	return 0;
+}
+
+void packs_mark(struct packs *p, uint32_t *ret_pack, uint64_t *ret_end)
+{
+	LOCK_GUARD(&p->write_lock);
+	*ret_pack = p->current ? p->current->pack : 0;
+	*ret_end = p->current ? p->current->end : 0;
+}
+
+void packs_rewind(struct packs *p, uint32_t pack, uint64_t end)
+{
+	LOCK_GUARD(&p->write_lock);
+	if (!p->current)
+		return;
+	/* in a pack that was not the current one at the mark, all records of ours came after it */
+	if (p->current->pack != pack)
+		end = p->current->start;
+	if (os_ftruncate(p->current->fd, end) == 0)
+		p->current->end = end;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Private to the chunk store (chunk.c, sweep.c): pack files and the records in them. A pack is an
+ * append-only file of self-describing records; this module knows where bytes lie and which of them
+ * are synced, not which chunks are alive.
+ *
+ * Threads: every function from any thread. Nothing here sends notes; callers know the chunk's name.
+ */
+
+#include <stdbool.h>
+
+#include "store/format.h"
+#include "store/index.h"
+
+struct packs;
+
+/*
+ * A pack is finished at this size: large enough that a store of 100 GB has 400 files, small enough
+ * that rewriting one in a sweep takes a second and little room.
+ */
+#define PACK_MAX ((uint64_t)256 << 20)
+
+enum codec {
+	CODEC_PLAIN = 0,
+	CODEC_ZSTD = 1,
+};
+
+/* A decoded record header. */
+struct record {
+	uint8_t kind;  /* enum chunk_kind */
+	uint8_t codec; /* enum codec */
+	uint32_t salt;
+	uint32_t stored_len, raw_len;
+	struct name name;
+};
+
+/* Bytes that a record with this payload takes in its pack. */
+uint64_t record_span(uint32_t stored_len);
+
+/* dir_fd: the store's directory; makes "packs" in it when needed. */
+int packs_open(int dir_fd, struct packs **ret);
+void packs_close(struct packs *p);
+
+/*
+ * Makes a whole record (header, payload, padding) of a chunk: nodes are compressed when that saves
+ * anything. *ret_bytes is malloced and given; *ret describes it.
+ */
+int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, uint32_t salt,
+		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len, struct record *ret);
+
+/* Checks and decodes a header: -ERR_RECORD_DAMAGED. */
+int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
+		      struct record *ret);
+
+/* Decodes a payload to exactly raw_len bytes at `raw`: -ERR_CHUNK_DAMAGED. */
+int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len, void *raw,
+		   uint32_t raw_len);
+
+/*
+ * Appends a record to the current pack, or to a new one when that is full. No disk wait. On failure
+ * (-ENOSPC, ...) the pack ends where it ended before.
+ */
+int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret_pack,
+		uint64_t *ret_off);
+
+/*
+ * Reads len bytes at off: -ERR_PACK_MISSING, -ERR_PACK_HEADER, -ERR_PACK_TRUNCATED, or what the
+ * system said.
+ */
+int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len);
+/* Bytes of one pack file; -ERR_PACK_MISSING, ... */
+int pack_size(struct packs *p, uint32_t pack, uint64_t *ret);
+
+/*
+ * Makes everything appended before the call durable, new files' names included. When a pack cannot
+ * be synced it becomes *bad*: the kernel may have dropped its dirty pages and will not say so
+ * twice, so nothing in it that the index does not name yet may be trusted to last. Appending goes
+ * on in a new pack.
+ */
+int packs_sync(struct packs *p);
+/* Packs written since they were last synced: each holds a descriptor. */
+unsigned packs_unsynced(struct packs *p);
+bool packs_any_bad(struct packs *p);
+bool pack_is_bad(struct packs *p, uint32_t pack);
+/* Lets go of bad packs, once nothing pending lies in them. The files stay. */
+void packs_forget_bad(struct packs *p);
+
+/* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
+int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg);
+
+/* ---- for the sweep; appenders are kept away ---- */
+
+/* Appends nothing more to this pack. */
+void pack_retire(struct packs *p, uint32_t pack);
+/* Unlinks it. Readers that have it open go on; others get -ERR_PACK_MISSING. */
+int pack_remove(struct packs *p, uint32_t pack);
+
+/* Where the next record would go (pack 0: in a pack that is not made yet), and back to there. */
+void packs_mark(struct packs *p, uint32_t *ret_pack, uint64_t *ret_end);
+void packs_rewind(struct packs *p, uint32_t pack, uint64_t end);

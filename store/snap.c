@@ -1,0 +1,755 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The snapshot table: every snapshot of the store in memory (about 250 bytes each), found by id
+ * and listed in order of creation. Making or dropping one is table work only; the sealer writes
+ * the record later (invariants S1 to S3 in store_internal.h).
+ *
+ * The life of a snapshot: snap_insert puts it at the end of `queue`; the sealer commits it, after
+ * which it is durable and its state counts against ROOTS_IN_MEMORY; snap_detach takes it out of
+ * the table, and when it had a record it waits in `doomed` until that is deleted. A crash before
+ * the commit forgets it, a crash before the deletion brings it back. Nothing else refers to it by
+ * then: children and branches were moved to its parent in the same critical section, and their
+ * records are rewritten in the same transaction.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "store/base/os.h"
+#include "store/store_internal.h"
+
+#define FIRST_BUCKETS 256
+#define FIRST_SLOTS 256
+
+char *snap_id_to_text(uint64_t id, char buf[static SNAP_ID_SIZE])
+{
+	snprintf(buf, SNAP_ID_SIZE, "%012" PRIx64, id & SNAP_SEQ_MAX);
+	return buf;
+}
+
+/* ---- the table ---- */
+
+static struct snap **bucket_of(struct store *s, uint64_t id)
+{
+	return &s->buckets[id & (s->bucket_count - 1)]; /* ids are scattered already */
+}
+
+struct snap *snap_lookup(struct store *s, uint64_t id)
+{
+	if (s->bucket_count == 0 || id == 0)
+		return NULL;
+	for (struct snap *sn = *bucket_of(s, id); sn; sn = sn->hash_next)
+		if (sn->id == id)
+			return sn;
+	return NULL;
+}
+
+int snap_new(uint64_t lineage, const char *branch, const char *label, uint32_t flags,
+	     struct snap **ret)
+{
+	size_t branch_len = branch ? strlen(branch) : 0, label_len = label ? strlen(label) : 0;
+	struct snap *sn;
+
+	if (branch_len > BRANCH_NAME_MAX || label_len > LABEL_MAX)
+		return -ENAMETOOLONG;
+
+	sn = os_calloc(1, sizeof(*sn) + branch_len + label_len + 2);
+	if (!sn)
+		return -ENOMEM;
+
+	sn->refs = 1;
+	sn->lineage = lineage;
+	sn->flags = flags;
+	sn->time_ns = os_now_ns();
+	sn->label = sn->text + branch_len + 1;
+	if (branch_len)
+		memcpy(sn->text, branch, branch_len);
+	if (label_len)
+		memcpy(sn->text + branch_len + 1, label, label_len);
+	link_init(&sn->children);
+	link_init(&sn->sibling);
+	link_init(&sn->link);
+	link_init(&sn->lru);
+	link_init(&sn->rewrite);
+	*ret = sn;
+	return 0;
+}
+
+void snap_free(struct snap *sn)
+{
+	if (sn->root)
+		root_unref(sn->root);
+	free(sn);
+}
+
+static int grow_buckets(struct store *s)
+{
+	size_t count = s->bucket_count ? 2 * s->bucket_count : FIRST_BUCKETS;
+	struct snap **buckets = os_calloc(count, sizeof(*buckets));
+
+	if (!buckets)
+		return -ENOMEM;
+	free(s->buckets);
+	s->buckets = buckets;
+	s->bucket_count = count;
+
+	for (size_t i = 0; i < s->snap_slots; i++) {
+		struct snap *sn = s->snaps[i], **bucket;
+
+		if (!sn)
+			continue;
+		bucket = bucket_of(s, sn->id);
+		sn->hash_next = *bucket;
+		*bucket = sn;
+	}
+	return 0;
+}
+
+int snap_reserve(struct store *s)
+{
+	if (s->snap_count >= s->bucket_count) {
+		int r = grow_buckets(s);
+
+		if (r < 0)
+			return r;
+	}
+	if (s->snap_slots < s->snap_capacity)
+		return 0;
+
+	/* Holes of dropped snapshots are closed once they are half, so that a drop costs no move. */
+	if (s->snap_count < s->snap_slots / 2) {
+		size_t to = 0;
+
+		for (size_t i = 0; i < s->snap_slots; i++) {
+			if (!s->snaps[i])
+				continue;
+			s->snaps[i]->pos = to;
+			s->snaps[to++] = s->snaps[i];
+		}
+		s->snap_slots = to;
+	} else {
+		size_t capacity = s->snap_capacity ? 2 * s->snap_capacity : FIRST_SLOTS;
+		struct snap **snaps = os_realloc(s->snaps, capacity * sizeof(*snaps));
+
+		if (!snaps)
+			return -ENOMEM;
+		s->snaps = snaps;
+		s->snap_capacity = capacity;
+	}
+	return 0;
+}
+
+/* id and seq are set, snap_reserve was called, and seq is the largest so far. */
+static void table_add(struct store *s, struct snap *sn)
+{
+	struct snap **bucket = bucket_of(s, sn->id);
+
+	sn->hash_next = *bucket;
+	*bucket = sn;
+	sn->pos = s->snap_slots;
+	s->snaps[s->snap_slots++] = sn;
+	s->snap_count++;
+}
+
+static void set_parent(struct snap *sn, struct snap *up)
+{
+	sn->up = up;
+	link_remove(&sn->sibling);
+	if (up)
+		link_add_last(&up->children, &sn->sibling);
+}
+
+void snap_insert(struct store *s, struct snap *sn, struct snap *up, struct root *root)
+{
+	sn->seq = s->next_seq++;
+	sn->id = snap_id_of(s->id_key, sn->seq);
+	sn->root = root_ref(root);
+	table_add(s, sn);
+	set_parent(sn, up);
+	link_add_last(&s->queue, &sn->link);
+	s->queue_length++;
+	sealer_kick(s);
+}
+
+void snap_unref_locked(struct store *s, struct snap *sn)
+{
+	if (--sn->refs == 0)
+		link_add_last(&s->dead, &sn->link);
+}
+
+void snap_set_hold(struct snap **slot, struct snap *sn)
+{
+	if (*slot)
+		(*slot)->holds--;
+	if (sn)
+		sn->holds++;
+	*slot = sn;
+}
+
+void snap_mark_rewrite(struct store *s, struct snap *sn)
+{
+	/* A queued one will be written with what it is then. */
+	if ((sn->durable || sn->batched) && link_alone(&sn->rewrite)) {
+		link_add_last(&s->rewrite, &sn->rewrite);
+		sealer_kick(s);
+	}
+}
+
+static void lru_remove(struct store *s, struct snap *sn)
+{
+	if (link_alone(&sn->lru))
+		return;
+	link_remove(&sn->lru);
+	s->lru_length--;
+}
+
+static void lru_use(struct store *s, struct snap *sn)
+{
+	if (!sn->durable)
+		return; /* its state exists in memory only */
+	lru_remove(s, sn);
+	link_add_last(&s->lru, &sn->lru);
+	s->lru_length++;
+}
+
+static void leave_branch(struct store *s, struct entry *e, struct snap *sn)
+{
+	if (e->head != sn && e->undo != sn)
+		return;
+	if (e->head == sn) {
+		snap_set_hold(&e->head, sn->up);
+		e->changes++; /* it differs from its new head */
+	}
+	if (e->undo == sn)
+		snap_set_hold(&e->undo, NULL);
+	e->stale = e->live != NULL;
+	entry_touched(s, e);
+}
+
+static void leave_branches(struct store *s, struct snap *sn)
+{
+	for (size_t i = 0; i < s->entry_count && sn->holds > 0; i++)
+		leave_branch(s, s->entries[i], sn);
+	for (struct link *l = s->orphans.next; l != &s->orphans && sn->holds > 0; l = l->next)
+		leave_branch(s, container_of(l, struct entry, orphan), sn);
+}
+
+void snap_detach(struct store *s, struct snap *sn)
+{
+	struct snap **at = bucket_of(s, sn->id);
+
+	while (*at != sn)
+		at = &(*at)->hash_next;
+	*at = sn->hash_next;
+	s->snaps[sn->pos] = NULL;
+	s->snap_count--;
+
+	while (!link_alone(&sn->children)) {
+		struct snap *child = container_of(sn->children.next, struct snap, sibling);
+
+		set_parent(child, sn->up);
+		snap_mark_rewrite(s, child);
+	}
+	leave_branches(s, sn);
+	set_parent(sn, NULL);
+	lru_remove(s, sn);
+	link_remove(&sn->rewrite);
+	sn->dropped = true;
+
+	if (sn->durable) {
+		link_add_last(&s->doomed, &sn->link);
+	} else {
+		link_remove(&sn->link); /* from the queue */
+		s->queue_length--;
+		snap_unref_locked(s, sn);
+	}
+	sealer_kick(s);
+}
+
+void snap_drop_loose(struct store *s, struct snap *sn)
+{
+	while (sn && (sn->flags & SNAP_AUTO) && !sn->dropped && sn->holds == 0 && sn->pins == 0 &&
+	       link_alone(&sn->children)) {
+		struct snap *up = sn->up;
+
+		snap_detach(s, sn);
+		sn = up;
+	}
+}
+
+void snap_became_durable(struct store *s, struct snap *sn, const struct name *name)
+{
+	sn->durable = true;
+	sn->name = *name;
+	if (sn->dropped) { /* while its batch was under way */
+		sn->refs++;
+		link_add_last(&s->doomed, &sn->link);
+		sealer_kick(s);
+		return;
+	}
+	link_remove(&sn->link);
+	s->queue_length--;
+	lru_use(s, sn);
+}
+
+int snap_root_locked(struct store *s, struct snap *sn, struct root **ret)
+{
+	int r;
+
+	if (!sn->root) {
+		r = store_load_root(s, &sn->name, &sn->root);
+		if (r < 0)
+			return r;
+	}
+	lru_use(s, sn);
+	*ret = root_ref(sn->root);
+	return 0;
+}
+
+/* Lets go of states beyond the limit; each is freed outside the lock. */
+static void lru_trim(struct store *s)
+{
+	for (;;) {
+		_cleanup_(root_unrefp) struct root *root = NULL;
+		LOCK_GUARD(&s->table);
+		struct snap *sn;
+
+		if (s->lru_length <= ROOTS_IN_MEMORY)
+			return;
+		sn = container_of(s->lru.next, struct snap, lru);
+		lru_remove(s, sn);
+		root = TAKE_PTR(sn->root);
+	}
+}
+
+void snap_reap(struct store *s)
+{
+	lru_trim(s);
+	for (;;) {
+		_cleanup_(snap_freep) struct snap *sn = NULL;
+		LOCK_GUARD(&s->table);
+		struct link *l = link_take_first(&s->dead);
+
+		if (!l)
+			return;
+		sn = container_of(l, struct snap, link);
+	}
+}
+
+/* ---- loading ---- */
+
+struct loading {
+	struct store *store;
+	struct loaded {
+		struct snap *sn;
+		uint64_t parent;
+	} *list;
+	size_t count, capacity;
+};
+
+static int loading_add(struct loading *l, struct snap *sn, uint64_t parent)
+{
+	if (l->count == l->capacity) {
+		size_t capacity = l->capacity ? 2 * l->capacity : FIRST_SLOTS;
+		struct loaded *list = os_realloc(l->list, capacity * sizeof(*list));
+
+		if (!list)
+			return -ENOMEM;
+		l->list = list;
+		l->capacity = capacity;
+	}
+	l->list[l->count++] = (struct loaded){ sn, parent };
+	return 0;
+}
+
+static int load_bad(struct store *s, uint64_t id)
+{
+	char text[SNAP_ID_SIZE];
+	struct snap *sn;
+	int r;
+
+	r = snap_new(0, NULL, NULL, 0, &sn);
+	if (r < 0)
+		return r;
+
+	sn->id = id;
+	sn->damaged = true;
+	sn->durable = true;
+	link_add_last(&s->bad, &sn->link);
+	(void)note(&s->noter, 0, "snapshot %s: its record is damaged, ignoring",
+		   snap_id_to_text(id, text));
+	return 0;
+}
+
+static int load_one(void *arg, const void *key, size_t key_len, const void *value, size_t value_len)
+{
+	struct loading *l = arg;
+	struct store *s = l->store;
+	_cleanup_(snap_freep) struct snap *sn = NULL;
+	struct snap_record rec;
+	uint64_t id;
+	int r;
+
+	r = snap_key_decode(key, key_len, &id);
+	if (r < 0) {
+		(void)note(&s->noter, 0, "a snapshot record has a damaged key, ignoring");
+		return 0;
+	}
+
+	/* The number must belong to the id: so two records can never claim one number. */
+	r = snap_record_decode(value, value_len, &rec);
+	if (r < 0 || snap_id_of(s->id_key, rec.seq) != id)
+		return load_bad(s, id);
+
+	r = snap_new(rec.lineage, rec.branch, rec.label, rec.flags, &sn);
+	if (r < 0)
+		return r;
+	sn->id = id;
+	sn->seq = rec.seq;
+	sn->time_ns = rec.time_ns;
+	sn->name = rec.root;
+	sn->durable = true;
+	r = loading_add(l, sn, rec.parent);
+	if (r < 0)
+		return r;
+	sn = NULL;
+	return 0;
+}
+
+static int by_seq(const void *x, const void *y)
+{
+	const struct loaded *a = x, *b = y;
+
+	return a->sn->seq < b->sn->seq ? -1 : a->sn->seq > b->sn->seq;
+}
+
+int snap_load_all(struct store *s)
+{
+	struct loading l = { .store = s };
+	size_t taken = 0;
+	int r;
+
+	r = index_each(s->index, INDEX_SNAPS, load_one, &l);
+	if (r == 0 && l.count > 0)
+		qsort(l.list, l.count, sizeof(*l.list), by_seq);
+
+	/* Parents have smaller numbers, so they are in the table before their children. */
+	for (; r == 0 && taken < l.count; taken++) {
+		struct snap *sn = l.list[taken].sn;
+
+		r = snap_reserve(s);
+		if (r < 0)
+			break;
+		set_parent(sn, snap_lookup(s, l.list[taken].parent)); /* unknown: check reports */
+		table_add(s, sn);
+		if (sn->seq >= s->next_seq)
+			s->next_seq = sn->seq + 1;
+	}
+	for (; taken < l.count; taken++)
+		snap_free(l.list[taken].sn);
+	free(l.list);
+	return r;
+}
+
+/* ---- public verbs ---- */
+
+int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t lineage,
+		const char *branch, const char *label, uint32_t flags, uint64_t *ret_id)
+{
+	_cleanup_(snap_freep) struct snap *sn = NULL;
+	int r;
+
+	r = snap_new(lineage, branch, label, flags, &sn);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&s->table);
+	r = snap_reserve(s);
+	if (r < 0)
+		return r;
+	snap_insert(s, sn, snap_lookup(s, parent), root);
+	*ret_id = sn->id;
+	sn = NULL;
+	return 0;
+}
+
+static void fill_info(const struct snap *sn, struct snap_info *ret)
+{
+	*ret = (struct snap_info){
+		.id = sn->id,
+		.seq = sn->seq,
+		.parent = sn->up ? sn->up->id : 0,
+		.lineage = sn->lineage,
+		.time_ns = sn->time_ns,
+		.flags = sn->flags,
+		.durable = sn->durable,
+		.has_root = sn->durable,
+		.root = sn->name,
+	};
+	strcpy(ret->branch, sn->text); /* snap_new bounded both */
+	strcpy(ret->label, sn->label);
+}
+
+int snap_get(struct store *s, uint64_t id, struct snap_info *ret)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	fill_info(sn, ret);
+	return 0;
+}
+
+int snap_root(struct store *s, uint64_t id, struct root **ret)
+{
+	int r;
+
+	{
+		LOCK_GUARD(&s->table);
+		struct snap *sn = snap_lookup(s, id);
+
+		if (!sn)
+			return -ERR_SNAP_UNKNOWN;
+		r = snap_root_locked(s, sn, ret);
+	}
+	lru_trim(s);
+	return r;
+}
+
+uint64_t snap_count(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+
+	return s->snap_count;
+}
+
+/*
+ * The list is pointers with references: one taken at a time under the lock would miss or repeat
+ * snapshots that move, and a copy of all infos would hold the lock for milliseconds.
+ */
+int snap_each(struct store *s, int (*fn)(void *arg, const struct snap_info *info), void *arg)
+{
+	_cleanup_free_ struct snap **list = NULL;
+	size_t count = 0;
+	int r = 0;
+
+	{
+		LOCK_GUARD(&s->table);
+		list = os_malloc((s->snap_count + 1) * sizeof(*list));
+		if (!list)
+			return -ENOMEM;
+		for (size_t i = 0; i < s->snap_slots; i++) {
+			if (!s->snaps[i])
+				continue;
+			s->snaps[i]->refs++;
+			list[count++] = s->snaps[i];
+		}
+	}
+
+	for (size_t i = 0; i < count && r == 0; i++) {
+		struct snap_info info;
+
+		pthread_mutex_lock(&s->table);
+		fill_info(list[i], &info);
+		pthread_mutex_unlock(&s->table);
+		r = fn(arg, &info);
+	}
+
+	LOCK_GUARD(&s->table);
+	for (size_t i = 0; i < count; i++)
+		snap_unref_locked(s, list[i]);
+	return r;
+}
+
+int snap_pin(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	sn->pins++;
+	return 0;
+}
+
+void snap_unpin(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn || sn->pins == 0)
+		return;
+	sn->pins--;
+	snap_drop_loose(s, sn);
+}
+
+/* A damaged record has no snapshot in the table; its key can be deleted all the same. */
+static int drop_bad(struct store *s, uint64_t id)
+{
+	for (struct link *l = s->bad.next; l != &s->bad; l = l->next) {
+		struct snap *sn = container_of(l, struct snap, link);
+
+		if (sn->id != id)
+			continue;
+		link_remove(&sn->link);
+		link_add_last(&s->doomed, &sn->link);
+		sealer_kick(s);
+		return 0;
+	}
+	return -ERR_SNAP_UNKNOWN;
+}
+
+int snap_drop(struct store *s, uint64_t id)
+{
+	{
+		LOCK_GUARD(&s->table);
+		struct snap *sn = snap_lookup(s, id), *up;
+
+		if (!sn)
+			return drop_bad(s, id);
+		if (sn->pins > 0)
+			return -ERR_SNAP_IN_USE;
+
+		up = sn->up;
+		snap_detach(s, sn);
+		snap_drop_loose(s, up);
+	}
+	branch_publish(s);
+	return 0;
+}
+
+/* ---- finding by text ---- */
+
+static int hex_value(const char *text, size_t len, uint64_t *ret)
+{
+	uint64_t v = 0;
+
+	if (len == 0 || len > SNAP_ID_SIZE - 1)
+		return ABSENT;
+	for (size_t i = 0; i < len; i++) {
+		char c = text[i] | 0x20; /* lower case; digits have the bit already */
+
+		if (c >= '0' && c <= '9')
+			v = v << 4 | (c - '0');
+		else if (c >= 'a' && c <= 'f')
+			v = v << 4 | (c - 'a' + 10);
+		else
+			return ABSENT;
+	}
+	*ret = v;
+	return 0;
+}
+
+static int find_prefix(struct store *s, uint64_t prefix, unsigned digits, struct snap **ret)
+{
+	unsigned shift = 4 * (SNAP_ID_SIZE - 1 - digits);
+	struct snap *found = NULL;
+
+	for (size_t i = 0; i < s->snap_slots; i++) {
+		if (!s->snaps[i] || s->snaps[i]->id >> shift != prefix)
+			continue;
+		if (found)
+			return -ERR_SNAP_AMBIGUOUS;
+		found = s->snaps[i];
+	}
+	if (!found)
+		return -ERR_SNAP_UNKNOWN;
+	*ret = found;
+	return 0;
+}
+
+static int find_label(struct store *s, const char *label, size_t len, struct snap **ret)
+{
+	for (size_t i = s->snap_slots; i > 0; i--) {
+		struct snap *sn = s->snaps[i - 1];
+
+		if (sn && strncmp(sn->label, label, len) == 0 && sn->label[len] == '\0') {
+			*ret = sn;
+			return 0;
+		}
+	}
+	return -ERR_SNAP_UNKNOWN;
+}
+
+/* A whole id comes first, then a branch name (it may look like a prefix), then a prefix. */
+static int find_base(struct store *s, const char *text, size_t len, struct snap **ret)
+{
+	char name[BRANCH_NAME_MAX + 1];
+	struct entry *e = NULL;
+	uint64_t prefix = 0;
+	bool hex;
+
+	if (len > 1 && text[0] == '@')
+		return find_label(s, text + 1, len - 1, ret);
+
+	hex = hex_value(text, len, &prefix) == 0;
+	if (hex && len == SNAP_ID_SIZE - 1 && snap_lookup(s, prefix)) {
+		*ret = snap_lookup(s, prefix);
+		return 0;
+	}
+
+	if (len <= BRANCH_NAME_MAX) {
+		memcpy(name, text, len);
+		name[len] = '\0';
+		e = entry_find(s, name);
+	}
+	if (e) {
+		if (!e->head)
+			return -ERR_SNAP_UNKNOWN;
+		*ret = e->head;
+		return 0;
+	}
+	return hex ? find_prefix(s, prefix, len, ret) : -ERR_SNAP_UNKNOWN;
+}
+
+/* Splits "NAME~N"; a bare "~" counts as "~1", as in git. */
+static int split_ancestor(const char *text, size_t *ret_len, uint64_t *ret_up)
+{
+	const char *tilde = strrchr(text, '~');
+	uint64_t n = 0;
+
+	if (!tilde || tilde == text)
+		return ABSENT;
+	for (const char *c = tilde + 1; *c; c++) {
+		if (*c < '0' || *c > '9' || n > SNAP_SEQ_MAX)
+			return ABSENT;
+		n = 10 * n + (*c - '0');
+	}
+	*ret_len = tilde - text;
+	*ret_up = tilde[1] ? n : 1;
+	return 0;
+}
+
+int snap_find(struct store *s, const char *text, uint64_t *ret_id)
+{
+	struct snap *sn = NULL;
+	size_t len = strlen(text);
+	uint64_t up = 0, id;
+	int r;
+
+	LOCK_GUARD(&s->table);
+	r = find_base(s, text, len, &sn); /* the whole first: a label may hold a '~' */
+	if (r == -ERR_SNAP_UNKNOWN && split_ancestor(text, &len, &up) == 0)
+		r = find_base(s, text, len, &sn);
+
+	/* A damaged record answers to its whole id, so that it can be dropped. */
+	if (r == -ERR_SNAP_UNKNOWN && up == 0 && len == SNAP_ID_SIZE - 1 &&
+	    hex_value(text, len, &id) == 0) {
+		for (struct link *l = s->bad.next; l != &s->bad; l = l->next)
+			if (container_of(l, struct snap, link)->id == id) {
+				*ret_id = id;
+				return 0;
+			}
+	}
+	if (r < 0)
+		return r;
+
+	for (; up > 0 && sn; up--)
+		sn = sn->up;
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	*ret_id = sn->id;
+	return 0;
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The store: one directory with packs, an index, stage files, snapshots and branches. One process
+ * (the daemon) has it open at a time.
+ *
+ * The store knows trees of items; what an item means is fs/'s affair. It owns the *sealer*, a
+ * background thread that turns frozen states into chunks and commits them: every snapshot soon
+ * after it was made, every changed branch each SEAL_INTERVAL_MS. Making a snapshot therefore
+ * costs no IO at all ("usable now, durable soon"); snap_wait() waits for durability.
+ *
+ * Lock order: gc lock (store) > branch lock > store's table lock > chunk, node and blob locks.
+ */
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "store/hash.h"
+
+struct chunks;
+struct entry;
+struct key;
+struct nodes;
+struct noter;
+struct root;
+struct stage;
+struct store;
+struct tree;
+struct val;
+
+/* How often a changed branch is sealed and committed without being asked: what a power cut may cost. */
+#define SEAL_INTERVAL_MS 5000
+
+#define LABEL_MAX 255       /* bytes of a label */
+#define BRANCH_NAME_MAX 63  /* bytes of a branch name */
+#define SNAP_ID_SIZE 13     /* 12 hex digits and NUL */
+#define BRANCH_DEFAULT "main"
+
+/* ---- life cycle ---- */
+
+/*
+ * Makes an empty store in a new or empty directory (mode 0700): format file, index, packs/,
+ * stage/; no branch yet (import or fork makes the first one). What an interrupted init left behind
+ * is taken over. -ERR_STORE_EXISTS, -ENOTEMPTY, ...
+ */
+int store_init(int dir_fd);
+
+/*
+ * Opens a store for this process: takes its lock (-ERR_STORE_BUSY), checks the format version
+ * (-ERR_FORMAT_NEWER, -ERR_FORMAT_OLDER, -ERR_NOT_A_STORE, -ERR_FORMAT_DAMAGED), opens the
+ * index, starts the sealer. dir_fd is borrowed for the call. noter is copied.
+ */
+int store_open(int dir_fd, const struct noter *noter, struct store **ret);
+/* Seals what is left, commits, closes. The failure of the last commit is returned; all is freed. */
+int store_close(struct store *s);
+
+int store_dir_fd(struct store *s); /* lent */
+const uint8_t *store_uuid(struct store *s); /* 16 bytes, lent */
+struct chunks *store_chunks(struct store *s);
+struct nodes *store_nodes(struct store *s);
+struct stage *store_stage(struct store *s);
+const struct noter *store_noter(struct store *s);
+
+/*
+ * n inode numbers that were never given out for live changes: returns the first. Never reused
+ * (restores included), so one number in two states of one lineage is one object. Atomic, no IO.
+ */
+uint64_t store_take_ino(struct store *s, uint64_t n);
+/* Makes sure that store_take_ino returns at least `floor` from now on (after an import). */
+void store_raise_ino(struct store *s, uint64_t floor);
+/* A new lineage number (a tree that shares no objects with others: an import). Never 0. */
+uint64_t store_take_lineage(struct store *s);
+
+/*
+ * Wakes the sealer and waits until everything frozen or changed before the call is durable; the
+ * sealer's failure is returned. The caller holds no branch lock.
+ */
+int store_sync(struct store *s);
+
+/* ---- snapshots ---- */
+
+enum snap_flags {
+	SNAP_AUTO = 1,   /* kept by a restore for undo; only the newest per branch stays */
+	SNAP_IMPORT = 2, /* made by an import */
+};
+
+struct snap_info {
+	uint64_t id;      /* 48 bits, scattered: shown as 12 hex digits, abbreviated like git's */
+	uint64_t seq;     /* 1, 2, ...: order of creation */
+	uint64_t parent;  /* 0: none */
+	uint64_t lineage;
+	int64_t time_ns;  /* since 1970 */
+	uint32_t flags;   /* enum snap_flags */
+	bool durable;
+	bool has_root;    /* root is set (sealed) */
+	struct name root;
+	char branch[BRANCH_NAME_MAX + 1]; /* where it was made */
+	char label[LABEL_MAX + 1];
+};
+
+char *snap_id_to_text(uint64_t id, char buf[static SNAP_ID_SIZE]);
+
+/*
+ * Registers a frozen state (borrowed; a reference is taken). No IO. A parent that is gone by now
+ * counts as none. -ENAMETOOLONG when the label or branch name is too long.
+ */
+int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t lineage,
+		const char *branch, const char *label, uint32_t flags, uint64_t *ret_id);
+int snap_get(struct store *s, uint64_t id, struct snap_info *ret); /* -ERR_SNAP_UNKNOWN */
+/* Its state; given. In memory for the newest snapshots, else loaded on demand. */
+int snap_root(struct store *s, uint64_t id, struct root **ret);
+/*
+ * By id text or unique prefix of it (at least 1 hex digit), "@label" for the newest snapshot with
+ * that label, or a branch name for that branch's head snapshot; also "NAME~N" and "ID~N": N
+ * parents up. -ERR_SNAP_UNKNOWN, -ERR_SNAP_AMBIGUOUS.
+ */
+int snap_find(struct store *s, const char *text, uint64_t *ret_id);
+/* All snapshots in order of creation from one consistent list; non-zero stops and is returned. */
+int snap_each(struct store *s, int (*fn)(void *arg, const struct snap_info *info), void *arg);
+uint64_t snap_count(struct store *s);
+/* Waits until durable; the sealer's failure is returned. */
+int snap_wait(struct store *s, uint64_t id);
+/*
+ * Forgets a snapshot: its children get its parent, branches headed by it get its parent as head.
+ * The space comes back with gc. -ERR_SNAP_IN_USE while pinned by snap_pin. The caller holds no branch
+ * lock. Takes also the id of a snapshot whose record is damaged.
+ */
+int snap_drop(struct store *s, uint64_t id);
+int snap_pin(struct store *s, uint64_t id);   /* mounted read-only */
+void snap_unpin(struct store *s, uint64_t id);
+
+/* Keeps a state's chunks from gc while something outside snapshots and branches still uses it. */
+int store_pin_root(struct store *s, struct root *root);
+void store_unpin_root(struct store *s, struct root *root);
+
+/* ---- branches ---- */
+
+/*
+ * A mutable state with a name. One object per branch in the process, shared by reference.
+ * Whoever reads the tree holds `lock` for reading, whoever changes it holds it for writing.
+ */
+struct branch {
+	struct store *store;            /* immutable */
+	char name[BRANCH_NAME_MAX + 1]; /* immutable */
+	pthread_rwlock_t lock;
+	struct tree *tree;     /* immutable pointer; its content under lock */
+	uint64_t head;         /* under lock: snapshot the state continues, or 0 */
+	uint64_t undo;         /* under lock: snapshot that undo would bring back, or 0 */
+	uint64_t lineage;      /* under lock */
+	uint64_t changes;      /* under lock: counts visible changes since head; fs/ adds to it */
+	int mounted;           /* under the store's table lock: branch_mount() */
+	/* private to store/ */
+	int refs;            /* under the store's table lock */
+	struct entry *entry; /* immutable: what the store knows of the branch */
+};
+
+bool branch_name_ok(const char *name);
+/* -ERR_BRANCH_UNKNOWN; -ERR_BRANCH_DAMAGED when its record is damaged (it can be dropped). */
+int branch_open(struct store *s, const char *name, struct branch **ret);
+void branch_close(struct branch *b);
+static inline void branch_closep(struct branch **b)
+{
+	if (*b)
+		branch_close(*b);
+}
+/*
+ * A new branch with a state (borrowed); head may be 0. No IO before the reply. Opened: given.
+ * -ERR_BRANCH_NAME, -ERR_BRANCH_EXISTS; -ERR_SNAP_UNKNOWN when head is not (or no longer) there.
+ */
+int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
+		  uint64_t lineage, struct branch **ret);
+/* -ERR_BRANCH_IN_USE while mounted. The last branch may be dropped too. */
+int branch_drop(struct store *s, const char *name);
+/* Claims the branch for one mounted view: -ERR_BRANCH_IN_USE when it has one. */
+int branch_mount(struct branch *b);
+void branch_unmount(struct branch *b);
+
+struct branch_info {
+	char name[BRANCH_NAME_MAX + 1];
+	uint64_t head, undo, lineage, changes;
+	bool mounted;
+	struct name root; /* of the last sealed state */
+};
+/* All branches in order of name from one list. The caller holds no branch lock. */
+int branch_each(struct store *s, int (*fn)(void *arg, const struct branch_info *info), void *arg);
+
+/*
+ * Replaces a branch's whole state (import into it); takes the write lock. As in a restore, the
+ * state that was left is kept for undo. -ERR_SNAP_UNKNOWN when head is neither 0 nor there.
+ */
+int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t lineage);
+
+/*
+ * 0: a snapshot of the present state was made. EXISTS: nothing changed since head, whose id is
+ * returned. Constant time, no IO. Takes the write lock. label NULL or "" for none; a label given
+ * with nothing changed makes a new snapshot all the same when it differs from head's.
+ */
+int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id);
+
+/*
+ * The core of a restore; the caller holds the write lock and switches its own caches under it.
+ * The state that is left is kept for undo (an automatic snapshot, unless it is a snapshot
+ * already); then the tree continues from the target. The former automatic snapshot is dropped
+ * unless it is the target, another snapshot's parent, pinned, or another branch's head or undo.
+ * Restoring the head with nothing changed leaves undo as it is. ret_left: the state that was
+ * left, given (store_pin_root it before unlocking, if it is used for longer).
+ */
+int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left);
+
+/* ---- gc, check, dump, stats ---- */
+
+struct progress {
+	void (*fn)(void *arg, const char *what, uint64_t done, uint64_t total); /* may be NULL */
+	void *arg;
+	const bool *cancel; /* may be NULL; set by another thread: stop with -ERR_CANCELLED */
+};
+
+struct gc_stats {
+	uint64_t chunks_kept, chunks_dropped, bytes_before, bytes_after;
+	uint64_t packs_removed, packs_rewritten;
+};
+/*
+ * Mark and sweep: seals what is frozen, marks from every snapshot, branch and pinned root, sweeps.
+ * Views go on working; sealing waits meanwhile, imports and checks exclude it (-EBUSY,
+ * noted). A state or record that cannot be read stops it before anything is removed (noted):
+ * what lies behind the damage could not be told from garbage.
+ */
+int store_gc(struct store *s, const struct progress *progress, struct gc_stats *ret);
+
+/* An importer holds this while its chunks are not reachable from a branch yet. */
+int store_import_begin(struct store *s); /* waits for a gc that runs */
+void store_import_end(struct store *s);
+
+enum check_flags { CHECK_READ_DATA = 1 };
+struct check_ops {
+	/* One line for each damaged object: what it is and what is wrong. */
+	void (*damage)(void *arg, const char *line);
+	/*
+	 * A snapshot (id, branch NULL) or branch (id 0) is touched: items from..to (inclusive) of
+	 * its state are unreadable, or the data of the item `from` (data true).
+	 */
+	void (*touched)(void *arg, uint64_t id, const char *branch, struct root *root,
+			const struct name *damaged, const struct key *from_key,
+			const struct key *to_key, bool data);
+	void *arg;
+};
+struct check_stats {
+	uint64_t snapshots, branches, nodes, chunks, bytes, unreferenced;
+	uint64_t damaged;
+};
+/*
+ * Walks everything: format, index entries, record headers, trees, references; with
+ * CHECK_READ_DATA each chunk's bytes are read and hashed. May run while views are mounted.
+ * 0: clean; EXISTS: damage was found and reported; < 0: the check itself could not be done.
+ */
+int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
+		const struct progress *progress, struct check_stats *ret);
+
+/* For people: format, branches, snapshots, packs; with a snapshot id its tree. */
+int store_dump(struct store *s, FILE *out, uint64_t snap_id,
+	       void (*item_to_text)(FILE *out, const struct key *k, const struct val *v));
+
+struct store_stats {
+	uint64_t snapshots, branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
+	uint64_t nodes, node_bytes, unsealed_snapshots;
+	bool failed; /* stopped writing */
+};
+int store_stats(struct store *s, struct store_stats *ret);

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * What the files of the store proper share: store.c (life cycle), record.c (bytes of records),
+ * snap.c, branch.c, seal.c, gc.c, check.c, dump.c.
+ *
+ * INVARIANTS
+ *
+ *  S1 A snapshot is *queued* (in memory only), in a *batch* (being committed) or *durable* (its
+ *     record is in the index, and with it every chunk it needs). It moves forward only.
+ *  S2 Snapshots become durable in order of creation, so a record's parent is durable before it or
+ *     with it.
+ *  S3 A record never names a snapshot that is not in the index: when a snapshot goes, the records
+ *     of its children and of branches at it are rewritten in the transaction that deletes it.
+ *  S4 entry->root, when set, is the newest frozen state of the branch and wants to be committed;
+ *     otherwise that state is `committed`. Every state that a tree was frozen to or reset to
+ *     passes through entry->root under the table lock, together with its head.
+ *  S5 entry->head and ->undo are the truth; the copies in struct branch follow under its own lock.
+ *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
+ *     which excludes both.
+ *
+ * Locks: a branch's lock comes before the table lock, which is held for table work only: never
+ * across IO, never while a state's nodes are freed. So whoever wants to make a snapshot waits for
+ * nobody. Claims are counters under the table lock, not locks: they may end in another thread.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/util.h"
+#include "store/index.h"
+#include "store/store.h"
+#include "store/tree.h"
+
+#define FORMAT_VERSION 1
+
+/*
+ * How many snapshots keep their state in memory: a restore to a recent one then stays a matter of
+ * microseconds, while a search that makes millions of them does not fill the memory.
+ */
+#define ROOTS_IN_MEMORY 512
+
+/* ---- intrusive lists: a head is its own first and last; a link not in a list points to itself ---- */
+
+struct link {
+	struct link *prev, *next;
+};
+
+static inline void link_init(struct link *l)
+{
+	l->prev = l->next = l;
+}
+static inline bool link_alone(const struct link *l)
+{
+	return l->next == l;
+}
+static inline void link_add_last(struct link *head, struct link *l)
+{
+	l->prev = head->prev;
+	l->next = head;
+	head->prev->next = l;
+	head->prev = l;
+}
+static inline void link_remove(struct link *l)
+{
+	l->prev->next = l->next;
+	l->next->prev = l->prev;
+	link_init(l);
+}
+static inline struct link *link_take_first(struct link *head)
+{
+	struct link *l = head->next;
+
+	if (l == head)
+		return NULL;
+	link_remove(l);
+	return l;
+}
+/* All of `from` to the end of `to`. */
+static inline void link_move_all(struct link *from, struct link *to)
+{
+	if (link_alone(from))
+		return;
+	from->next->prev = to->prev;
+	to->prev->next = from->next;
+	from->prev->next = to;
+	to->prev = from->prev;
+	link_init(from);
+}
+
+/* ---- records (record.c; FORMAT.md says what the bytes mean) ---- */
+
+struct snap_record {
+	uint64_t seq, parent, lineage;
+	int64_t time_ns;
+	uint32_t flags;
+	struct name root;
+	char branch[BRANCH_NAME_MAX + 1];
+	char label[LABEL_MAX + 1];
+};
+#define SNAP_RECORD_HEAD 56
+#define SNAP_RECORD_MAX (SNAP_RECORD_HEAD + BRANCH_NAME_MAX + LABEL_MAX)
+
+struct branch_record {
+	uint64_t head, undo, lineage, changes;
+	struct name root;
+};
+#define BRANCH_RECORD_BYTES 56
+#define META_BYTES 8
+#define SNAP_KEY_BYTES 8
+
+size_t snap_record_encode(const struct snap_record *rec, uint8_t buf[static SNAP_RECORD_MAX]);
+int snap_record_decode(const void *buf, size_t len, struct snap_record *ret);
+void branch_record_encode(const struct branch_record *rec, uint8_t buf[static BRANCH_RECORD_BYTES]);
+int branch_record_decode(const void *buf, size_t len, struct branch_record *ret);
+void snap_key_encode(uint64_t id, uint8_t buf[static SNAP_KEY_BYTES]);
+int snap_key_decode(const void *buf, size_t len, uint64_t *ret_id);
+
+/* The format file: text for buf (FORMAT_TEXT_MAX), its length; and back. */
+#define FORMAT_TEXT_MAX 256
+size_t format_encode(const uint8_t uuid[static 16], char buf[static FORMAT_TEXT_MAX]);
+int format_decode(const char *text, size_t len, uint8_t ret_uuid[static 16]);
+
+/*
+ * The id of a snapshot number: a permutation of 48-bit numbers keyed by the store's uuid, 0 left
+ * out. Ids look random, so short prefixes tell neighbours apart, and can never repeat.
+ */
+uint64_t snap_id_of(uint64_t key, uint64_t seq);
+#define SNAP_SEQ_MAX ((UINT64_C(1) << 48) - 1)
+
+/* ---- the table ---- */
+
+struct snap {
+	uint64_t id, seq, lineage; /* immutable */
+	int64_t time_ns;           /* immutable */
+	/* all else under the table lock */
+	int refs;       /* the table's (or doomed list's) and passing ones */
+	int pins;       /* snap_pin */
+	int holds;      /* how often a branch has it as head or undo */
+	uint32_t flags; /* enum snap_flags */
+	bool durable, batched, dropped; /* S1 */
+	bool damaged;             /* only the id is known */
+	struct name name;         /* of the root; valid when durable */
+	struct root *root;        /* owned; NULL: load by name */
+	struct snap *up;          /* parent; NULL: none */
+	struct link children;     /* by `sibling` */
+	struct link sibling;
+	struct link link;         /* in store: queue, doomed, bad or dead */
+	struct link lru;          /* in store.lru when durable and root is set */
+	struct link rewrite;      /* in store.rewrite when the record is out of date */
+	struct snap *hash_next;
+	size_t pos;               /* in store.snaps */
+	const char *label;        /* in text */
+	char text[];              /* branch, NUL, label, NUL */
+};
+
+struct entry {
+	int refs;                       /* the table's (or doomed list's), the handle's, passing ones */
+	struct branch *live;            /* the handle, NULL when not open */
+	struct root *root;              /* owned; S4 */
+	struct branch_record committed; /* what the index has; valid when in_index */
+	bool in_index;
+	struct snap *head, *undo; /* counted in holds */
+	uint64_t lineage;
+	uint64_t changes; /* at the newest frozen state */
+	uint64_t serial;  /* counts every change of the above */
+	bool dirty;       /* differs from what is committed */
+	bool stale;           /* the handle's copies of head and undo are behind (S5) */
+	bool dropped;
+	bool damaged;         /* only the name is known */
+	struct link link;     /* in store: doomed_branches, bad_branches or dead_branches */
+	struct link orphan;   /* in store.orphans: dropped, but the handle is open */
+	char name[BRANCH_NAME_MAX + 1];
+};
+
+struct pin {
+	struct pin *next;
+	struct root *root; /* owned */
+	unsigned count;
+};
+
+struct store {
+	int dir_fd;  /* immutable */
+	int lock_fd; /* immutable; the flock lives as long as it is open */
+	struct noter noter;
+	uint8_t uuid[16];
+	uint64_t id_key; /* immutable; for snap_id_of */
+	struct index *index;
+	struct chunks *chunks;
+	struct nodes *nodes;
+	struct stage *stage;
+
+	_Atomic uint64_t next_ino, next_lineage;
+
+	pthread_mutex_t table; /* everything from here on, unless said otherwise */
+	uint64_t next_seq;
+	struct snap **snaps; /* by seq, with NULL where one was dropped */
+	size_t snap_slots, snap_capacity, snap_count;
+	struct snap **buckets; /* by id; bucket_count is a power of two */
+	size_t bucket_count;
+	struct link queue;  /* not durable, in order of creation */
+	size_t queue_length;
+	struct link rewrite; /* records to write again */
+	struct link doomed;  /* records to delete */
+	struct link bad;     /* records that could not be read */
+	struct link dead;    /* to be freed, by the sealer: freeing a state may take long */
+	struct link lru;     /* least recently used first */
+	size_t lru_length;
+
+	struct entry **entries; /* sorted by name */
+	size_t entry_count, entry_capacity;
+	struct link orphans, doomed_branches, bad_branches, dead_branches;
+	struct pin *pins;
+
+	/* claims (S6) */
+	bool sealing, gc;
+	unsigned imports;
+
+	/* the sealer */
+	pthread_t sealer;
+	bool sealer_runs;
+	pthread_cond_t wake; /* for the sealer */
+	pthread_cond_t done; /* for everyone who waits for the sealer or for a claim */
+	bool stop;
+	bool failed;
+	unsigned waiters;
+	uint64_t sync_wanted, sync_done; /* tickets */
+	uint64_t work_ns;     /* since when something waits to be committed; 0: nothing */
+	uint64_t live_ns;     /* when the live states were last frozen */
+	uint64_t retry_ns;    /* not before this; 0: no failure */
+	uint64_t errors;      /* rounds that failed */
+	int last_error;
+	int noted_error;      /* of the present row of failures */
+	uint64_t seq_limit, ino_limit, lineage_limit; /* inside a round or before threads */
+};
+
+/* store.c */
+uint64_t now_ns(void); /* monotonic */
+int store_load_root(struct store *s, const struct name *name, struct root **ret);
+
+/* snap.c; all want the table lock */
+struct snap *snap_lookup(struct store *s, uint64_t id);
+int snap_new(uint64_t lineage, const char *branch, const char *label, uint32_t flags,
+	     struct snap **ret);
+/* Room for one more, so that snap_insert cannot fail. */
+int snap_reserve(struct store *s);
+/* Taken. Gives it its number and queues it. */
+void snap_insert(struct store *s, struct snap *sn, struct snap *up, struct root *root);
+void snap_unref_locked(struct store *s, struct snap *sn);
+void snap_set_hold(struct snap **slot, struct snap *sn);
+/* Takes it out of the table; children and branches move to its parent. */
+void snap_detach(struct store *s, struct snap *sn);
+/* Drops an automatic snapshot that nothing needs any more, and then maybe its parent. */
+void snap_drop_loose(struct store *s, struct snap *sn);
+void snap_mark_rewrite(struct store *s, struct snap *sn);
+int snap_root_locked(struct store *s, struct snap *sn, struct root **ret);
+void snap_became_durable(struct store *s, struct snap *sn, const struct name *name);
+/* Frees what is dead and what is beyond ROOTS_IN_MEMORY; without the table lock. */
+void snap_reap(struct store *s);
+void snap_free(struct snap *sn);
+static inline void snap_freep(struct snap **sn)
+{
+	if (*sn)
+		snap_free(*sn);
+}
+/* Loading at open. */
+int snap_load_all(struct store *s);
+
+/* branch.c */
+struct entry *entry_find(struct store *s, const char *name);
+void entry_unref_locked(struct store *s, struct entry *e);
+void entry_free(struct entry *e);
+static inline void entry_freep(struct entry **e)
+{
+	if (*e)
+		entry_free(*e);
+}
+void entry_touched(struct store *s, struct entry *e);
+int branch_load_all(struct store *s);
+/* Freezes every changed live tree (S4). Takes branch locks. */
+int branch_freeze_live(struct store *s);
+/* Brings stale handles up to date. Takes branch locks. */
+void branch_publish(struct store *s);
+/* Frees dead entries; without the table lock. */
+void branch_reap(struct store *s);
+
+/* seal.c */
+enum seal_mode {
+	SEAL_FROZEN, /* what is queued and frozen already */
+	SEAL_LIVE,   /* freeze the live states first */
+	SEAL_LAST,   /* at close: that, and exact counters */
+};
+int sealer_start(struct store *s);
+/* Seals and commits what is left, ends the thread; the failure of its last round. */
+int sealer_stop(struct store *s);
+/* Under the table lock: something waits to be committed. */
+void sealer_kick(struct store *s);
+/* One round; the caller has a claim (sealing or gc) and not the table lock. */
+int seal_round(struct store *s, enum seal_mode mode);
+
+/* gc.c: gc's claim, also used by check for a moment. -EBUSY with an import or another gc. */
+int claim_all(struct store *s);
+void release_all(struct store *s);

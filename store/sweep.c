@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <inttypes.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/chunk_internal.h"
+
+/*
+ * The sweep: what is not alive leaves the index, then packs give their space back.
+ *
+ *   1. An entry leaves the index (committed) before its bytes leave the disk.
+ *   2. A record that moves is durable in its new pack before the index names the new place, and the
+ *      index names it (committed) before the old pack is unlinked.
+ *   3. A pack is unlinked only when no entry of the index can lie in it: while any entry that is
+ *      alive is unreadable in the index, or any record of the pack could not be read, it stays, so
+ *      that nothing is lost that a repair could still find.
+ *
+ * Steps: list packs and entries - delete dead entries - unlink packs without live ones - rewrite
+ * packs more than a quarter dead, one after another, those with least to copy first, so that a full
+ * disk gains room early.
+ *
+ * A reader that looked up a place before step 2 and opens the pack after it finds it missing and
+ * looks up again (chunk_load). A crash leaves unnamed records or whole unnamed packs: the next sweep
+ * counts them as dead.
+ */
+
+/* Entries changed in one transaction: some 2 MiB of dirty pages, a few milliseconds. */
+#define BATCH 20000
+
+/* Rewriting pays when more than 1 in DEAD_SHARE bytes come back. */
+#define DEAD_SHARE 4
+
+struct swept {
+	uint32_t pack;
+	uint64_t size;
+	uint64_t live;  /* bytes of records alive */
+	bool rewrite;   /* or remove, when nothing in it is alive */
+};
+
+struct move {
+	struct name name;
+	struct chunk_loc from, to;
+	uint64_t live; /* of its pack: the order of packs */
+	bool stuck;    /* its record could not be read */
+};
+
+struct sweep {
+	struct chunks *c;
+	bool (*is_live)(void *arg, const struct name *name);
+	void *is_live_arg;
+	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *progress_arg;
+	struct sweep_stats stats;
+
+	struct swept *packs; /* sorted by number, owned */
+	size_t n_packs, packs_room;
+	struct name *dead; /* owned */
+	size_t n_dead, dead_room;
+	struct move *moves; /* owned */
+	size_t n_moves, moves_room;
+	uint64_t damaged; /* entries alive whose place is unknown */
+	uint64_t done, total; /* bytes copied and to copy */
+};
+
+static void sweep_release(struct sweep *s)
+{
+	free(s->packs);
+	free(s->dead);
+	free(s->moves);
+}
+
+/* Room for one more element. */
+static int reserve(void **array, size_t n, size_t *room, size_t element)
+{
+	size_t more = *room > 0 ? *room * 2 : 64;
+	void *bigger;
+
+	if (n < *room)
+		return 0;
+	bigger = os_realloc(*array, more * element);
+	if (!bigger)
+		return -ENOMEM;
+	*array = bigger;
+	*room = more;
+	return 0;
+}
+
+/* ---- taking stock ---- */
+
+static int add_pack(void *arg, uint32_t pack, uint64_t size)
+{
+	struct sweep *s = arg;
+	int r;
+
+	r = reserve((void **)&s->packs, s->n_packs, &s->packs_room, sizeof(*s->packs));
+	if (r < 0)
+		return r;
+	s->packs[s->n_packs++] = (struct swept){ .pack = pack, .size = size };
+	s->stats.bytes_before += size;
+	return 0;
+}
+
+static int swept_cmp(const void *a, const void *b)
+{
+	uint32_t x = ((const struct swept *)a)->pack, y = ((const struct swept *)b)->pack;
+
+	return x < y ? -1 : x > y;
+}
+
+static struct swept *find_pack(struct sweep *s, uint32_t pack)
+{
+	struct swept key = { .pack = pack };
+
+	if (s->n_packs == 0)
+		return NULL;
+	return bsearch(&key, s->packs, s->n_packs, sizeof(*s->packs), swept_cmp);
+}
+
+static int take_stock(void *arg, const struct name *name, const struct chunk_loc *loc)
+{
+	struct sweep *s = arg;
+	struct swept *pack;
+	int r;
+
+	if (!s->is_live(s->is_live_arg, name)) {
+		r = reserve((void **)&s->dead, s->n_dead, &s->dead_room, sizeof(*s->dead));
+		if (r < 0)
+			return r;
+		s->dead[s->n_dead++] = *name;
+		s->stats.chunks_dropped++;
+		return 0;
+	}
+
+	s->stats.chunks_kept++;
+	if (!loc) {
+		s->damaged++;
+		return 0;
+	}
+	pack = find_pack(s, loc->pack);
+	if (pack)
+		pack->live += record_span(loc->stored_len);
+	return 0;
+}
+
+static void choose(struct sweep *s)
+{
+	if (s->damaged > 0) {
+		(void)note(&s->c->noter, 0,
+			   "sweep: %" PRIu64 " damaged index entries are in use; keeping all packs",
+			   s->damaged);
+		return;
+	}
+	for (size_t i = 0; i < s->n_packs; i++) {
+		struct swept *pack = &s->packs[i];
+		uint64_t used = pack->live + sizeof(struct pack_header_bytes);
+
+		/* padding that a crash cut off may make `used` the larger one */
+		if (pack->size > used && pack->size - used > pack->size / DEAD_SHARE)
+			pack->rewrite = true;
+		if (pack->live == 0)
+			pack->rewrite = true;
+		if (pack->rewrite)
+			s->total += pack->live;
+	}
+}
+
+/* ---- changing the index ---- */
+
+/* Runs change(s, txn, from, to) for elements 0..n in transactions; a full map grows and repeats. */
+static int in_batches(struct sweep *s, size_t from, size_t n,
+		      int (*change)(struct sweep *s, struct index_txn *txn, size_t from, size_t to))
+{
+	while (from < n) {
+		_cleanup_(index_abortp) struct index_txn *txn = NULL;
+		size_t to = MIN(n, from + BATCH);
+		int r;
+
+		r = index_begin(s->c->index, &txn);
+		if (r < 0)
+			return r;
+		r = change(s, txn, from, to);
+		if (r == 0)
+			r = index_commit(&txn);
+		if (r == -ERR_INDEX_FULL) {
+			index_abortp(&txn);
+			r = index_grow(s->c->index);
+			if (r < 0)
+				return r;
+			continue;
+		}
+		if (r < 0)
+			return r;
+		from = to;
+	}
+	return 0;
+}
+
+static int delete_dead(struct sweep *s, struct index_txn *txn, size_t from, size_t to)
+{
+	for (size_t i = from; i < to; i++) {
+		int r = index_del_chunk(txn, &s->dead[i]);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int name_moved(struct sweep *s, struct index_txn *txn, size_t from, size_t to)
+{
+	for (size_t i = from; i < to; i++) {
+		struct move *m = &s->moves[i];
+		int r;
+
+		if (m->stuck)
+			continue;
+		r = index_put_chunk(txn, &m->name, &m->to);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- packs ---- */
+
+static int remove_pack(struct sweep *s, uint32_t pack)
+{
+	int r;
+
+	r = pack_remove(s->c->packs, pack);
+	if (r < 0)
+		return note(&s->c->noter, r, "sweep: removing pack %" PRIu32 ": %s", pack, err_str(r));
+	s->stats.packs_removed++;
+	return 0;
+}
+
+static int remove_empty(struct sweep *s)
+{
+	int r;
+
+	for (size_t i = 0; i < s->n_packs; i++) {
+		if (!s->packs[i].rewrite)
+			continue;
+		pack_retire(s->c->packs, s->packs[i].pack);
+		if (s->packs[i].live > 0)
+			continue;
+		r = remove_pack(s, s->packs[i].pack);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int list_moves(void *arg, const struct name *name, const struct chunk_loc *loc)
+{
+	struct sweep *s = arg;
+	struct swept *pack = loc ? find_pack(s, loc->pack) : NULL;
+	int r;
+
+	if (!pack || !pack->rewrite || pack->live == 0)
+		return 0;
+	r = reserve((void **)&s->moves, s->n_moves, &s->moves_room, sizeof(*s->moves));
+	if (r < 0)
+		return r;
+	s->moves[s->n_moves++] = (struct move){
+		.name = *name, .from = *loc, .to = *loc, .live = pack->live };
+	return 0;
+}
+
+/* Packs with least to copy first, each from its start to its end. */
+static int move_cmp(const void *a, const void *b)
+{
+	const struct move *x = a, *y = b;
+
+	if (x->live != y->live)
+		return x->live < y->live ? -1 : 1;
+	if (x->from.pack != y->from.pack)
+		return x->from.pack < y->from.pack ? -1 : 1;
+	return x->from.off < y->from.off ? -1 : x->from.off > y->from.off;
+}
+
+static int copy_record(struct sweep *s, struct move *m)
+{
+	_cleanup_free_ uint8_t *bytes = NULL;
+	char text[NAME_HEX_SIZE];
+	size_t len;
+	int r;
+
+	r = chunk_read_record(s->c, &m->name, &m->from, &bytes, &len);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0) {
+		m->stuck = true;
+		return note(&s->c->noter, 0, "sweep: chunk %s in pack %" PRIu32 ": %s; leaving it there",
+			    name_to_text(&m->name, text), m->from.pack, err_str(r));
+	}
+	r = pack_append(s->c->packs, bytes, len, &m->to.pack, &m->to.off);
+	if (r < 0)
+		return r;
+
+	s->done += len;
+	if (s->progress)
+		s->progress(s->progress_arg, MIN(s->done, s->total), s->total);
+	return 0;
+}
+
+static int copy_records(struct sweep *s, size_t from, size_t to)
+{
+	int r;
+
+	for (size_t i = from; i < to; i++) {
+		r = copy_record(s, &s->moves[i]);
+		if (r < 0)
+			return r;
+	}
+	return packs_sync(s->c->packs);
+}
+
+/* Moves from..to are all that lives in one pack. */
+static int rewrite_pack(struct sweep *s, size_t from, size_t to)
+{
+	uint32_t old = s->moves[from].from.pack, mark;
+	bool stuck = false;
+	uint64_t end;
+	int r;
+
+	packs_mark(s->c->packs, &mark, &end);
+	r = copy_records(s, from, to);
+	if (r < 0) {
+		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
+		return r;
+	}
+
+	r = in_batches(s, from, to, name_moved);
+	if (r < 0)
+		return r;
+
+	for (size_t i = from; i < to; i++)
+		stuck = stuck || s->moves[i].stuck;
+	if (stuck)
+		return 0;
+	r = remove_pack(s, old);
+	if (r < 0)
+		return r;
+	s->stats.packs_removed--;
+	s->stats.packs_rewritten++;
+	return 0;
+}
+
+static int rewrite_packs(struct sweep *s)
+{
+	size_t to;
+	int r;
+
+	for (size_t from = 0; from < s->n_moves; from = to) {
+		for (to = from + 1; to < s->n_moves; to++) {
+			if (s->moves[to].from.pack != s->moves[from].from.pack)
+				break;
+		}
+		r = rewrite_pack(s, from, to);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int add_after(void *arg, uint32_t pack, uint64_t size)
+{
+	struct sweep *s = arg;
+
+	s->stats.bytes_after += size;
+	return 0;
+}
+
+int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
+		 void (*progress)(void *arg, uint64_t done, uint64_t total),
+		 struct sweep_stats *ret_stats)
+{
+	_cleanup_(sweep_release) struct sweep s = {
+		.c = c,
+		.is_live = live,
+		.is_live_arg = arg,
+		.progress = progress,
+		.progress_arg = arg,
+	};
+	uint64_t count, bytes;
+	int r;
+
+	chunks_pending(c, &count, &bytes);
+	if (count > 0)
+		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunks are not committed yet", count);
+
+	r = packs_each(c->packs, add_pack, &s);
+	if (r < 0)
+		return r;
+	if (s.n_packs > 0)
+		qsort(s.packs, s.n_packs, sizeof(*s.packs), swept_cmp);
+	r = index_each_chunk(c->index, take_stock, &s);
+	if (r < 0)
+		return r;
+
+	r = in_batches(&s, 0, s.n_dead, delete_dead);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < s.n_dead; i++)
+		chunk_uncache(c, &s.dead[i]);
+
+	choose(&s);
+	r = remove_empty(&s);
+	if (r < 0)
+		return r;
+	r = index_each_chunk(c->index, list_moves, &s);
+	if (r < 0)
+		return r;
+	if (s.n_moves > 0)
+		qsort(s.moves, s.n_moves, sizeof(*s.moves), move_cmp);
+	r = rewrite_packs(&s);
+	if (r < 0)
+		return r;
+
+	if (progress)
+		progress(arg, s.total, s.total);
+	r = packs_each(c->packs, add_after, &s);
+	if (r < 0)
+		return r;
+	*ret_stats = s.stats;
+	return 0;
+}

@@ -1,0 +1,744 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Roots, trees and cursors. The invariants N1 to N6 are in node.h.
+ *
+ * A change goes in three steps. First the path to the leaf is found without touching anything;
+ * then it is made the tree's own from the top down (a node of another generation is copied and
+ * the copy put into its parent, which is our own already); then the leaf changes. Whatever can
+ * fail (loading, memory) happens before the change: a failure leaves the same items, at most in
+ * fresh copies of the same nodes. Only the merging after a delete may fail afterwards, and does so
+ * silently: the tree is right without it, and a later delete makes up for it.
+ *
+ * Fill: a leaf splits in the middle, except when the new item goes to its end or its beginning:
+ * then the item starts a leaf of its own, so that sorted input in either direction leaves full
+ * nodes behind. A leaf under a quarter merges with a neighbour when both fit one node. Interior
+ * nodes have at least two children; under a quarter they merge, or share evenly with a neighbour.
+ * Only encoded sizes decide, never the state of memory, so the same operations give the same
+ * bytes.
+ */
+
+#include "store/tree_internal.h"
+
+#include <errno.h>
+
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/blob.h"
+
+#define QUARTER (NODE_MAX / 4)
+
+int key_cmp(const struct key *x, const struct key *y)
+{
+	return key_less(x, y) ? -1 : key_less(y, x);
+}
+
+struct key key_prev(const struct key *k)
+{
+	struct key p = *k;
+
+	if (p.b-- > 0)
+		return p;
+	if (p.t-- > 0)
+		return p;
+	p.a--;
+	return p;
+}
+
+static bool ref_name(const struct ref *r, struct name *ret)
+{
+	if (r->kind == REF_BLOB)
+		return blob_name(r->blob, ret);
+	*ret = r->name;
+	return true;
+}
+
+bool ref_eq(const struct ref *x, const struct ref *y)
+{
+	struct name a, b;
+
+	if (x->kind == REF_NONE || y->kind == REF_NONE)
+		return x->kind == y->kind;
+	if (x->off != y->off)
+		return false;
+	if (x->kind == REF_BLOB && y->kind == REF_BLOB && x->blob == y->blob)
+		return true;
+	return ref_name(x, &a) && ref_name(y, &b) && name_eq(&a, &b);
+}
+
+bool val_eq(const struct val *x, const struct val *y)
+{
+	return x->len == y->len && (x->len == 0 || memcmp(x->data, y->data, x->len) == 0) &&
+	       ref_eq(&x->ref, &y->ref);
+}
+
+/* ---- roots ---- */
+
+static int root_new(struct nodes *ns, struct root **ret)
+{
+	struct root *r = os_calloc(1, sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->refs = 1;
+	r->ns = ns;
+	*ret = r;
+	return 0;
+}
+
+struct root *root_ref(struct root *r)
+{
+	atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
+	return r;
+}
+
+void root_unref(struct root *r)
+{
+	if (!r || atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) != 1)
+		return;
+	node_unref(atomic_load_explicit(&r->top, memory_order_relaxed));
+	free(r);
+}
+
+int root_empty(struct nodes *ns, struct root **ret)
+{
+	return root_new(ns, ret);
+}
+
+int root_by_name(struct nodes *ns, const struct name *name, struct root **ret)
+{
+	struct root *root;
+	int r;
+
+	r = root_new(ns, &root);
+	if (r < 0)
+		return r;
+	root->name = *name;
+	root->lazy = !name_eq(name, &(struct name){ 0 });
+	*ret = root;
+	return 0;
+}
+
+int root_name(const struct root *r, struct name *ret_name)
+{
+	struct node *top = atomic_load_explicit(&r->top, memory_order_acquire);
+
+	if (top && !r->lazy)
+		return node_name(top, ret_name) ? 0 : ABSENT;
+	*ret_name = r->name; /* all zero when empty */
+	return 0;
+}
+
+bool root_same(const struct root *x, const struct root *y)
+{
+	struct node *x_top = atomic_load_explicit(&x->top, memory_order_acquire);
+	struct node *y_top = atomic_load_explicit(&y->top, memory_order_acquire);
+	struct name a, b;
+
+	if (x == y || (x_top && x_top == y_top))
+		return true;
+	return root_name(x, &a) == 0 && root_name(y, &b) == 0 && name_eq(&a, &b);
+}
+
+int root_top(struct root *r, struct node **ret)
+{
+	_cleanup_(node_unrefp) struct node *top = NULL;
+	struct node *expected = NULL;
+	char text[NAME_HEX_SIZE];
+	int e;
+
+	*ret = atomic_load_explicit(&r->top, memory_order_acquire);
+	if (*ret || !r->lazy)
+		return 0;
+
+	e = node_load(r->ns, &r->name, &top);
+	if (e < 0)
+		return e;
+	e = node_fits(top, -1, &KEY_MIN, NULL);
+	if (e < 0)
+		return note(nodes_noter(r->ns), e, "node %s: is not the top of a tree",
+			    name_to_text(&r->name, text));
+
+	if (atomic_compare_exchange_strong(&r->top, &expected, top))
+		*ret = TAKE_PTR(top);
+	else
+		*ret = expected;
+	return 0;
+}
+
+/* ---- trees ---- */
+
+int tree_new(struct nodes *ns, struct root *root, struct tree **ret)
+{
+	struct tree *t = os_malloc(sizeof(*t));
+
+	if (!t)
+		return -ENOMEM;
+	*t = (struct tree){ .ns = ns, .base = root_ref(root), .gen = nodes_new_gen(ns) };
+	*ret = t;
+	return 0;
+}
+
+void tree_free(struct tree *t)
+{
+	if (!t)
+		return;
+	node_unref(t->top);
+	root_unref(t->base);
+	free(t);
+}
+
+int tree_freeze(struct tree *t, struct root **ret)
+{
+	struct root *root;
+	int r;
+
+	if (!t->dirty) {
+		*ret = root_ref(t->base);
+		return 0;
+	}
+
+	r = root_new(t->ns, &root);
+	if (r < 0)
+		return r;
+
+	if (t->top->level == 0 && t->top->count == 0)
+		node_unref(t->top); /* the empty state has no node */
+	else
+		atomic_store_explicit(&root->top, t->top, memory_order_release);
+	t->top = NULL;
+	t->base = root_ref(root);
+	t->gen = nodes_new_gen(t->ns);
+	t->dirty = false;
+	*ret = root;
+	return 0;
+}
+
+int tree_reset(struct tree *t, struct root *root)
+{
+	struct root *old = t->base;
+
+	t->base = root_ref(root);
+	root_unref(old);
+	node_unref(TAKE_PTR(t->top));
+	t->gen = nodes_new_gen(t->ns);
+	t->dirty = false;
+	return 0;
+}
+
+bool tree_dirty(const struct tree *t)
+{
+	return t->dirty;
+}
+
+/* Lent; NULL when there is not even a leaf. */
+static int tree_top(const struct tree *t, struct node **ret)
+{
+	if (t->top) {
+		*ret = t->top;
+		return 0;
+	}
+	return root_top(t->base, ret);
+}
+
+int tree_get(const struct tree *t, const struct key *k, struct val *ret)
+{
+	struct node *n;
+	unsigned pos;
+	int r;
+
+	r = tree_top(t, &n);
+	if (r < 0)
+		return r;
+	if (!n)
+		return ABSENT;
+
+	while (n->level > 0) {
+		r = node_child(n, inner_search(n, k), &n);
+		if (r < 0)
+			return r;
+	}
+	pos = leaf_search(n, k);
+	if (!leaf_has(n, pos, k))
+		return ABSENT;
+	leaf_val(n, pos, ret);
+	return 0;
+}
+
+/* ---- the way to a leaf ---- */
+
+/* at[0] is the top, at[depth - 1] the leaf; pos is the child taken, or the slot. */
+struct path {
+	struct {
+		struct node *node;
+		unsigned pos;
+	} at[TREE_HEIGHT_MAX];
+	unsigned depth; /* 0: no node at all */
+	bool found;
+};
+
+static int path_find(const struct tree *t, const struct key *k, struct path *p)
+{
+	struct node *n;
+	int r;
+
+	p->depth = 0;
+	p->found = false;
+	r = tree_top(t, &n);
+	if (r < 0)
+		return r;
+	if (!n)
+		return 0;
+
+	for (;; p->depth++) {
+		p->at[p->depth].node = n;
+		if (n->level == 0)
+			break;
+		p->at[p->depth].pos = inner_search(n, k);
+		r = node_child(n, p->at[p->depth].pos, &n);
+		if (r < 0)
+			return r;
+	}
+	p->at[p->depth].pos = leaf_search(n, k);
+	p->found = leaf_has(n, p->at[p->depth].pos, k);
+	p->depth++;
+	return 0;
+}
+
+/* Makes every node of the path the tree's own. */
+static int path_own(struct tree *t, struct path *p)
+{
+	for (unsigned d = 0; d < p->depth; d++) {
+		struct node *copy;
+
+		if (p->at[d].node->gen == t->gen)
+			continue;
+		copy = node_copy(p->at[d].node, t->gen);
+		if (!copy)
+			return -ENOMEM;
+		if (d > 0) {
+			inner_replace(p->at[d - 1].node, p->at[d - 1].pos, copy);
+		} else {
+			node_unref(t->top);
+			t->top = copy;
+		}
+		p->at[d].node = copy;
+	}
+	return 0;
+}
+
+/* To be called once a change is certain, with the path owned. */
+static void tree_changed(struct tree *t)
+{
+	t->dirty = true;
+	root_unref(TAKE_PTR(t->base)); /* what it alone kept is of no use to us any more */
+}
+
+/* ---- put ---- */
+
+/* The children of a split interior node (count + 1 with the new one at pos) that stay left. */
+static unsigned inner_cut(const struct node *n, unsigned pos)
+{
+	if (pos == n->count)
+		return n->count - 1; /* the new right node gets two: never less */
+	if (pos == 1)
+		return 2;
+	return (n->count + 1) / 2;
+}
+
+/*
+ * Hangs `right`, whose keys begin at sep, beside the node at path level d. fresh: nodes enough
+ * for every interior node that overflows, and for a new top.
+ */
+static void path_add_right(struct tree *t, struct path *p, unsigned d, struct key sep,
+			   struct node *right, struct node **fresh)
+{
+	while (d-- > 0) {
+		struct node *n = p->at[d].node, *new_right;
+		unsigned pos = p->at[d].pos + 1, cut;
+
+		if (n->count < CHILDREN_MAX) {
+			inner_insert(n, pos, &sep, right);
+			return;
+		}
+		new_right = *fresh++;
+		cut = inner_cut(n, pos);
+		if (pos < cut) {
+			inner_move(n, cut - 1, n->count - (cut - 1), new_right, 0);
+			inner_insert(n, pos, &sep, right);
+		} else {
+			inner_move(n, cut, n->count - cut, new_right, 0);
+			inner_insert(new_right, pos - cut, &sep, right);
+		}
+		sep = node_inner(new_right)->keys[0];
+		right = new_right;
+	}
+	inner_insert(*fresh, 0, &KEY_MIN, t->top);
+	inner_insert(*fresh, 1, &sep, right);
+	t->top = *fresh;
+}
+
+/* How many of a full leaf's items and the new one at pos go to the left leaf. */
+static unsigned leaf_cut(const struct node *n, unsigned pos, unsigned new_size)
+{
+	unsigned half = (n->size - NODE_HEADER + new_size) / 2, left = 0, v = 0;
+
+	if (pos == n->count)
+		return n->count;
+	if (pos == 0)
+		return 1;
+
+	/* no item is larger than a quarter of a node, so neither side can overflow */
+	for (;; v++) {
+		unsigned i = v < pos ? v : v - 1;
+		unsigned size = v == pos ? new_size :
+					   item_size(node_slots(n)[i].kind, node_slots(n)[i].len);
+
+		if (left + size > half)
+			return v;
+		left += size;
+	}
+}
+
+/* Inserts where the leaf has no room, found or not. v's blob reference is taken on success. */
+static int path_split_put(struct tree *t, struct path *p, const struct key *k,
+			  const struct val *v)
+{
+	struct node *fresh[TREE_HEIGHT_MAX + 1] = { NULL };
+	struct node *leaf = p->at[p->depth - 1].node, *right;
+	unsigned pos = p->at[p->depth - 1].pos, d = p->depth - 1, count = 0, cut;
+	struct key sep;
+
+	/* a leaf, each full ancestor up to the first with room, and a top if there is none */
+	fresh[count++] = node_new(t->ns, 0, t->gen);
+	while (fresh[count - 1] && d > 0 && p->at[d - 1].node->count == CHILDREN_MAX)
+		fresh[count++] = node_new(t->ns, p->at[--d].node->level, t->gen);
+	if (fresh[count - 1] && d == 0)
+		fresh[count++] = p->depth < TREE_HEIGHT_MAX ?
+					 node_new(t->ns, t->top->level + 1, t->gen) :
+					 NULL;
+	if (!fresh[count - 1]) {
+		while (count-- > 0)
+			node_unref(fresh[count]);
+		return -ENOMEM;
+	}
+
+	if (p->found)
+		leaf_remove(leaf, pos);
+	right = fresh[0];
+	cut = leaf_cut(leaf, pos, item_size(v->ref.kind, v->len));
+	if (pos < cut) {
+		leaf_move(leaf, cut - 1, right);
+		leaf_insert(leaf, pos, k, v);
+	} else {
+		leaf_move(leaf, cut, right);
+		leaf_insert(right, pos - cut, k, v);
+	}
+	sep = slot_key(node_slots(right));
+	path_add_right(t, p, p->depth - 1, sep, right, fresh + 1);
+	return 0;
+}
+
+int tree_put(struct tree *t, const struct key *k, const struct val *v)
+{
+	uint8_t data[VAL_MAX]; /* v may be lent by the very node that moves below */
+	struct val val = { .data = data, .len = v->len, .ref = v->ref };
+	struct key key = *k;
+	struct path p;
+	struct node *leaf;
+	unsigned pos, size;
+	int r;
+
+	if (v->len > VAL_MAX)
+		return -ERR_VALUE_TOO_LARGE;
+	if (v->len > 0)
+		memcpy(data, v->data, v->len);
+
+	r = path_find(t, &key, &p);
+	if (r < 0)
+		return r;
+	if (p.depth == 0) {
+		t->top = node_new(t->ns, 0, t->gen);
+		if (!t->top)
+			return -ENOMEM;
+		p.at[0].node = t->top;
+		p.at[0].pos = 0;
+		p.depth = 1;
+	}
+	r = path_own(t, &p);
+	if (r < 0)
+		return r;
+
+	leaf = p.at[p.depth - 1].node;
+	pos = p.at[p.depth - 1].pos;
+	size = leaf->size + item_size(val.ref.kind, val.len);
+	if (p.found)
+		size -= item_size(node_slots(leaf)[pos].kind, node_slots(leaf)[pos].len);
+
+	if (val.ref.kind == REF_BLOB)
+		(void)blob_ref(val.ref.blob); /* before the old value's reference goes */
+	if (size > NODE_MAX) {
+		r = path_split_put(t, &p, &key, &val);
+		if (r < 0) {
+			if (val.ref.kind == REF_BLOB)
+				blob_unref(val.ref.blob);
+			return r;
+		}
+	} else if (p.found) {
+		leaf_replace(leaf, pos, &val);
+	} else {
+		leaf_insert(leaf, pos, &key, &val);
+	}
+	tree_changed(t);
+	return 0;
+}
+
+int tree_touch(struct tree *t, const struct key *k)
+{
+	struct path p;
+	int r;
+
+	r = path_find(t, k, &p);
+	if (r < 0 || p.depth == 0)
+		return r;
+	r = path_own(t, &p);
+	if (r < 0)
+		return r;
+
+	/* bytes of a blob may change next without a put, so this counts as a change */
+	tree_changed(t);
+	return 0;
+}
+
+/* ---- delete ---- */
+
+/* Child i of an owned node, made the tree's own. */
+static int own_child(struct tree *t, struct node *parent, unsigned i, struct node **ret)
+{
+	struct node *child, *copy;
+	int r;
+
+	r = node_child(parent, i, &child);
+	if (r < 0)
+		return r;
+	if (child->gen != t->gen) {
+		copy = node_copy(child, t->gen);
+		if (!copy)
+			return -ENOMEM;
+		inner_replace(parent, i, copy);
+		child = copy;
+	}
+	*ret = child;
+	return 0;
+}
+
+/*
+ * Merges children i and i + 1 of an owned node into one. 0; END: shared evenly instead (interior);
+ * AGAIN: they do not fit one node.
+ */
+static int join(struct tree *t, struct node *parent, unsigned i)
+{
+	struct node *left, *right;
+	unsigned half;
+	int r;
+
+	r = node_child(parent, i, &left);
+	if (r < 0)
+		return r;
+	r = node_child(parent, i + 1, &right);
+	if (r < 0)
+		return r;
+
+	if (left->size + right->size - NODE_HEADER <= NODE_MAX) {
+		r = own_child(t, parent, i, &left);
+		if (r < 0)
+			return r;
+		if (left->level > 0)
+			inner_append_copy(right, left);
+		else
+			leaf_append_copy(right, left);
+		inner_remove(parent, i + 1);
+		return 0;
+	}
+	if (left->level == 0)
+		return AGAIN;
+
+	r = own_child(t, parent, i, &left);
+	if (r < 0)
+		return r;
+	r = own_child(t, parent, i + 1, &right);
+	if (r < 0)
+		return r;
+	half = (left->count + right->count) / 2;
+	if (left->count < half)
+		inner_move(right, 0, half - left->count, left, left->count);
+	else
+		inner_move(left, half, left->count - half, right, 0);
+	node_inner(parent)->keys[i + 1] = node_inner(right)->keys[0];
+	return END;
+}
+
+static void path_rebalance(struct tree *t, struct path *p)
+{
+	for (unsigned d = p->depth - 1; d > 0 && p->at[d].node->size < QUARTER; d--) {
+		struct node *parent = p->at[d - 1].node;
+		unsigned pos = p->at[d - 1].pos;
+		int r = AGAIN;
+
+		if (parent->count < 2)
+			continue;
+		if (pos > 0)
+			r = join(t, parent, pos - 1);
+		if ((r == AGAIN || r < 0) && pos + 1 < parent->count)
+			r = join(t, parent, pos);
+		if (r != 0)
+			break;
+	}
+
+	while (t->top->level > 0 && t->top->count == 1) {
+		struct node *child;
+
+		if (node_child(t->top, 0, &child) < 0)
+			return;
+		node_ref(child);
+		node_unref(t->top);
+		t->top = child;
+	}
+}
+
+int tree_del(struct tree *t, const struct key *k)
+{
+	struct path p;
+	int r;
+
+	r = path_find(t, k, &p);
+	if (r < 0)
+		return r;
+	if (!p.found)
+		return ABSENT;
+	r = path_own(t, &p);
+	if (r < 0)
+		return r;
+
+	leaf_remove(p.at[p.depth - 1].node, p.at[p.depth - 1].pos);
+	tree_changed(t);
+	path_rebalance(t, &p);
+	return 0;
+}
+
+/* ---- cursors ---- */
+
+static struct node *cursor_node(const struct cursor *c, unsigned d)
+{
+	return (struct node *)c->path[d].node;
+}
+
+/* Goes down from `n` by key, or to one end. */
+enum way { WAY_KEY, WAY_FIRST, WAY_LAST };
+
+static int cursor_down(struct cursor *c, struct node *n, enum way way, const struct key *k)
+{
+	for (;;) {
+		uint32_t pos = 0;
+		int r;
+
+		if (way == WAY_LAST)
+			pos = n->count - 1; /* of an empty leaf: wraps, and is seen as before it */
+		else if (way == WAY_KEY)
+			pos = n->level > 0 ? inner_search(n, k) : leaf_search(n, k);
+		c->path[c->depth].node = n;
+		c->path[c->depth].pos = pos;
+		c->depth++;
+		if (n->level == 0)
+			return 0;
+		r = node_child(n, pos, &n);
+		if (r < 0) {
+			c->depth = 0;
+			return r;
+		}
+	}
+}
+
+/* From a position in or beyond a leaf to the item there or, step by step, the next one. */
+static int cursor_settle(struct cursor *c, int step)
+{
+	for (;;) {
+		struct node *n;
+		int r;
+
+		if (c->depth == 0)
+			return END;
+		n = cursor_node(c, c->depth - 1);
+		if (c->path[c->depth - 1].pos < n->count) {
+			uint32_t pos = c->path[c->depth - 1].pos;
+
+			if (n->level == 0) {
+				c->key = slot_key(node_slots(n) + pos);
+				leaf_val(n, pos, &c->val);
+				return 0;
+			}
+			r = node_child(n, pos, &n);
+			if (r < 0) {
+				c->depth = 0;
+				return r;
+			}
+			r = cursor_down(c, n, step > 0 ? WAY_FIRST : WAY_LAST, NULL);
+			if (r < 0)
+				return r;
+			continue;
+		}
+		/* past either end (before the first is a wrapped UINT32_MAX): on with the parent */
+		if (--c->depth > 0)
+			c->path[c->depth - 1].pos += step;
+	}
+}
+
+int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k)
+{
+	struct node *top;
+	int r;
+
+	c->tree = t;
+	c->depth = 0;
+	r = tree_top(t, &top);
+	if (r < 0)
+		return r;
+	if (!top)
+		return END;
+	r = cursor_down(c, top, WAY_KEY, k);
+	if (r < 0)
+		return r;
+	return cursor_settle(c, 1);
+}
+
+int cursor_next(struct cursor *c)
+{
+	if (c->depth == 0)
+		return END;
+	c->path[c->depth - 1].pos++;
+	return cursor_settle(c, 1);
+}
+
+int cursor_seek_last(struct cursor *c, const struct tree *t, const struct key *k)
+{
+	struct node *top;
+	int r;
+
+	c->tree = t;
+	c->depth = 0;
+	r = tree_top(t, &top);
+	if (r < 0)
+		return r;
+	if (!top)
+		return END;
+	r = cursor_down(c, top, WAY_KEY, k);
+	if (r < 0)
+		return r;
+
+	/* the leaf's position is the first item >= k */
+	if (!leaf_has(cursor_node(c, c->depth - 1), c->path[c->depth - 1].pos, k))
+		c->path[c->depth - 1].pos--;
+	return cursor_settle(c, -1);
+}

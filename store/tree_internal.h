@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the tree*.c files share: roots and trees from inside. */
+
+#include "store/node.h"
+
+/* A state. Empty: neither lazy nor with a top. Several may exist for one state. */
+struct root {
+	_Atomic uint32_t refs;
+	bool lazy;        /* immutable: made from a name; top is loaded on demand */
+	struct nodes *ns; /* immutable, borrowed */
+	struct name name; /* immutable; valid when lazy */
+	_Atomic(struct node *) top; /* owned; lazy: NULL until loaded */
+};
+
+/*
+ * A tree is at its base state until the first change, which gives it a top of its own and lets
+ * go of the base; freezing makes that top the new base. A top may exist beside the base without
+ * being dirty: a change failed after its path was copied.
+ */
+struct tree {
+	struct nodes *ns;  /* borrowed */
+	struct root *base; /* owned; NULL when dirty */
+	struct node *top;  /* owned; NULL: the base's */
+	uint64_t gen;      /* nodes of this generation are ours to change (N1) */
+	bool dirty;
+};
+
+/* The top node, lent by the root; NULL for the empty state. */
+int root_top(struct root *r, struct node **ret);
+
+/* The key just before k, which is not KEY_MIN. */
+struct key key_prev(const struct key *k);
+
+/* Equal bytes and references? */
+bool val_eq(const struct val *x, const struct val *y);
+
+/*
+ * 0 and a reference to a node by what node_child_name() says of it (node NULL: read from its
+ * chunk, past the table), checked with node_fits. Given.
+ */
+int node_peek(struct nodes *ns, struct node *node, const struct name *name, int level,
+	      const struct key *lower, const struct key *upper, struct node **ret);

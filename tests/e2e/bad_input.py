@@ -1,0 +1,511 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: bad-input
+# timeout: 240
+"""Bad input of every kind: one clear line, the right exit code, nothing harmed."""
+import contextlib
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+# ---- mount points ----
+
+def test_a_missing_mount_point(t):
+    view = t.view()
+    view.store.fails("mount", "--at", t.at("nowhere"), "--branch", "main",
+                     says="no such|not exist|missing")
+
+
+def test_a_mount_point_that_is_a_file(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    ply.write(t.at("file"), "")
+    store.fails("mount", "--at", t.at("file"), says="not a directory")
+
+
+def test_a_mount_point_that_is_not_empty(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    ply.write(t.at("full/file"), "keep me")
+    store.fails("mount", "--at", t.at("full"), says="not empty")
+    assert os.listdir(t.at("full")) == ["file"]
+
+
+def test_a_mount_point_that_is_a_view_already(t):
+    view = t.view()
+    view.store.ply("fork", "other", cwd=view.path)
+    view.store.fails("mount", "--branch", "other", "--at", view.path,
+                     says="mount|view|busy|empty")
+    assert view.read("a.txt") == "one\n"
+
+
+def test_a_branch_that_is_mounted_already(t):
+    view = t.view()
+    os.mkdir(t.at("second"))
+    says = view.store.fails("mount", "--branch", "main", "--at", t.at("second"), says="mounted")
+    assert view.path in says, says
+    assert not ply.mounts_below(t.at("second"))
+
+
+def test_unmounting_what_is_no_view(t):
+    view = t.view()
+    view.store.fails("unmount", t.at("source"), says="not|no ")
+    view.store.fails("unmount", t.at("nowhere"), says="no such|not")
+    assert view.read("a.txt") == "one\n"
+
+
+def test_no_dev_fuse(t):
+    ply.need_root()
+    ply.need_tool("unshare")
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    os.mkdir(t.at("mnt"))
+    # A private /dev without fuse, as in an ordinary container.
+    script = """
+mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 &&
+exec "$0" mount --at "$1"
+"""
+    p = t.run(["unshare", "-m", "sh", "-c", script, ply.PLYFS, t.at("mnt")], check=False,
+              env=dict(t.env, PLYFS_STORE=store.path))
+    assert p.returncode == 1, p
+    assert "/dev/fuse" in p.stderr and re.search("modprobe|--device", p.stderr), p.stderr
+    assert len(p.stderr.strip().splitlines()) <= 2, p.stderr
+
+
+# ---- names ----
+
+def test_unknown_ids(t):
+    view = t.view()
+    for verb in (["restore", "ffffffffffff", view.path], ["diff", "ffffffffffff"],
+                 ["export", "nosuch", "--dir", t.at("out")], ["drop", "nosuch"],
+                 ["mount", "--snapshot", "ffffffffffff", "--at", t.at("home")],
+                 ["fork", "--from", "nosuch", "x"], ["restore", "@nolabel", view.path],
+                 ["restore", "main~50", view.path], ["mount", "--branch", "no", "--at",
+                                                     t.at("home")]):
+        view.store.fails(*verb, says="no such|unknown|not found|no snapshot|no branch")
+    with view.fd() as fd:
+        for wrong in ("ffffffffffff", "", "zz"):
+            try:
+                ply.ioctl_restore(fd, wrong)
+                raise AssertionError("restored " + wrong)
+            except OSError as e:
+                assert e.errno in (2, 22), e
+
+
+def test_ambiguous_ids(t):
+    view = t.view({"f": ""})
+    ids = []
+    for i in range(20):
+        view.write("f", str(i))
+        ids.append(view.checkpoint())
+    firsts = [i[0] for i in ids]
+    prefix = next(c for c in firsts if firsts.count(c) > 1)
+    view.store.fails("restore", prefix, view.path, says="ambiguous|several|more than one")
+    assert view.read("f") == "19"
+    unique = ids[3]
+    for n in range(1, 13):
+        if sum(i.startswith(unique[:n]) for i in ids) == 1 and n >= 6:
+            assert view.restore(unique[:n])["id"] == unique
+            break
+
+
+def test_restore_outside_any_view(t):
+    store = t.store()
+    snap = store.import_(t.tree({"a": "1"}))
+    env = {"PLYFS_STORE": ""}
+    says = store.fails("restore", snap, t.at("source"), env=env, says="view")
+    assert len(says.strip().splitlines()) == 1, says
+    says = store.fails("checkpoint", t.at("source"), env=env, says="view")
+    says = store.fails("undo", t.at("source"), env=env, says="view")
+    assert os.listdir(t.at("source")) == ["a"]
+
+
+def test_wrong_words_are_misuse(t):
+    store = t.store()
+    for args in (["frobnicate"], ["log", "--frobnicate"], ["restore"], ["fork"],
+                 ["mount", "--at"], ["export"], ["log", "-n", "many"]):
+        store.fails(*args, code=2)
+
+
+def test_bad_branch_names(t):
+    view = t.view()
+    for name in ("", "a/b", "a b", "..", ".", "-x", "x" * 64, "a\nb", "a~1", "@x"):
+        p = view.store.ply("fork", "--", name, cwd=view.path, check=False)
+        assert p.returncode in (1, 2) and p.stderr.strip(), (name, p)
+    view.store.fails("fork", "main", cwd=view.path, says="exists")
+
+
+# ---- stores ----
+
+def damaged(t):
+    """A store with some snapshots, closed."""
+    store = t.store()
+    store.import_(ply.make_bulk(t.at("source"), 600, size=12000))
+    view = store.mount()
+    for i in range(3):
+        view.write("d000/s0000/f%03d.txt" % i, "checkpoint %d\n" % i * 500)
+        store.ply("checkpoint", "--sync", "-m", "c%d" % i, view.path)
+    view.unmount()
+    store.stop()
+    return store
+
+
+def test_no_store_and_not_a_store(t):
+    store = t.store(init=False)
+    store.fails("log", says="no such|not exist|no store")
+    os.mkdir(store.path)
+    store.fails("log", says="not a (plyfs )?store|no (plyfs )?store")
+    ply.write(os.path.join(store.path, "precious"), "x")
+    store.fails("init", store.path, says="not empty")
+    good = t.store("good")
+    good.fails("init", good.path, says="already|exists")
+
+
+def test_a_store_of_a_newer_version_is_refused_and_not_touched(t):
+    store = damaged(t)
+    path = os.path.join(store.path, "format")
+    text = open(path).read()
+    assert re.search(r"^version \d+$", text, re.M), text
+    before = sorted((p, os.path.getsize(p)) for p in glob.glob(store.path + "/**", recursive=True)
+                    if os.path.isfile(p) and "daemon.log" not in p)
+    os.chmod(path, 0o600)
+    newer = re.sub(r"^version \d+$", "version 999", text, flags=re.M)
+    # Versions are told before checksums: a newer program may compute those differently.
+    ply.write(path, newer)
+    says = store.fails("log", says="newer")
+    assert "999" in says or "version" in says, says
+    ply.write(path, text)
+    after = sorted((p, os.path.getsize(p)) for p in glob.glob(store.path + "/**", recursive=True)
+                   if os.path.isfile(p) and "daemon.log" not in p)
+    assert before == after
+    store.ply("check", "--read-data")
+
+
+def test_a_damaged_or_missing_format_file(t):
+    store = damaged(t)
+    path = os.path.join(store.path, "format")
+    text = open(path, "rb").read()
+    for wrong in (b"", b"\0" * 100, text[:20], text.replace(b"uuid", b"xuid"), b"hello\n"):
+        with open(path, "wb") as f:
+            f.write(wrong)
+        store.fails("log", says="format|not a|damaged|store")
+    os.unlink(path)
+    store.fails("log", says="not a|no (plyfs )?store|format")
+
+
+def flip(path, offset):
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)
+        f.seek(offset)
+        f.write(bytes([byte[0] ^ 0x40]))
+
+
+def packs(store):
+    return sorted(glob.glob(os.path.join(store.path, "packs", "*")))
+
+
+def check_names_damage(store, *args):
+    p = store.ply("check", *args, check=False)
+    assert p.returncode == 1, (p.returncode, p.stdout, p.stderr)
+    return p.stdout + p.stderr
+
+
+def test_a_flipped_byte_in_a_pack_is_found_and_named(t):
+    store = damaged(t)
+    store.ply("check", "--read-data")
+    store.stop()
+    # The marker stands in exactly one file's data, stored plain.
+    needle = open(t.at("source/d000/s0005/f010.txt"), "rb").read()[100:160]
+    for pack in packs(store):
+        data = open(pack, "rb").read()
+        where = data.find(needle)
+        if where >= 0:
+            flip(pack, where + 5)
+            break
+    else:
+        raise AssertionError("the data is in no pack")
+    text = check_names_damage(store, "--read-data")
+    assert "d000/s0005/f010.txt" in text, text
+    # Everything else is still readable, the damaged file is an error and not wrong bytes.
+    view = store.mount()
+    try:
+        view.read("d000/s0005/f010.txt")
+        raise AssertionError("damaged data was read")
+    except OSError as e:
+        assert e.errno == 5, e
+    bad = 0
+    for folder, _, names in os.walk(view.path):
+        for n in names:
+            try:
+                with open(os.path.join(folder, n), "rb") as f:
+                    f.read()
+            except OSError:
+                bad += 1
+    assert bad == 1, "%d files unreadable" % bad
+
+
+def test_flipped_bytes_anywhere_in_a_pack_never_crash(t):
+    store = damaged(t)
+    pack = packs(store)[0]
+    size = os.path.getsize(pack)
+    good = open(pack, "rb").read()
+    for i in range(12):
+        flip(pack, (i * 7919 * 131 + 17 * i) % size)
+    p = store.ply("check", "--read-data", check=False)
+    assert p.returncode in (0, 1), p
+    p = store.ply("log", check=False)
+    assert p.returncode in (0, 1), p
+    os.mkdir(t.at("m"))
+    p = store.ply("mount", "--at", t.at("m"), check=False)
+    if p.returncode == 0:
+        subprocess.run(["find", t.at("m"), "-type", "f", "-exec", "cat", "{}", "+"],
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert store.daemon(), "the daemon is gone"
+        store.ply("unmount", t.at("m"))
+    store.stop()
+    with open(pack, "wb") as f:
+        f.write(good)
+    store.ply("check", "--read-data")
+
+
+def test_a_flipped_byte_in_a_tree_node_is_found(t):
+    store = damaged(t)
+    # Nodes are records of their own kind in the packs; dump tells where one lies.
+    text = store.out("check")
+    found = node_place(store)
+    if not found:
+        ply.skip("no node record recognised")
+    store.stop()
+    pack, offset = found
+    flip(pack, offset)
+    text = check_names_damage(store)
+    assert re.search("node", text, re.I), text
+
+
+def node_place(store):
+    """Somewhere in the payload of a node record of the first pack: see store/FORMAT.md."""
+    for pack in packs(store):
+        data = open(pack, "rb").read()
+        # A zstd frame's magic starts the payload of a compressed node: data chunks lie plain.
+        where = data.find(b"\x28\xb5\x2f\xfd")
+        if where > 0:
+            return pack, where + 24
+    return None
+
+
+def test_a_truncated_pack_is_found(t):
+    store = damaged(t)
+    pack = packs(store)[0]
+    os.truncate(pack, os.path.getsize(pack) * 2 // 3)
+    text = check_names_damage(store)
+    assert re.search("pack|truncat|missing|short", text, re.I), text
+
+
+def test_a_missing_pack_is_found(t):
+    store = damaged(t)
+    os.unlink(packs(store)[0])
+    p = store.ply("check", check=False)
+    assert p.returncode == 1 and re.search("pack", p.stdout + p.stderr), p
+
+
+def index_files(store):
+    return [p for p in glob.glob(os.path.join(store.path, "index", "*")) if "lock" not in p]
+
+
+def test_a_truncated_index_is_refused_without_a_crash(t):
+    store = damaged(t)
+    path = index_files(store)[0]
+    good = open(path, "rb").read()
+    for size in (len(good) // 2, 4096 * 3, 4096, 100, 0):
+        with open(path, "wb") as f:
+            f.write(good[:size])
+        p = store.ply("log", check=False)
+        assert p.returncode == 1, (size, p)
+        assert re.search("index|damaged|not a store", p.stderr, re.I), (size, p.stderr)
+        assert len(p.stderr.strip().splitlines()) <= 3, p.stderr
+    with open(path, "wb") as f:
+        f.write(good)
+    store.ply("check", "--read-data")
+
+
+def test_flipped_bytes_in_the_index_never_give_wrong_data(t):
+    store = damaged(t)
+    good_tree = ply.treelist(t.at("source"), "--exclude", "d000/s0000")
+    path = index_files(store)[0]
+    good = open(path, "rb").read()
+    refused = 0
+    # Entries lie in the leaf pages; spread over the file, several per run so that one must hit.
+    for start in range(0, 6):
+        with open(path, "r+b") as f:
+            f.write(good)
+        for page in range(2 + start, len(good) // 4096, 6):
+            flip(path, page * 4096 + 4096 - 40 - start * 8)
+        p = store.ply("check", check=False)
+        assert p.returncode in (0, 1), "check crashed: %r" % (p,)
+        refused += p.returncode
+        os.makedirs(t.at("m"), exist_ok=True)
+        p = store.ply("mount", "--at", t.at("m"), check=False)
+        if p.returncode == 0:
+            subprocess.run(["find", t.at("m"), "-type", "f", "-exec", "cat", "{}", "+"],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+            for folder, _, names in os.walk(t.at("m")):
+                for n in names:
+                    rel = os.path.relpath(os.path.join(folder, n), t.at("m"))
+                    if rel.startswith("d000/s0000"):
+                        continue
+                    with contextlib.suppress(OSError):
+                        with open(os.path.join(folder, n), "rb") as f:
+                            data = f.read()
+                        assert data == open(t.at("source", rel), "rb").read(), rel
+            store.ply("unmount", t.at("m"), check=False)
+        store.stop()
+    assert refused > 0, "no flipped byte was ever noticed"
+
+
+def test_a_second_daemon_on_the_same_store(t):
+    view = t.view()
+    pid = view.store.daemon()
+    # The socket vanished (someone tidied): the lock still tells.
+    os.rename(os.path.join(view.store.path, "sock"), t.at("sock"))
+    says = view.store.fails("log", says="lock|use|another|daemon")
+    assert ply.alive(pid)
+    os.rename(t.at("sock"), os.path.join(view.store.path, "sock"))
+    assert view.read("a.txt") == "one\n"
+    p = t.run([ply.PLYFSD, view.store.path], check=False, timeout=20)
+    assert p.returncode != 0
+
+
+def test_a_stale_socket_is_replaced(t):
+    import socket
+    store = t.store()
+    store.stop()
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = os.path.join(store.path, "sock")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    s.bind(path)
+    s.close()
+    store.ply("log")
+
+
+def test_nonsense_on_the_socket_harms_nobody(t):
+    import socket
+    view = t.view()
+    path = os.path.join(view.store.path, "sock")
+    for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
+        for message in (b"", b"\0", b"\xff" * 3000, os.urandom(4000), b"GET / HTTP/1.0\r\n\r\n"):
+            s = socket.socket(socket.AF_UNIX, kind)
+            s.settimeout(1)
+            with contextlib.suppress(OSError):
+                s.connect(path)
+                s.send(message)
+                s.recv(100)
+            s.close()
+    assert view.store.daemon()
+    view.store.ply("log")
+    assert view.read("a.txt") == "one\n"
+
+
+def test_nonsense_ioctls_harm_nobody(t):
+    import fcntl
+    import random
+    import struct
+    view = t.view()
+    rng = random.Random(5)
+    with view.fd() as fd:
+        for number in range(0x40, 0x48):
+            for direction in (0, 1, 2, 3):
+                for size in (0, 1, 64, 280, 288, 4232, 8208, 12312):
+                    code = direction << 30 | size << 16 | ord("p") << 8 | number
+                    if number == 0x40 and size == ply.CHECKPOINT.size and direction == 3:
+                        continue
+                    with contextlib.suppress(OSError):
+                        fcntl.ioctl(fd, code, bytearray(rng.randbytes(max(size, 1))), True)
+        try:
+            ply.ioctl_checkpoint(fd, "x" * 255)
+        except OSError as e:
+            assert e.errno == 22
+        # A label without its NUL, and one with a newline in it.
+        raw = bytearray(ply.CHECKPOINT.pack(0, 0, b"y" * 256, b""))
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(fd, ply.IOC_CHECKPOINT, raw, True)
+    assert view.store.daemon()
+    assert view.read("a.txt") == "one\n"
+    view.store.ply("log")
+
+
+def test_other_users_are_refused(t):
+    ply.need_root()
+    view = t.view()
+    os.chmod(t.path, 0o755)
+    os.chmod(view.path, 0o777)
+
+    def as_nobody(code):
+        return t.run([sys.executable, "-c", code], check=False, user=65534, group=65534,
+                     extra_groups=[], cwd="/", env={})
+    lib = os.path.dirname(os.path.abspath(ply.__file__))
+    code = ("import sys, os; sys.path.insert(0, %r); import ply\n"
+            "fd = os.open(%r, os.O_RDONLY)\n"
+            "try: ply.ioctl_checkpoint(fd, 'mine')\n"
+            "except PermissionError: print('refused')\n" % (lib, view.path))
+    p = as_nobody(code)
+    if "Permission denied" in p.stderr and "ply" in p.stderr and "os.open" not in p.stderr:
+        ply.skip("another user cannot reach the sources here")
+    assert p.stdout == "refused\n", p
+    p = t.run([ply.PLYFS, "--store", view.store.path, "log"], check=False, user=65534,
+              group=65534, extra_groups=[], cwd="/", env={})
+    assert p.returncode != 0
+
+
+# ---- imports ----
+
+def test_importing_what_is_not_there_or_unreadable(t):
+    store = t.store()
+    store.fails("import", t.at("nowhere"), says="no such|not exist")
+    ply.write(t.at("junk.tar"), os.urandom(5000))
+    store.fails("import", t.at("junk.tar"), says="tar|archive|format|unrecog")
+    ply.write(t.at("cut.txt"), "just a text\n" * 100)
+    store.fails("import", t.at("cut.txt"))
+    store.import_(t.tree({"a": "1"}))
+    assert store.mount().ls() == ["a"]
+
+
+def test_a_truncated_tar_changes_nothing(t):
+    store = t.store()
+    ply.make_bulk(t.at("source"), 50, size=9000)
+    t.sh("tar -C source -cf whole.tar . && head -c 100000 whole.tar >cut.tar")
+    store.fails("import", t.at("cut.tar"))
+    assert "main" not in store.out("tree", check=False)
+    store.import_(t.at("whole.tar"))
+    store.ply("check", "--read-data")
+
+
+def test_import_into_an_existing_branch_wants_replace(t):
+    view = t.view({"a": "1"})
+    other = t.tree({"b": "2"}, "other")
+    view.store.fails("import", other, says="replace|exists|mounted")
+    view.unmount()
+    view.store.fails("import", other, says="--replace")
+    view.store.import_(other, "--replace")
+    assert view.store.mount().ls() == ["b"]
+
+
+def test_export_into_a_full_directory(t):
+    view = t.view()
+    ply.write(t.at("out/file"), "precious")
+    view.store.fails("export", "main", "--dir", t.at("out"), says="not empty")
+    assert os.listdir(t.at("out")) == ["file"]
+
+
+if __name__ == "__main__":
+    ply.main()

@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: bad-input
+# timeout: 180
+# serial: yes
+"""A full disk: ENOSPC is said, and nothing else is lost. The store lies on a small loop file."""
+import errno
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def small_disk(t, megabytes=96):
+    ply.need_root()
+    ply.need_tool("mkfs.ext4")
+    image, where = t.at("disk.img"), t.at("disk")
+    os.mkdir(where)
+    with open(image, "wb") as f:
+        f.truncate(megabytes << 20)
+    t.run(["mkfs.ext4", "-q", "-m", "0", image])
+    if t.run(["mount", "-o", "loop", image, where], check=False).returncode:
+        ply.skip("no loop devices here")
+    return where
+
+
+def fill(view, name, megabytes):
+    """Writes until it is enough or the disk is full; returns (bytes written, errno or 0)."""
+    done = 0
+    block = os.urandom(1 << 20)
+    fd = os.open(view.at(name), os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        for i in range(megabytes):
+            n = os.pwrite(fd, block[i:] + block[:i], done)
+            done += n
+    except OSError as e:
+        return done, e.errno
+    finally:
+        os.close(fd)
+    return done, 0
+
+
+def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
+    small_disk(t)
+    store = t.store("disk/store")
+    first = store.import_(t.tree({"a": "precious"}))
+    ply.make_tree(t.at("big"), {"f%d" % i: os.urandom(10 << 20) for i in range(12)})
+    p = store.ply("import", "--branch", "big", t.at("big"), check=False, timeout=170)
+    assert p.returncode == 1 and "space" in p.stderr.lower(), p
+    store.ply("check", "--read-data")
+    view = store.mount()
+    assert view.read("a") == "precious"
+    # What the failed import wrote comes back with gc.
+    store.ply("gc")
+    view.write("b", "x" * (5 << 20))
+    store.ply("checkpoint", "--sync", view.path)
+    store.ply("check", "--read-data")
+
+
+def test_disk_full_during_writes_in_the_view(t):
+    small_disk(t)
+    store = t.store("disk/store")
+    first = store.import_(t.tree({"a": "precious", "b": "old" * 1000}))
+    view = store.mount()
+    view.write("kept", "written before")
+    snap = view.checkpoint("before")
+    done, error = fill(view, "big", 300)
+    assert error == errno.ENOSPC, (done, error)
+    assert done > 20 << 20, "only %d bytes before ENOSPC" % done
+    # Everything acknowledged is there.
+    assert os.stat(view.at("big")).st_size == done
+    assert view.read("kept") == "written before" and view.read("a") == "precious"
+    # Going back and throwing the big file away makes room again.
+    view.restore(snap)
+    assert view.ls() == ["a", "b", "kept"]
+    store.ply("log")
+    log = store.json("log")
+    auto = [s["id"] for s in (log["snapshots"] if isinstance(log, dict) else log)
+            if s.get("auto")]
+    if auto:
+        store.ply("drop", *auto)
+    store.ply("gc", timeout=120)
+    view.write("after", "y" * (4 << 20))
+    assert view.read("after") == "y" * (4 << 20)
+    store.ply("checkpoint", "--sync", view.path)
+    digest = view.digest()
+    view.unmount()
+    store.stop()
+    store.ply("check", "--read-data")
+    assert store.mount().digest() == digest
+
+
+def test_truncating_works_on_a_full_disk(t):
+    small_disk(t)
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "1"}))
+    view = store.mount()
+    done, error = fill(view, "big", 300)
+    assert error == errno.ENOSPC
+    os.truncate(view.at("big"), 0)
+    os.unlink(view.at("big"))
+    done, error = fill(view, "again", 10)
+    assert (done, error) == (10 << 20, 0)
+
+
+if __name__ == "__main__":
+    ply.main()

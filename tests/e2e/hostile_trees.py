@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: bad-input
+# timeout: 120
+"""Hostile archives and repositories: nothing lands outside the tree, nothing is half imported."""
+import io
+import os
+import subprocess
+import sys
+import tarfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def tar(t, members, name="bad.tar"):
+    """members: (name, type, data or link target)"""
+    path = t.at(name)
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as f:
+        for member, kind, data in members:
+            info = tarfile.TarInfo("placeholder")
+            info.name = member
+            info.type = kind
+            info.mtime = 1e9
+            info.mode = 0o755 if kind == tarfile.DIRTYPE else 0o644
+            if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+                info.linkname = data
+                f.addfile(info)
+            elif kind == tarfile.REGTYPE:
+                info.size = len(data)
+                f.addfile(info, io.BytesIO(data))
+            else:
+                f.addfile(info)
+    return path
+
+
+FILE, DIR, SYM, HARD = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
+
+UNSAFE = {
+    "dot-dot": [("../escape", FILE, b"x")],
+    "dot-dot inside": [("a", DIR, None), ("a/../../escape", FILE, b"x")],
+    "dot-dot at the end": [("a/..", DIR, None)],
+    "hard link to outside": [("h", HARD, "../../etc/passwd")],
+    "hard link to absolute": [("h", HARD, "/etc/passwd")],
+    "through a symlink": [("l", SYM, "/tmp"), ("l/escape", FILE, b"x")],
+    "through a relative symlink": [("d", DIR, None), ("d/l", SYM, ".."),
+                                   ("d/l/escape", FILE, b"x")],
+    "hard link through a symlink": [("l", SYM, "/etc"), ("h", HARD, "l/passwd")],
+}
+
+
+def test_hostile_members_are_refused_and_named(t):
+    store = t.store()
+    for what, members in UNSAFE.items():
+        path = tar(t, members)
+        p = store.ply("import", path, check=False)
+        assert p.returncode == 1, (what, p)
+        named = members[-1][0]
+        assert named.split("/")[-1] in p.stderr, (what, p.stderr)
+    assert not os.path.exists("/tmp/escape") and not os.path.exists(t.at("escape"))
+    assert "main" not in store.out("tree", check=False)
+
+
+def test_absolute_names_are_refused_or_taken_relative_like_tar_does(t):
+    store = t.store()
+    p = store.ply("import", tar(t, [("/abs/file", FILE, b"x")]), check=False)
+    if p.returncode == 0:
+        assert store.mount().read("abs/file") == "x"
+    else:
+        assert "abs" in p.stderr, p.stderr
+
+
+def test_odd_but_harmless_archives_are_taken(t):
+    store = t.store()
+    members = [("./", DIR, None), ("a//b/./c", FILE, b"deep"), ("twice", FILE, b"first"),
+               ("twice", FILE, b"second"), ("out", SYM, "/etc/passwd"), ("up", SYM, "../../x"),
+               ("h", HARD, "twice"), ("x" * 255, FILE, b"long")]
+    store.import_(tar(t, members))
+    view = store.mount()
+    assert view.read("a/b/c") == "deep"
+    assert view.read("twice") == "second" == view.read("h")
+    assert os.readlink(view.at("out")) == "/etc/passwd"
+    assert os.stat(view.at("a")).st_mode & 0o777 == 0o755
+
+
+def plumbing(t, repo, name, mode="100644", content=b"x\n"):
+    """A commit whose tree holds one entry of any name, which porcelain would refuse."""
+    git = lambda *a, **k: subprocess.run(["git", "-C", repo, *a], check=True, env=t.env,
+                                         stdout=subprocess.PIPE, **k).stdout.strip()
+    blob = git("hash-object", "-w", "--stdin", input=content)
+    if mode == "40000":
+        inner = b"100644 inside\0" + bytes.fromhex(blob.decode())
+        blob = git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", input=inner)
+    raw = mode.encode() + b" " + name + b"\0" + bytes.fromhex(blob.decode())
+    tree = git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", input=raw)
+    return git("commit-tree", "-m", "bad", tree.decode()).decode()
+
+
+def test_hostile_git_trees_are_refused(t):
+    store = t.store()
+    repo = t.at("repo")
+    t.run(["git", "init", "-q", "-b", "main", repo])
+    for name in (b"..", b".", b".git", b".GIT", b"git~1", ".g\u200cit".encode(), b".git ", b"a/b",
+                 b".git::$INDEX_ALLOCATION", b""):
+        for mode in ("100644", "40000"):
+            try:
+                commit = plumbing(t, repo, name, mode)
+            except subprocess.CalledProcessError:
+                continue
+            p = store.ply("import", repo + "#" + commit, check=False)
+            assert p.returncode == 1, (name, mode, p)
+            assert p.stderr.strip(), name
+    assert "main" not in store.out("tree", check=False)
+    assert not os.path.exists(t.at("inside"))
+
+
+def test_links_out_of_a_git_tree_are_only_links(t):
+    store = t.store()
+    repo = t.at("repo")
+    t.run(["git", "init", "-q", "-b", "main", repo])
+    commit = plumbing(t, repo, b"link", "120000", b"/etc/passwd")
+    store.import_(repo + "#" + commit)
+    assert os.readlink(store.mount().at("link")) == "/etc/passwd"
+
+
+def test_an_export_never_leaves_its_directory(t):
+    # The view may hold links anywhere; exporting recreates them and follows none.
+    view = t.view({"d/f": "inside"})
+    os.symlink(t.at("outside"), view.at("l"))
+    os.mkdir(t.at("outside"))
+    view.store.ply("export", "main", "--dir", t.at("out"))
+    assert os.readlink(t.at("out/l")) == t.at("outside")
+    assert os.listdir(t.at("outside")) == []
+
+
+if __name__ == "__main__":
+    ply.main()

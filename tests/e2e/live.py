@@ -1,0 +1,455 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: live
+# timeout: 240
+"""
+What processes living in a view see when it is restored under them: each sentence of the contract
+(a regular file that differs is like one replaced by rename, everything else stays the same
+object) is a test here.
+"""
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+DEEP = {"one/two/three/here.txt": "old\n", "one/two/other.txt": "o\n", "same.txt": "same\n",
+        "top.txt": "t\n"}
+
+
+def shell(t, cwd):
+    """An interactive-like shell; ask(command) gives its output lines."""
+    p = subprocess.Popen(["sh"], cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, bufsize=1, env=t.env)
+    t.clean.append(lambda: (p.kill(), p.wait()))
+
+    def ask(command):
+        p.stdin.write(command + "\necho '<end>'\n")
+        p.stdin.flush()
+        lines = []
+        for line in p.stdout:
+            if line == "<end>\n":
+                return "".join(lines)
+            lines.append(line)
+        raise AssertionError("the shell ended: " + "".join(lines))
+    return ask
+
+
+def bulk_change(view, n):
+    """n more files that differ between the states."""
+    if n:
+        ply.make_bulk(view.at("bulk"), n, size=40)
+
+
+def cases(base):
+    """Makes two facts of one: with few changes and with many between the states."""
+    def wrap(f):
+        g = globals()
+        g["test_%s_after_few_changes" % base] = lambda t: f(t, 0)
+        g["test_%s_after_many_changes" % base] = lambda t: f(t, 3000)
+        return f
+    return wrap
+
+
+@cases("a_shell_three_levels_down_stays_where_it_is")
+def _(t, n):
+    view = t.view(DEEP)
+    ask = shell(t, view.at("one/two/three"))
+    first = view.checkpoint()
+    assert ask("cat here.txt") == "old\n"
+    view.write("one/two/three/here.txt", "new\n")
+    view.write("one/two/three/more.txt", "m\n")
+    bulk_change(view, n)
+    assert ask("cat here.txt; ls") == "new\nhere.txt\nmore.txt\n"
+    view.restore(first)
+    assert ask("cat here.txt; ls") == "old\nhere.txt\n"
+    assert ask("pwd -P").strip() == os.path.realpath(view.at("one/two/three"))
+    assert ask("cat ../other.txt; cd .. && ls && cd three && cat here.txt") == \
+        "o\nother.txt\nthree\nold\n"
+    assert ask("echo x > made.txt && cat made.txt") == "x\n"
+    assert view.read("one/two/three/made.txt") == "x\n"
+
+
+@cases("a_cwd_that_the_target_lacks_is_a_removed_directory")
+def _(t, n):
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    os.makedirs(view.at("one/late/deeper"))
+    view.write("one/late/deeper/f", "f\n")
+    bulk_change(view, n)
+    ask = shell(t, view.at("one/late/deeper"))
+    assert ask("cat f") == "f\n"
+    view.restore(first)
+    assert "late" not in view.ls("one")
+    assert "No such file" in ask("cat f"), "a removed directory has no entries"
+    out = ask("echo x > new")
+    assert "No such file" in out or "cannot create" in out or "nonexistent" in out, out
+    assert ask("ls") == "", "a removed directory lists nothing"
+    # The shell goes on elsewhere.
+    assert ask("cd %s && cat same.txt" % view.path) == "same\n"
+
+
+@cases("an_unchanged_open_file_goes_on_working")
+def _(t, n):
+    view = t.view({"log": "0\n", "other": "x"})
+    with open(view.at("log"), "a+") as log:
+        log.write("before checkpoint\n")
+        log.flush()
+        first = view.checkpoint()
+        ino = os.fstat(log.fileno()).st_ino
+        view.write("other", "y")
+        bulk_change(view, n)
+        view.restore(first)
+        log.write("after restore\n")
+        log.flush()
+        assert os.fstat(log.fileno()).st_ino == ino == os.stat(view.at("log")).st_ino
+        log.seek(0)
+        assert log.read() == "0\nbefore checkpoint\nafter restore\n"
+    assert view.read("log") == "0\nbefore checkpoint\nafter restore\n"
+    view.restore(first)
+    assert view.read("log") == "0\nbefore checkpoint\n"
+
+
+@cases("an_open_changed_file_keeps_its_bytes_until_closed")
+def _(t, n):
+    view = t.view({"f": "target state\n"})
+    first = view.checkpoint()
+    view.write("f", "left state, longer\n")
+    bulk_change(view, n)
+    with open(view.at("f"), "r+b", buffering=0) as f:
+        ino = os.fstat(f.fileno()).st_ino
+        view.restore(first)
+        assert f.read() == b"left state, longer\n"
+        assert os.stat(view.at("f")).st_ino == ino, "st_ino comes from the tree"
+        assert view.read("f") == "target state\n"
+        # Writes to the replaced file are its own and go with it.
+        f.seek(0)
+        f.write(b"LEFT")
+        f.seek(0)
+        assert f.read() == b"LEFT state, longer\n"
+        assert view.read("f") == "target state\n"
+        f.truncate(3)
+        os.fsync(f.fileno())
+        assert os.fstat(f.fileno()).st_size == 3
+        assert os.stat(view.at("f")).st_size == 13
+    assert view.read("f") == "target state\n"
+
+
+@cases("a_file_that_the_target_lacks_keeps_its_bytes_until_closed")
+def _(t, n):
+    view = t.view({"f": "1"})
+    first = view.checkpoint()
+    view.write("late", "late bytes" * 1000)
+    bulk_change(view, n)
+    with open(view.at("late"), "r+b", buffering=0) as f:
+        view.restore(first)
+        assert not os.path.exists(view.at("late"))
+        assert f.read() == b"late bytes" * 1000
+        f.write(b"more")
+        assert os.fstat(f.fileno()).st_size == 10004
+    assert view.ls() == ["f"]
+
+
+@cases("never_a_mixture_of_old_and_new_bytes")
+def _(t, n):
+    # A reader that opens the file afresh sees one state or the other, whole.
+    view = t.view({"f": "A" * 200000})
+    first = view.checkpoint()
+    view.write("f", "B" * 150000)
+    bulk_change(view, n)
+    second = view.checkpoint()
+    seen, stop = set(), threading.Event()
+
+    def reader():
+        while not stop.is_set():
+            with open(view.at("f"), "rb", buffering=0) as f:
+                data = b"".join(iter(lambda: f.read(4096), b""))
+            seen.add((data[:1], len(data), len(set(data))))
+    th = threading.Thread(target=reader)
+    th.start()
+    try:
+        for i in range(6 if n else 60):
+            view.restore(first if i % 2 else second)
+    finally:
+        stop.set()
+        th.join()
+    assert seen <= {(b"A", 200000, 1), (b"B", 150000, 1)}, seen
+
+
+@cases("a_shared_mapping_of_a_changed_file_keeps_its_bytes")
+def _(t, n):
+    view = t.view({"m": "M" * 8192})
+    first = view.checkpoint()
+    with open(view.at("m"), "r+b") as f:
+        m = mmap.mmap(f.fileno(), 8192)
+        m[0:4] = b"left"
+        bulk_change(view, n)
+        view.restore(first)
+        assert m[0:4] == b"left" and m[4096:4100] == b"MMMM"
+        m[0:4] = b"late"
+        m.flush()
+        assert view.read("m") == "M" * 8192
+        m.close()
+    assert view.read("m") == "M" * 8192
+
+
+@cases("a_shared_mapping_of_an_unchanged_file_goes_on")
+def _(t, n):
+    view = t.view({"m": "M" * 8192, "f": "1"})
+    first = view.checkpoint()
+    with open(view.at("m"), "r+b") as f:
+        m = mmap.mmap(f.fileno(), 8192)
+        assert m[0:4] == b"MMMM"
+        view.write("f", "2")
+        bulk_change(view, n)
+        view.restore(first)
+        m[0:4] = b"live"
+        m.flush()
+        assert view.read("m")[:8] == "liveMMMM"
+        m.close()
+
+
+def test_a_checkpoint_holds_what_was_stored_through_a_mapping(t):
+    view = t.view({"m": "M" * 8192})
+    with open(view.at("m"), "r+b") as f:
+        m = mmap.mmap(f.fileno(), 8192)
+        m[4096:4100] = b"dirt"
+        snap = view.store.out("checkpoint", view.path)
+        m[4096:4100] = b"more"
+        m.flush()
+        m.close()
+    old = view.store.mount(snapshot=snap)
+    assert old.read("m")[4096:4100] == "dirt"
+
+
+@cases("tail_f_goes_on_behind_a_restore")
+def _(t, n):
+    # An unchanged log: tail's descriptor is the live file, appends after the restore show.
+    view = t.view({"log": "first\n", "f": "1"})
+    out = open(t.at("tail.out"), "w")
+    # Polling instead of inotify: two clients of one mount are on one machine, both ways work;
+    # polling shows that attributes are right as well.
+    p = subprocess.Popen(["tail", "-n", "+1", "-s", "0.1", "---disable-inotify", "-f",
+                          view.at("log")], stdout=out, stderr=subprocess.STDOUT)
+    t.clean.append(lambda: (p.kill(), p.wait()))
+    ply.wait_for("the first line", lambda: ply.read(t.at("tail.out")) == "first\n")
+    snap = view.checkpoint()
+    view.write("f", "2")
+    bulk_change(view, n)
+    view.restore(snap)
+    with open(view.at("log"), "a") as f:
+        f.write("second\n")
+    ply.wait_for("the line after the restore",
+                 lambda: ply.read(t.at("tail.out")) == "first\nsecond\n")
+
+
+def test_tail_F_follows_the_name_to_the_restored_file(t):
+    view = t.view({"log": "first\n"})
+    snap = view.checkpoint()
+    with open(view.at("log"), "a") as f:
+        f.write("to be undone\n")
+    out = open(t.at("tail.out"), "w")
+    p = subprocess.Popen(["tail", "-n", "+1", "-s", "0.1", "---disable-inotify", "-F",
+                          view.at("log")], stdout=out, stderr=subprocess.DEVNULL)
+    t.clean.append(lambda: (p.kill(), p.wait()))
+    ply.wait_for("two lines", lambda: "undone" in ply.read(t.at("tail.out")))
+    view.restore(snap)
+    with open(view.at("log"), "a") as f:
+        f.write("after\n")
+    # st_ino is the same on purpose; tail sees that the file became shorter, and starts again.
+    ply.wait_for("the new line", lambda: "after\n" in ply.read(t.at("tail.out")))
+
+
+def test_a_compile_in_progress_ends_or_fails_as_on_replaced_files(t):
+    ply.need_tool("cc", "make")
+    files = {"Makefile": "OBJS=$(patsubst %.c,%.o,$(wildcard *.c))\nall: $(OBJS)\n"
+             "%.o: %.c\n\t$(CC) -O2 -c -o $@ $<\n"}
+    for i in range(40):
+        files["f%02d.c" % i] = "int f%d(int x){return x*%d;}\n" % (i, i) * 1
+    view = t.view(files)
+    first = view.checkpoint()
+    p = subprocess.Popen(["make", "-k", "-j2"], cwd=view.path, env=t.env,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    time.sleep(0.4)
+    view.restore(first)
+    text, _ = p.communicate(timeout=60)
+    # Objects made before the restore are gone; what make makes afterwards is whole. Nothing
+    # hangs, and a fresh make from the restored state builds everything.
+    assert p.returncode in (0, 2), text
+    p = t.run(["make"], cwd=view.path)
+    assert len([n for n in view.ls() if n.endswith(".o")]) == 40
+    view.restore(first)
+    assert view.ls() == sorted(files), "the restored state has no objects"
+
+
+def test_directory_descriptors_follow(t):
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    fd = os.open(view.at("one/two"), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        view.write("one/two/late", "l")
+        assert sorted(os.listdir(fd)) == ["late", "other.txt", "three"]
+        view.restore(first)
+        assert sorted(os.listdir(fd)) == ["other.txt", "three"]
+        f = os.open("other.txt", os.O_RDONLY, dir_fd=fd)
+        assert os.read(f, 10) == b"o\n"
+        os.close(f)
+        try:
+            os.stat("late", dir_fd=fd)
+            raise AssertionError("late is still there")
+        except FileNotFoundError:
+            pass
+    finally:
+        os.close(fd)
+
+
+def test_negative_names_come_back_to_life(t):
+    view = t.view({"d/f": "1"})
+    first = view.checkpoint()
+    shutil.rmtree(view.at("d"))
+    assert not os.path.exists(view.at("d/f")) and not os.path.exists(view.at("d"))
+    view.restore(first)
+    assert view.read("d/f") == "1"
+
+
+def test_symlinks_and_their_targets_follow(t):
+    view = t.view({"a": "A", "b": "B"})
+    os.symlink("a", view.at("l"))
+    first = view.checkpoint()
+    os.unlink(view.at("l"))
+    os.symlink("b", view.at("l"))
+    assert view.read("l") == "B"
+    second = view.checkpoint()
+    for _ in range(20):
+        view.restore(first)
+        assert os.readlink(view.at("l")) == "a" and view.read("l") == "A"
+        view.restore(second)
+        assert os.readlink(view.at("l")) == "b" and view.read("l") == "B"
+
+
+def test_types_change_under_a_name(t):
+    view = t.view({"x": "file"})
+    first = view.checkpoint()
+    os.unlink(view.at("x"))
+    os.mkdir(view.at("x"))
+    view.write("x/y", "in a directory")
+    second = view.checkpoint()
+    shutil.rmtree(view.at("x"))
+    os.mkfifo(view.at("x"))
+    third = view.checkpoint()
+    import stat
+    for _ in range(5):
+        view.restore(first)
+        assert view.read("x") == "file"
+        view.restore(second)
+        assert view.read("x/y") == "in a directory"
+        view.restore(third)
+        assert stat.S_ISFIFO(os.lstat(view.at("x")).st_mode)
+
+
+def test_attributes_and_xattrs_follow(t):
+    view = t.view({"f": "1", "d/x": ""})
+    os.setxattr(view.at("f"), "user.k", b"old")
+    os.utime(view.at("f"), ns=(1, 123456789))
+    first = view.checkpoint()
+    st, sd = os.stat(view.at("f")), os.stat(view.at("d"))
+    os.chmod(view.at("f"), 0o400)
+    os.chmod(view.at("d"), 0o700)
+    os.setxattr(view.at("f"), "user.k", b"new")
+    os.setxattr(view.at("d"), "user.d", b"new")
+    os.link(view.at("f"), view.at("f2"))
+    os.utime(view.at("f"))
+    view.restore(first)
+    s2, d2 = os.stat(view.at("f")), os.stat(view.at("d"))
+    for field in ("st_mode", "st_mtime_ns", "st_ctime_ns", "st_nlink", "st_ino", "st_size"):
+        assert getattr(st, field) == getattr(s2, field), field
+        assert getattr(sd, field) == getattr(d2, field), "directory " + field
+    assert os.getxattr(view.at("f"), "user.k") == b"old"
+    assert os.listxattr(view.at("d")) == []
+
+
+def test_a_running_program_keeps_its_text(t):
+    view = t.view({"f": "1"})
+    shutil.copy(shutil.which("sleep"), view.at("prog"))
+    first = view.checkpoint()
+    shutil.copy(shutil.which("cat"), view.at("prog2"))
+    os.rename(view.at("prog2"), view.at("prog"))
+    p = subprocess.Popen([view.at("prog")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    t.clean.append(p.kill)
+    view.restore(first)
+    out, _ = p.communicate(b"still cat", timeout=10)
+    assert out == b"still cat"
+    assert t.run([view.at("prog"), "0"]).returncode == 0
+
+
+def test_file_locks_do_not_hinder(t):
+    import fcntl
+    view = t.view({"f": "1", "g": "1"})
+    first = view.checkpoint()
+    view.write("f", "2")
+    with open(view.at("f")) as f, open(view.at("g")) as g:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        fcntl.flock(g, fcntl.LOCK_EX)
+        view.restore(first)
+        with open(view.at("f")) as f2:
+            fcntl.flock(f2, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another file now
+        with open(view.at("g")) as g2:
+            try:
+                fcntl.flock(g2, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                raise AssertionError("an unchanged file lost its lock")
+            except BlockingIOError:
+                pass
+
+
+def test_undo_brings_the_left_state_back_and_can_be_undone(t):
+    view = t.view({"f": "1"})
+    first = view.checkpoint()
+    view.write("f", "2")
+    view.write("g", "unsaved")
+    view.restore(first)
+    assert view.ls() == ["f"]
+    view.undo()
+    assert view.read("f") == "2" and view.read("g") == "unsaved"
+    view.undo()
+    assert view.ls() == ["f"] and view.read("f") == "1"
+
+
+def test_restores_while_many_processes_work_in_the_view(t):
+    # Nobody may hang, crash or see an error other than "not there".
+    view = t.view(ply.make_bulk(t.at("source"), 400))
+    first = view.checkpoint()
+    stop = t.at("stop")
+    script = """
+while [ ! -e %s ]; do
+    for f in d*/s*/f*.txt; do [ -e "$f" ] && cat "$f"; done >/dev/null 2>&1
+    find . -type f | wc -l >/dev/null
+    mkdir -p w$1 2>/dev/null && echo x > w$1/f 2>/dev/null; rm -rf w$1 2>/dev/null
+done
+exit 0
+""" % stop
+    workers = [subprocess.Popen(["sh", "-c", script, "sh", str(i)], cwd=view.path,
+                                stderr=subprocess.PIPE, env=t.env) for i in range(4)]
+    t.clean.append(lambda: [w.kill() for w in workers])
+    end = time.monotonic() + (60 if ply.LONG else 6)
+    rounds = 0
+    while time.monotonic() < end:
+        view.write("d000/s0000/f000.txt", "round %d" % rounds)
+        view.restore(first)
+        rounds += 1
+    ply.write(stop, "")
+    for w in workers:
+        assert w.wait(timeout=60) == 0
+    view.restore(first)
+    ply.assert_same_tree(t.at("source"), view.path)
+    assert rounds > 5, rounds
+
+
+if __name__ == "__main__":
+    ply.main()

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: daemon
+# timeout: 240
+"""The life of mounts and of the daemon behind them."""
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def test_what_was_imported_is_seen_in_the_view(t):
+    view = t.view({"a": "1", "d/b": "22", "d/e/c": b"\0\1\2" * 5000})
+    assert view.ls() == ["a", "d"], view.ls()
+    assert view.read("d/b") == "22"
+    ply.assert_same_tree(t.at("source"), view.path)
+
+
+def test_the_daemon_starts_on_demand_and_ends_after_its_last_view(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    view = store.mount()
+    pid = store.daemon()
+    assert pid and ply.alive(pid)
+    view.unmount()
+    ply.wait_for("the daemon to end by itself", lambda: not ply.alive(pid), 10)
+    assert not os.path.exists(os.path.join(store.path, "sock"))
+    again = store.mount()
+    assert store.daemon() != pid
+    assert again.read("a") == "1"
+
+
+def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
+    view = t.view()
+    store = view.store
+    view.write("new/file", "kept" * 10000)
+    os.unlink(view.at("a.txt"))
+    pid = store.daemon()
+    before = view.digest()
+    view.unmount()
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 10)
+    assert store.mount().digest() == before
+
+
+def test_all_views_of_a_store_live_in_one_daemon(t):
+    view = t.view()
+    pid = view.store.daemon()
+    others = [view.fork("b%d" % i) for i in range(5)]
+    assert view.store.daemon() == pid
+    assert len(view.store.status()["views"]) == 6
+    for v in others:
+        v.unmount()
+    assert view.read("a.txt") == "one\n"
+    assert ply.alive(pid)
+
+
+def test_two_clients_that_start_a_daemon_at_once_both_succeed(t):
+    store = t.store()
+    for _ in range(5):
+        store.stop()
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(store.ply("log", check=False)))
+                   for _ in range(6)]
+        for th in threads:
+            th.start()
+        for th in threads:
+            th.join()
+        assert all(p.returncode == 0 for p in results), [p.stderr for p in results]
+
+
+def test_no_mount_is_left_behind_when_the_daemon_is_killed(t):
+    view = t.view()
+    second = view.fork("other")
+    view.store.kill()
+    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path), 10)
+    assert os.listdir(view.path) == [] and os.listdir(second.path) == []
+
+
+def test_after_a_kill_the_store_opens_and_durable_snapshots_are_there(t):
+    view = t.view()
+    store = view.store
+    view.write("a.txt", "changed")
+    snap = store.out("checkpoint", "--sync", "-m", "safe", view.path)
+    view.write("a.txt", "later")
+    store.kill()
+    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path), 10)
+    again = store.mount(snapshot=snap)
+    assert again.read("a.txt") == "changed"
+    store.ply("check", "--read-data")
+
+
+def test_a_dead_mount_is_taken_away_by_the_next_mount(t):
+    # As after a crash of daemon and guard together: the mount is there, nobody answers.
+    ply.need_root()
+    view = t.view()
+    pid = view.store.daemon()
+    family = guard_of(pid)
+    for p in family:
+        os.kill(p, signal.SIGSTOP)
+    for p in family:
+        os.kill(p, signal.SIGKILL)
+    ply.wait_for("the daemon's death", lambda: not any(map(ply.alive, family)))
+    if not ply.mounts_below(view.path):
+        ply.skip("the mount went with its daemon")
+    view.store.ply("mount", "--at", view.path)
+    assert view.read("a.txt") == "one\n"
+
+
+def guard_of(pid):
+    """The daemon and its guard: the parent or the children that run the same program."""
+    def parent(p):
+        return int(ply.read("/proc/%d/stat" % p).rsplit(")", 1)[1].split()[1])
+    found = [pid]
+    for p in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if "plyfsd" not in ply.read("/proc/%s/cmdline" % p):
+                continue
+            if parent(int(p)) == pid or parent(pid) == int(p):
+                found.append(int(p))
+        except OSError:
+            pass
+    return sorted(found)
+
+
+def test_sigterm_unmounts_and_loses_nothing(t):
+    view = t.view()
+    view.write("x", "just written")
+    pid = view.store.daemon()
+    os.kill(pid, signal.SIGTERM)
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 20)
+    assert not ply.mounts_below(t.path)
+    assert view.store.mount().read("x") == "just written"
+
+
+def test_status_says_where_the_log_is(t):
+    view = t.view()
+    status = view.store.status()
+    assert os.path.isfile(status["log"]), status
+    text = view.store.out("status")
+    assert status["log"] in text
+    assert str(view.store.daemon()) in text
+    assert view.path in text
+
+
+def test_status_needs_no_daemon_and_starts_none(t):
+    store = t.store()
+    store.stop()
+    p = store.ply("status")
+    assert p.returncode == 0 and store.daemon() is None, p.stdout + p.stderr
+
+
+def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
+    view = t.view()
+    child = subprocess.Popen(["sleep", "60"], cwd=view.at("dir"))
+    t.clean.append(child.kill)
+    says = view.store.fails("unmount", view.path, says="busy|in use")
+    assert "--lazy" in says, says
+    assert view.read("a.txt") == "one\n"
+    view.store.ply("unmount", "--lazy", view.path)
+    assert os.listdir(view.path) == []
+    child.kill()
+    child.wait()
+
+
+def test_a_snapshot_view_is_read_only(t):
+    view = t.view()
+    snap = view.checkpoint()
+    view.write("a.txt", "changed")
+    old = view.store.mount(snapshot=snap)
+    assert old.read("a.txt") == "one\n"
+    for attempt in (lambda: old.write("n", ""), lambda: os.unlink(old.at("a.txt")),
+                    lambda: old.restore(snap), lambda: os.chmod(old.at("a.txt"), 0o600)):
+        try:
+            attempt()
+        except OSError as e:
+            assert e.errno == 30, e
+        else:
+            raise AssertionError("a read-only view was changed")
+    assert old.info()["read_only"]
+
+
+def test_a_view_inside_another_view(t):
+    view = t.view()
+    os.mkdir(view.at("inner"))
+    inner = view.fork("inner", view.at("inner"))
+    assert inner.read("a.txt") == "one\n"
+    inner.write("only-inner", "")
+    assert "only-inner" not in view.ls()
+    inner.unmount()
+
+
+def test_the_mount_looks_as_it_should(t):
+    view = t.view()
+    with open("/proc/self/mountinfo") as f:
+        line = next(line for line in f if " %s " % view.path in line)
+    kind = line.split(" - ")[1].split()
+    assert kind[0] == "fuse.plyfs", line
+    assert "nosuid" in line and "nodev" in line, line
+    s = os.statvfs(view.path)
+    assert s.f_namemax == 255 and s.f_bavail > 0
+
+
+if __name__ == "__main__":
+    ply.main()

@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+What the end-to-end tests share: the built programs, stores and views that are always cleaned up,
+the control ioctls, tree makers and digests. Python's standard library only.
+
+A test script is a handful of functions named as facts, each taking a Bench (a temporary directory
+with everything hanging off it), and `ply.main(__name__)` at the end:
+
+    def test_a_restore_brings_back_what_was_deleted(t):
+        view = t.view({"a": "1"})
+        ...
+        assert view.read("a") == "1"
+
+Each runs in a directory of its own; exit 0, 1, or 77 when all were skipped (ply.skip(reason)).
+`SCRIPT NAME...` runs only tests whose names contain a NAME.
+"""
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+SOURCE = os.environ.get("PLYFS_SOURCE") or os.path.dirname(os.path.dirname(
+    os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("PLYFS_BUILD") or os.path.join(SOURCE, "build")
+PLYFS = os.path.join(BUILD, "tools", "plyfs")
+PLYFSD = os.path.join(BUILD, "tools", "plyfsd")
+TREEDIGEST = os.path.join(BUILD, "tests", "treedigest")
+LONG = bool(os.environ.get("PLYFS_TEST_LONG"))
+ID = re.compile(r"[0-9a-f]{12}\Z")
+
+
+class Skip(Exception):
+    pass
+
+
+def skip(reason):
+    raise Skip(reason)
+
+
+def need_root():
+    if os.geteuid() != 0:
+        skip("needs root")
+
+
+def need_tool(*names):
+    for name in names:
+        if not shutil.which(name):
+            skip("needs " + name)
+
+
+# ---- ioctls: fs/ioctl.h ----
+
+ID_SIZE, LABEL_SIZE, NAME_SIZE = 16, 256, 64
+CHECKPOINT_SYNC, CHECKPOINT_SAME = 1, 2
+
+CHECKPOINT = struct.Struct("=II%ds%ds" % (LABEL_SIZE, ID_SIZE))
+RESTORE = struct.Struct("=%dsIIQ%ds" % (LABEL_SIZE, ID_SIZE))
+FORK = struct.Struct("=%ds" % NAME_SIZE)
+INFO = struct.Struct("=II%ds%dsQ40s4096s" % (NAME_SIZE, ID_SIZE))
+CALL = struct.Struct("=IiQ8192s")
+READ = struct.Struct("=QiIII12288s")
+
+
+def _ioc(direction, number, layout):
+    return direction << 30 | layout.size << 16 | ord("p") << 8 | number
+
+
+IOC_CHECKPOINT = _ioc(3, 0x40, CHECKPOINT)
+IOC_RESTORE = _ioc(3, 0x41, RESTORE)
+IOC_UNDO = _ioc(3, 0x42, RESTORE)
+IOC_FORK = _ioc(3, 0x43, FORK)
+IOC_INFO = _ioc(2, 0x44, INFO)
+IOC_CALL = _ioc(3, 0x45, CALL)
+IOC_READ = _ioc(3, 0x46, READ)
+
+
+def _text(raw):
+    return raw.split(b"\0", 1)[0].decode()
+
+
+def ioctl(fd, number, layout, *values):
+    """The answer's fields; OSError as the kernel gives it."""
+    buf = bytearray(layout.pack(*values))
+    fcntl.ioctl(fd, number, buf, True)
+    return layout.unpack(bytes(buf))
+
+
+def ioctl_checkpoint(fd, label="", flags=0):
+    a = ioctl(fd, IOC_CHECKPOINT, CHECKPOINT, flags, 0, label.encode(), b"")
+    return _text(a[3])
+
+
+def ioctl_restore(fd, snap):
+    a = ioctl(fd, IOC_RESTORE, RESTORE, snap.encode(), 0, 0, 0, b"")
+    return {"id": _text(a[0]), "mode": a[1], "changed": a[3], "left": _text(a[4])}
+
+
+def ioctl_undo(fd):
+    a = ioctl(fd, IOC_UNDO, RESTORE, b"", 0, 0, 0, b"")
+    return {"id": _text(a[0]), "mode": a[1], "changed": a[3], "left": _text(a[4])}
+
+
+def ioctl_fork(fd, name):
+    ioctl(fd, IOC_FORK, FORK, name.encode())
+
+
+def ioctl_info(fd):
+    a = ioctl(fd, IOC_INFO, INFO, 0, 0, b"", b"", 0, b"", b"")
+    return {"version": a[0], "read_only": bool(a[1]), "branch": _text(a[2]), "head": _text(a[3]),
+            "changes": a[4], "uuid": _text(a[5]), "store": _text(a[6])}
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def syncfs(fd):
+    if _libc.syncfs(fd) < 0:
+        raise OSError(ctypes.get_errno(), "syncfs")
+
+
+# ---- processes and mounts ----
+
+def run(argv, check=True, timeout=120, **kw):
+    """subprocess.run with text output; a failure shows both streams."""
+    kw.setdefault("stdout", subprocess.PIPE)
+    kw.setdefault("stderr", subprocess.PIPE)
+    kw.setdefault("stdin", subprocess.DEVNULL if "input" not in kw else None)
+    if kw["stdin"] is None:
+        del kw["stdin"]
+    kw.setdefault("text", True)
+    if kw["text"]:
+        kw.setdefault("errors", "surrogateescape")
+    p = subprocess.run(argv, timeout=timeout, **kw)
+    if check and p.returncode:
+        raise AssertionError("%s: exit %d\nstdout: %s\nstderr: %s" % (
+            " ".join(map(str, argv)), p.returncode, p.stdout, p.stderr))
+    return p
+
+
+def mounts_below(path, kind=""):
+    """Mount points at or below a path, deepest first; kind: only of this filesystem type."""
+    found = []
+    prefix = os.path.realpath(path) if not os.path.ismount(path) else os.path.abspath(path)
+    with open("/proc/self/mountinfo", errors="surrogateescape") as f:
+        for line in f:
+            where = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4])
+            if where == prefix or where.startswith(prefix + "/"):
+                if line.split(" - ")[1].split()[0].startswith(kind):
+                    found.append(where)
+    return sorted(found, key=len, reverse=True)
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_for(what, condition, seconds=15):
+    end = time.monotonic() + seconds
+    while True:
+        got = condition()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise AssertionError("after %d s still not: %s" % (seconds, what))
+        time.sleep(0.02)
+
+
+# ---- trees ----
+
+def treedigest(path, *options):
+    """Content, modes, owners, ns times, links, xattrs, holes of everything below a directory."""
+    return run([TREEDIGEST, *options, path], timeout=900).stdout.split()[0]
+
+
+def treelist(path, *options):
+    return run([TREEDIGEST, "--list", *options, path], timeout=900, text=False).stdout
+
+
+def assert_same_tree(a, b, *options):
+    """Two directories are equal in everything; a failure shows the first lines that differ."""
+    if treedigest(a, *options) == treedigest(b, *options):
+        return
+    la = treelist(a, *options).splitlines()
+    lb = treelist(b, *options).splitlines()
+    import difflib
+    lines = list(difflib.unified_diff([repr(x) for x in la], [repr(x) for x in lb],
+                                      os.fspath(a), os.fspath(b), n=0, lineterm=""))
+    raise AssertionError("the trees differ:\n" + "\n".join(lines[:40]))
+
+
+def write(path, data, mode="w"):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if isinstance(data, bytes):
+        mode = mode.replace("b", "") + "b"
+    with open(path, mode) as f:
+        f.write(data)
+
+
+def read(path):
+    with open(path, errors="surrogateescape") as f:
+        return f.read()
+
+
+def make_tree(top, files):
+    """{"a/b": "text" | bytes | None (directory)}"""
+    os.makedirs(top, exist_ok=True)
+    for name, data in files.items():
+        if data is None:
+            os.makedirs(os.path.join(top, name), exist_ok=True)
+        else:
+            write(os.path.join(top, name), data)
+    return top
+
+
+def make_bulk(top, count, per_dir=50, seed=1, size=1500):
+    """`count` small files with different contents, in directories two levels deep."""
+    rng = random.Random(seed)
+    os.makedirs(top, exist_ok=True)
+    made = 0
+    group = 0
+    while made < count:
+        d = os.path.join(top, "d%03d" % (group // 20), "s%04d" % group)
+        os.makedirs(d)
+        for i in range(min(per_dir, count - made)):
+            with open(os.path.join(d, "f%03d.txt" % i), "wb") as f:
+                f.write(b"%d\n" % made + rng.randbytes(rng.randrange(size) // 2).hex().encode())
+            made += 1
+        group += 1
+    return top
+
+
+# ---- a test's surroundings ----
+
+class View:
+    """A mounted view. Paths given to its methods are relative to its root."""
+
+    def __init__(self, store, path):
+        self.store, self.top, self.path = store, store.top, os.fspath(path)
+
+    def at(self, *names):
+        return os.path.join(self.path, *names)
+
+    @contextlib.contextmanager
+    def fd(self):
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def checkpoint(self, label=""):
+        with self.fd() as fd:
+            syncfs(fd)
+            return ioctl_checkpoint(fd, label)
+
+    def restore(self, snap):
+        with self.fd() as fd:
+            syncfs(fd)
+            return ioctl_restore(fd, snap)
+
+    def undo(self):
+        with self.fd() as fd:
+            syncfs(fd)
+            return ioctl_undo(fd)
+
+    def fork(self, name, mountpoint=None):
+        """A mounted view of a new branch that continues this one's present state."""
+        with self.fd() as fd:
+            syncfs(fd)
+            ioctl_fork(fd, name)
+        return self.store.mount(branch=name, at=mountpoint)
+
+    def info(self):
+        with self.fd() as fd:
+            return ioctl_info(fd)
+
+    def read(self, name):
+        return read(self.at(name))
+
+    def write(self, name, data):
+        write(self.at(name), data)
+
+    def ls(self, name="."):
+        return sorted(os.listdir(self.at(name)))
+
+    def unmount(self):
+        self.store.ply("unmount", self.path)
+
+    def digest(self, *options):
+        return treedigest(self.path, *options)
+
+
+class Store:
+    def __init__(self, bench, name="store", init=True):
+        self.top, self.bench = bench, bench
+        self.path = bench.at(name)
+        self.views = 0
+        self.pids = set()
+        if init:
+            self.ply("init", self.path)
+
+    def ply(self, *args, check=True, **kw):
+        """plyfs ARGS with this store in the environment."""
+        env = dict(self.bench.env, PLYFS_STORE=self.path)
+        env.update(kw.pop("env", {}))
+        kw.setdefault("cwd", self.bench.path)
+        return run([PLYFS, *map(os.fspath, args)], check=check, env=env, **kw)
+
+    def out(self, *args, **kw):
+        return self.ply(*args, **kw).stdout.strip()
+
+    def json(self, *args, **kw):
+        return json.loads(self.ply(*args, "--json", **kw).stdout)
+
+    def fails(self, *args, code=1, says=(), **kw):
+        """The command fails with this exit code and one line; returns what it said."""
+        p = self.ply(*args, check=False, **kw)
+        shown = "plyfs %s: exit %d\n%s%s" % (" ".join(map(str, args)), p.returncode,
+                                            p.stdout, p.stderr)
+        assert p.returncode == code, shown + "wanted exit %d" % code
+        for word in [says] if isinstance(says, str) else says:
+            assert re.search(word, p.stderr, re.I), shown + "does not say %r" % word
+        assert p.stderr.strip(), shown + "says nothing"
+        return p.stderr
+
+    def import_(self, source, *args):
+        snap = self.out("import", *args, source, timeout=900)
+        assert ID.match(snap), "import printed %r" % snap
+        return snap
+
+    def mount(self, branch=None, snapshot=None, at=None, *more):
+        if at is None:
+            self.views += 1
+            at = self.bench.at("mnt-%s-%d" % (os.path.basename(self.path), self.views))
+        os.makedirs(at, exist_ok=True)
+        args = ["mount", "--at", at]
+        args += ["--branch", branch] if branch else []
+        args += ["--snapshot", snapshot] if snapshot else []
+        self.ply(*args, *more)
+        view = View(self, at)
+        self.daemon()
+        return view
+
+    def status(self):
+        return self.json("status")
+
+    def daemon(self):
+        """pid of the running daemon, or None. Remembered, so that only our own is ever ended."""
+        p = self.ply("status", "--json", check=False)
+        pid = None
+        if p.returncode == 0:
+            daemon = json.loads(p.stdout).get("daemon")
+            pid = daemon.get("pid") if isinstance(daemon, dict) else daemon
+        if pid:
+            self.pids.add(int(pid))
+            return int(pid)
+        return None
+
+    def stop(self, seconds=20):
+        """Ends the daemon kindly and waits; views must be unmounted before."""
+        pid = self.daemon()
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            wait_for("the daemon's end", lambda: not alive(pid), seconds)
+
+    def kill(self):
+        """The daemon dies at once. Returns when it is gone."""
+        pid = self.daemon()
+        assert pid, "no daemon to kill"
+        os.kill(pid, signal.SIGKILL)
+        wait_for("the daemon's death", lambda: not alive(pid))
+        return pid
+
+    def log_tail(self):
+        try:
+            return "".join(open(os.path.join(self.path, "daemon.log"), errors="replace")
+                           .readlines()[-30:])
+        except OSError:
+            return ""
+
+
+class Bench:
+    """A test's temporary directory, stores and views."""
+
+    def __init__(self, name):
+        base = os.environ.get("PLYFS_TEST_DIR") or os.environ.get("TMPDIR") or "/tmp"
+        self.path = tempfile.mkdtemp(prefix="plyfs-%s-" % name[:30], dir=base)
+        self.stores = []
+        self.clean = []
+        home = self.at("home")
+        os.mkdir(home)
+        keep = ("PATH", "LANG", "LD_LIBRARY_PATH", "PLYFS_BUILD", "ASAN_OPTIONS", "UBSAN_OPTIONS",
+                "TSAN_OPTIONS", "TMPDIR", "PYENV_VERSION", "PYENV_ROOT")
+        self.env = {k: os.environ[k] for k in keep if k in os.environ}
+        self.env.update(HOME=home, XDG_DATA_HOME=os.path.join(home, "data"), LC_ALL="C.UTF-8",
+                        GIT_CONFIG_NOSYSTEM="1", GIT_TERMINAL_PROMPT="0", NO_COLOR="1",
+                        GIT_AUTHOR_NAME="t", GIT_AUTHOR_EMAIL="t@example.org",
+                        GIT_COMMITTER_NAME="t", GIT_COMMITTER_EMAIL="t@example.org")
+
+    def at(self, *names):
+        return os.path.join(self.path, *names)
+
+    def run(self, argv, **kw):
+        kw.setdefault("env", self.env)
+        kw.setdefault("cwd", self.path)
+        return run(argv, **kw)
+
+    def sh(self, script, **kw):
+        return self.run(["sh", "-euc", script], **kw)
+
+    def store(self, name="store", init=True):
+        s = Store(self, name, init)
+        self.stores.append(s)
+        return s
+
+    def tree(self, files, name="source"):
+        return make_tree(self.at(name), files)
+
+    def view(self, files=None, **kw):
+        """A store with one imported tree, mounted."""
+        store = self.store()
+        if files is None:
+            files = {"a.txt": "one\n", "dir/b.txt": "two\n", "dir/sub/c.txt": "three\n"}
+        store.import_(self.tree(files) if isinstance(files, dict) else files)
+        return store.mount(**kw)
+
+    def cleanup(self, keep=False):
+        for f in reversed(self.clean):
+            with contextlib.suppress(Exception):
+                f()
+        for where in mounts_below(self.path, "fuse"):
+            if subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode:
+                if subprocess.run(["fusermount3", "-u", where],
+                                  stderr=subprocess.DEVNULL).returncode:
+                    subprocess.run(["umount", "-l", where], stderr=subprocess.DEVNULL)
+        for s in self.stores:
+            with contextlib.suppress(Exception):
+                s.stop()
+            for pid in s.pids:
+                if alive(pid) and "plyfsd" in read("/proc/%d/cmdline" % pid):
+                    os.kill(pid, signal.SIGKILL)
+                    print("# the daemon %d did not end by itself; killed" % pid)
+        for where in mounts_below(self.path):
+            if subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode:
+                subprocess.run(["umount", "-l", where])
+        if not keep:
+            remove(self.path)
+
+
+def remove(path):
+    """rm -rf that gets over directories without permissions."""
+    if subprocess.run(["rm", "-rf", "--one-file-system", path],
+                      stderr=subprocess.DEVNULL).returncode:
+        subprocess.run(["chmod", "-R", "u+rwx", path], stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--one-file-system", path])
+
+
+def main(module="__main__"):
+    names = sys.argv[1:]
+    tests = [(n, f) for n, f in vars(sys.modules[module]).items()
+             if n.startswith("test_") and callable(f)]
+    script = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    tests = [(n, f) for n, f in tests if not names or any(w in n for w in names)]
+    done = failed = skipped = 0
+    sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
+    for p in (PLYFS, PLYFSD, TREEDIGEST):
+        if not os.access(p, os.X_OK):
+            print("not built: %s (set PLYFS_BUILD, or run tools/test)" % p)
+            return sys.exit(1)
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        print("skip: /dev/fuse cannot be opened")
+        sys.exit(77)
+    for name, function in tests:
+        began = time.monotonic()
+        t = Bench(script)
+        bad = False
+        try:
+            function(t)
+            done += 1
+            print("ok %s (%.1f s)" % (name, time.monotonic() - began))
+        except Skip as why:
+            skipped += 1
+            print("skip %s: %s" % (name, why))
+        except BaseException as e:
+            bad = True
+            failed += 1
+            print("FAILED %s" % name)
+            print("".join(traceback.format_exception(e)[-6:]))
+            for s in t.stores:
+                if s.log_tail():
+                    print("-- end of the daemon's log:\n" + s.log_tail())
+            if isinstance(e, KeyboardInterrupt):
+                t.cleanup()
+                sys.exit(1)
+        finally:
+            keep = bad and bool(os.environ.get("PLYFS_TEST_KEEP"))
+            t.cleanup(keep)
+            if keep:
+                print("-- kept: " + t.path)
+    print("%d ok, %d failed, %d skipped" % (done, failed, skipped))
+    sys.exit(1 if failed else 77 if skipped and not done else 0)

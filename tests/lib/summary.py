@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""summary.py TESTLOG.json SECONDS: the closing words of a test run; exit 1 when something failed."""
+import json
+import sys
+
+GOOD = {"OK", "EXPECTEDFAIL"}
+
+
+def main():
+    try:
+        with open(sys.argv[1]) as f:
+            tests = [json.loads(line) for line in f if line.strip()]
+    except OSError:
+        tests = []
+    passed = [t for t in tests if t["result"] in GOOD]
+    skipped = [t for t in tests if t["result"] == "SKIP"]
+    failed = [t for t in tests if t not in passed and t not in skipped]
+
+    print()
+    print("slowest: " + ", ".join(
+        "%s %.0f s" % (t["name"].split(" / ")[-1], t["duration"])
+        for t in sorted(tests, key=lambda t: -t["duration"])[:5]))
+    for t in skipped:
+        lines = (t.get("stdout") or "").strip().splitlines()
+        why = next((line for line in reversed(lines) if line.startswith("skip")), "")
+        print("skipped: %s %s" % (t["name"], why))
+    for t in failed:
+        print("FAILED: %s (%s after %.0f s)" % (t["name"], t["result"].lower(), t["duration"]))
+    print("%d passed, %d failed%s in %d min %02d s" % (
+        len(passed), len(failed), ", %d skipped" % len(skipped) if skipped else "",
+        int(sys.argv[2]) // 60, int(sys.argv[2]) % 60))
+    return 1 if failed or not passed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,899 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The persistent tree by hand-made cases: fill, sharing, sealing, damage, failing memory. */
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store/base/err.h"
+#include "store/base/fault.h"
+#include "store/base/util.h"
+#include "store/blob.h"
+#include "store/chunk.h"
+#include "store/index.h"
+#include "store/node.h"
+#include "store/tree.h"
+
+/* ---- fixture ---- */
+
+static char dir[4096];
+static int dir_fd;
+static struct index *ix;
+static struct chunks *chunks;
+static struct stage *stage;
+static struct nodes *nodes;
+
+static void setup(void)
+{
+	const char *base = getenv("TMPDIR");
+
+	snprintf(dir, sizeof(dir), "%s/plyfs-tree-XXXXXX", base && *base ? base : "/tmp");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_ge(dir_fd, 0);
+	(void)mkdirat(dir_fd, "packs", 0700); /* what store_init makes */
+	(void)mkdirat(dir_fd, "stage", 0700);
+	(void)mkdirat(dir_fd, "index", 0700);
+	ck_assert_int_eq(index_open(dir_fd, NULL, &ix), 0);
+	ck_assert_int_eq(chunks_open(dir_fd, ix, NULL, &chunks), 0);
+	ck_assert_int_eq(stage_open(dir_fd, chunks, NULL, &stage), 0);
+	ck_assert_int_eq(nodes_new(chunks, NULL, &nodes), 0);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return remove(path);
+}
+
+static void teardown(void)
+{
+	uint64_t count, bytes;
+
+	nodes_stats(nodes, &count, &bytes);
+	ck_assert_uint_eq(count, 0);
+	ck_assert_uint_eq(bytes, 0);
+	nodes_free(nodes);
+	stage_close(stage); /* insists that no blob is left */
+	chunks_close(chunks);
+	index_close(ix);
+	close(dir_fd);
+	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- helpers ---- */
+
+static struct key key(uint64_t a)
+{
+	return (struct key){ .a = a, .b = ~a, .t = a % 3 };
+}
+
+static struct tree *new_tree(void)
+{
+	_cleanup_(root_unrefp) struct root *empty = NULL;
+	struct tree *t;
+
+	ck_assert_int_eq(root_empty(nodes, &empty), 0);
+	ck_assert_int_eq(tree_new(nodes, empty, &t), 0);
+	return t;
+}
+
+/* The value of item a: len bytes that depend on a and on version. */
+static void put(struct tree *t, uint64_t a, unsigned version, unsigned len)
+{
+	uint8_t data[VAL_MAX];
+	struct key k = key(a);
+
+	memset(data, (int)(a * 7 + version), sizeof(data));
+	ck_assert_int_eq(tree_put(t, &k, &(struct val){ .data = data, .len = len }), 0);
+}
+
+static void expect(const struct tree *t, uint64_t a, unsigned version, unsigned len)
+{
+	uint8_t data[VAL_MAX];
+	struct key k = key(a);
+	struct val v;
+
+	memset(data, (int)(a * 7 + version), sizeof(data));
+	ck_assert_int_eq(tree_get(t, &k, &v), 0);
+	ck_assert_uint_eq(v.len, len);
+	ck_assert_int_eq(memcmp(v.data, data, len), 0);
+	ck_assert_uint_eq(v.ref.kind, REF_NONE);
+}
+
+static void expect_absent(const struct tree *t, uint64_t a)
+{
+	struct key k = key(a);
+	struct val v;
+
+	ck_assert_int_eq(tree_get(t, &k, &v), ABSENT);
+}
+
+static struct root *freeze(struct tree *t)
+{
+	struct root *r;
+
+	ck_assert_int_eq(tree_freeze(t, &r), 0);
+	return r;
+}
+
+static struct name seal(struct root *r)
+{
+	struct name n;
+
+	ck_assert_int_eq(root_seal(r), 0);
+	ck_assert_int_eq(root_name(r, &n), 0);
+	return n;
+}
+
+struct shape {
+	uint64_t leaves, inner, bytes, items;
+};
+
+static int shape_node(void *arg, const struct name *name, unsigned level, const struct key *first,
+		      const struct key *last, int r)
+{
+	struct shape *s = arg;
+	struct chunkbuf *b;
+
+	ck_assert_int_eq(r, 0);
+	ck_assert_int_le(key_cmp(first, last), 0);
+	ck_assert_int_eq(chunk_load(chunks, name, &b), 0);
+	ck_assert_uint_le(b->len, NODE_MAX);
+	if (level == 0) {
+		s->leaves++;
+		s->bytes += b->len;
+	} else {
+		s->inner++;
+	}
+	chunkbuf_unref(b);
+	return 0;
+}
+
+static int shape_item(void *arg, const struct key *k, const struct val *v)
+{
+	((struct shape *)arg)->items++;
+	return 0;
+}
+
+/* Seals, checks, and says how full the leaves are, in percent. */
+static unsigned leaf_fill(struct tree *t, struct shape *ret)
+{
+	_cleanup_(root_unrefp) struct root *r = freeze(t);
+
+	seal(r);
+	*ret = (struct shape){ 0 };
+	ck_assert_int_eq(
+		root_check(r, &(struct tree_check){ .node = shape_node, .item = shape_item, .arg = ret }),
+		0);
+	return ret->bytes * 100 / (ret->leaves * NODE_MAX);
+}
+
+static int count_diff(void *arg, const struct key *k, const struct val *o, const struct val *n)
+{
+	++*(int *)arg;
+	return 0;
+}
+
+static int differences(struct root *a, struct root *b)
+{
+	int n = 0;
+
+	ck_assert_int_eq(root_diff(a, b, &KEY_MIN, &KEY_MAX, count_diff, &n), 0);
+	return n;
+}
+
+/* ---- order, sizes, fill ---- */
+
+START_TEST(keys_are_ordered_by_a_then_t_then_b)
+{
+	const struct key k[] = { KEY_MIN, { 1, 9, 0 }, { 1, 0, 1 }, { 1, 5, 1 }, { 2, 0, 0 }, KEY_MAX };
+
+	for (size_t i = 0; i < ARRAY_SIZE(k); i++)
+		for (size_t j = 0; j < ARRAY_SIZE(k); j++)
+			ck_assert_int_eq(key_cmp(&k[i], &k[j]), (i > j) - (i < j));
+}
+END_TEST
+
+START_TEST(sorted_input_leaves_full_nodes_behind)
+{
+	enum { N = 30000 };
+
+	for (int descending = 0; descending < 2; descending++) {
+		_cleanup_(tree_freep) struct tree *t = new_tree();
+		struct shape s;
+
+		for (uint64_t i = 0; i < N; i++)
+			put(t, descending ? N - i : i + 1, 0, 40);
+		ck_assert_uint_ge(leaf_fill(t, &s), 97);
+		ck_assert_uint_eq(s.items, N);
+	}
+}
+END_TEST
+
+START_TEST(random_input_fills_leaves_to_three_fifths)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	struct shape s;
+
+	for (uint64_t i = 0; i < 30000; i++)
+		put(t, hash64(&i, sizeof(i), 1), 0, i % 100);
+	ck_assert_uint_ge(leaf_fill(t, &s), 60);
+	ck_assert_uint_eq(s.items, 30000);
+}
+END_TEST
+
+START_TEST(deleting_shrinks_the_tree_and_ends_in_the_empty_state)
+{
+	enum { N = 20000 };
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct shape s;
+	struct name n;
+
+	for (uint64_t i = 0; i < N; i++)
+		put(t, i, 0, 40);
+	for (uint64_t i = 0; i < N; i++) {
+		struct key k = key(i);
+
+		if (i % 16 != 0)
+			ck_assert_int_eq(tree_del(t, &k), 0);
+	}
+	ck_assert_uint_ge(leaf_fill(t, &s), 25);
+	ck_assert_uint_eq(s.items, N / 16);
+	for (uint64_t i = 0; i < N; i++) {
+		struct key k = key(i);
+
+		ck_assert_int_eq(tree_del(t, &k), i % 16 ? ABSENT : 0);
+	}
+	r = freeze(t);
+	ck_assert_int_eq(root_name(r, &n), 0);
+	ck_assert(name_eq(&n, &(struct name){ 0 }));
+	ck_assert_int_eq(root_seal(r), 0);
+}
+END_TEST
+
+START_TEST(values_of_every_size_fit)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct key k = key(1);
+	uint8_t data[VAL_MAX + 1] = { 0 };
+
+	for (unsigned len = 0; len <= VAL_MAX; len++)
+		put(t, len * 31 % (VAL_MAX + 1), 0, len * 31 % (VAL_MAX + 1));
+	for (unsigned len = 0; len <= VAL_MAX; len++)
+		expect(t, len, 0, len);
+	/* each grows or shrinks to another size */
+	for (unsigned len = 0; len <= VAL_MAX; len++)
+		put(t, len, 1, VAL_MAX - len);
+	for (unsigned len = 0; len <= VAL_MAX; len++)
+		expect(t, len, 1, VAL_MAX - len);
+	r = freeze(t);
+	seal(r);
+	ck_assert_int_eq(tree_put(t, &k, &(struct val){ .data = data, .len = sizeof(data) }),
+			 -ERR_VALUE_TOO_LARGE);
+	expect(t, 1, 1, VAL_MAX - 1);
+}
+END_TEST
+
+START_TEST(a_lent_value_may_be_put_under_another_key)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+
+	put(t, 0, 0, 300);
+	for (uint64_t i = 1; i < 200; i++) {
+		struct key from = key(i - 1), to = key(i);
+		struct val v;
+
+		ck_assert_int_eq(tree_get(t, &from, &v), 0);
+		ck_assert_int_eq(tree_put(t, &to, &v), 0);
+	}
+	for (uint64_t i = 0; i < 200; i++) {
+		struct key k = key(i);
+		struct val v;
+
+		ck_assert_int_eq(tree_get(t, &k, &v), 0);
+		ck_assert_uint_eq(v.len, 300);
+		ck_assert_uint_eq(((const uint8_t *)v.data)[299], 0);
+	}
+}
+END_TEST
+
+START_TEST(cursors_go_to_both_sides)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	struct cursor c;
+	struct key k = key(5);
+
+	ck_assert_int_eq(cursor_seek(&c, t, &KEY_MIN), END);
+	ck_assert_int_eq(cursor_seek_last(&c, t, &KEY_MAX), END);
+	ck_assert_int_eq(cursor_next(&c), END);
+	for (uint64_t i = 1; i <= 5000; i++)
+		put(t, 10 * i, 0, 50);
+	for (uint64_t i = 1; i <= 5000; i++) {
+		k = key(10 * i - 3);
+		ck_assert_int_eq(cursor_seek(&c, t, &k), 0);
+		ck_assert_uint_eq(c.key.a, 10 * i);
+		k = key(10 * i + 3);
+		ck_assert_int_eq(cursor_seek_last(&c, t, &k), 0);
+		ck_assert_uint_eq(c.key.a, 10 * i);
+		k = key(10 * i);
+		ck_assert_int_eq(cursor_seek_last(&c, t, &k), 0);
+		ck_assert_uint_eq(c.key.a, 10 * i);
+		ck_assert_int_eq(cursor_next(&c), i < 5000 ? 0 : END);
+	}
+	k = key(9);
+	ck_assert_int_eq(cursor_seek_last(&c, t, &k), END);
+	ck_assert_int_eq(cursor_seek(&c, t, &KEY_MAX), END);
+}
+END_TEST
+
+/* ---- freezing and sharing ---- */
+
+START_TEST(freezing_an_unchanged_tree_gives_the_same_root)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *a = NULL, *b = NULL, *c = NULL;
+
+	put(t, 1, 0, 10);
+	ck_assert(tree_dirty(t));
+	a = freeze(t);
+	ck_assert(!tree_dirty(t));
+	b = freeze(t);
+	ck_assert_ptr_eq(a, b);
+	put(t, 1, 1, 10);
+	c = freeze(t);
+	ck_assert(!root_same(a, c));
+	ck_assert_int_eq(differences(a, c), 1);
+}
+END_TEST
+
+START_TEST(a_frozen_state_never_changes)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree(), *fork = NULL, *old = NULL;
+	_cleanup_(root_unrefp) struct root *r = NULL;
+
+	for (uint64_t i = 0; i < 5000; i++)
+		put(t, i, 0, 30);
+	r = freeze(t);
+	ck_assert_int_eq(tree_new(nodes, r, &fork), 0);
+	ck_assert_int_eq(tree_new(nodes, r, &old), 0);
+	for (uint64_t i = 0; i < 5000; i += 7) {
+		put(t, i, 1, 31);
+		put(fork, i, 2, 29);
+	}
+	for (uint64_t i = 0; i < 5000; i++) {
+		expect(old, i, 0, 30);
+		expect(t, i, i % 7 ? 0 : 1, i % 7 ? 30 : 31);
+		expect(fork, i, i % 7 ? 0 : 2, i % 7 ? 30 : 29);
+	}
+	ck_assert_int_eq(tree_reset(t, r), 0);
+	put(t, 3, 9, 9);
+	expect(old, 3, 0, 30);
+	expect(t, 0, 0, 30);
+}
+END_TEST
+
+START_TEST(the_same_operations_give_the_same_name)
+{
+	struct name names[3];
+
+	for (int round = 0; round < 3; round++) {
+		_cleanup_(tree_freep) struct tree *t = new_tree();
+		_cleanup_(root_unrefp) struct root *r = NULL;
+
+		for (uint64_t i = 0; i < 4000; i++) {
+			put(t, i * 2654435761u % 3000, i, i * 37 % 200);
+			if (i % 3 == 0) {
+				struct key k = key(i * 40503u % 3000);
+
+				(void)tree_del(t, &k); /* there or not */
+			}
+			if (round > 0 && i % 500 == 0)
+				root_unref(freeze(t));
+			/* and from nodes that were loaded, not made */
+			if (round == 2 && i % 1000 == 999) {
+				_cleanup_(root_unrefp) struct root *now = freeze(t), *again = NULL;
+				struct name n = seal(now);
+				struct nodes *ns;
+
+				ck_assert_int_eq(root_by_name(nodes, &n, &again), 0);
+				ck_assert(root_same(now, again));
+				ck_assert_int_eq(nodes_new(chunks, NULL, &ns), 0);
+				ck_assert_int_eq(tree_reset(t, again), 0);
+				nodes_free(ns);
+			}
+		}
+		r = freeze(t);
+		names[round] = seal(r);
+	}
+	ck_assert(name_eq(&names[0], &names[1]));
+	ck_assert(name_eq(&names[0], &names[2]));
+}
+END_TEST
+
+START_TEST(a_loaded_node_is_in_memory_once)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	struct root *r[3];
+	uint64_t before, after, bytes;
+	struct name n;
+
+	for (uint64_t i = 0; i < 3000; i++)
+		put(t, i, 0, 40);
+	r[0] = freeze(t);
+	n = seal(r[0]);
+	nodes_stats(nodes, &before, &bytes);
+	for (int i = 1; i < 3; i++) {
+		_cleanup_(tree_freep) struct tree *again = NULL;
+
+		ck_assert_int_eq(root_by_name(nodes, &n, &r[i]), 0);
+		ck_assert_int_eq(tree_new(nodes, r[i], &again), 0);
+		for (uint64_t a = 0; a < 3000; a++)
+			expect(again, a, 0, 40);
+		nodes_stats(nodes, &after, &bytes);
+		ck_assert_uint_eq(before, after);
+	}
+	for (int i = 0; i < 3; i++)
+		root_unref(r[i]);
+}
+END_TEST
+
+/* ---- references ---- */
+
+START_TEST(a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree(), *again = NULL;
+	_cleanup_(root_unrefp) struct root *a = NULL, *b = NULL;
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
+	struct nodes *fresh;
+	struct key k = key(7);
+	struct name top, name, none;
+	struct val v;
+	int n = 0;
+
+	ck_assert_int_eq(blob_new(stage, "hello, blob", 11, &blob), 0);
+	ck_assert_int_eq(tree_put(t, &k,
+				  &(struct val){ .data = "x",
+						 .len = 1,
+						 .ref = { .kind = REF_BLOB, .off = 3, .blob = blob } }),
+			 0);
+	ck_assert(!blob_is_sole(blob));
+	ck_assert(!blob_name(blob, &none));
+	a = freeze(t);
+	top = seal(a);
+	ck_assert(blob_name(blob, &name));
+	ck_assert_int_eq(tree_get(t, &k, &v), 0);
+	ck_assert_uint_eq(v.ref.kind, REF_BLOB);
+	ck_assert_ptr_eq(v.ref.blob, blob);
+
+	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(root_by_name(fresh, &top, &b), 0);
+	ck_assert_int_eq(tree_new(fresh, b, &again), 0);
+	ck_assert_int_eq(tree_get(again, &k, &v), 0);
+	ck_assert_uint_eq(v.ref.kind, REF_CHUNK);
+	ck_assert_uint_eq(v.ref.off, 3);
+	ck_assert(name_eq(&v.ref.name, &name));
+
+	/* the same item, once by pointer and once by name, is no difference */
+	put(t, 8, 0, 1);
+	root_unref(a);
+	a = freeze(t);
+	ck_assert_int_eq(root_diff(a, b, &KEY_MIN, &KEY_MAX, count_diff, &n), 0);
+	ck_assert_int_eq(n, 1);
+	tree_free(TAKE_PTR(again));
+	root_unref(TAKE_PTR(b));
+	nodes_free(fresh);
+}
+END_TEST
+
+START_TEST(touching_tells_whether_a_blob_is_shared)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct blob *blob;
+	struct key k = key(7);
+
+	ck_assert_int_eq(blob_new(stage, "0123456789", 10, &blob), 0);
+	ck_assert_int_eq(
+		tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = blob } }), 0);
+	blob_unref(blob);
+	ck_assert_int_eq(tree_touch(t, &k), 0);
+	ck_assert(blob_is_sole(blob));
+
+	r = freeze(t);
+	ck_assert(!tree_dirty(t));
+	ck_assert(blob_is_sole(blob)); /* one leaf, though frozen: hence touch first */
+	ck_assert_int_eq(tree_touch(t, &k), 0);
+	ck_assert(tree_dirty(t));
+	ck_assert(!blob_is_sole(blob));
+	root_unref(TAKE_PTR(r));
+	ck_assert(blob_is_sole(blob));
+	ck_assert_int_eq(tree_del(t, &k), 0);
+}
+END_TEST
+
+struct marks {
+	int nodes, data, damaged;
+};
+
+static int mark_all(void *arg, const struct name *name, bool is_node)
+{
+	struct marks *m = arg;
+
+	*(is_node ? &m->nodes : &m->data) += 1;
+	return 0;
+}
+
+static int mark_top_only(void *arg, const struct name *name, bool is_node)
+{
+	mark_all(arg, name, is_node);
+	return 1;
+}
+
+static void mark_damaged(void *arg, const struct name *name, int r)
+{
+	((struct marks *)arg)->damaged++;
+}
+
+START_TEST(marking_visits_every_chunk_without_loading_nodes)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = freeze(t), *lazy = NULL;
+	struct marks m = { 0 };
+	struct shape s;
+	struct nodes *fresh;
+	struct name top;
+	uint64_t count, bytes;
+
+	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
+	ck_assert_int_eq(m.nodes + m.data, 0);
+	for (uint64_t i = 0; i < 5000; i++) {
+		struct key k = key(i);
+		struct blob *b;
+
+		put(t, i, 0, 40);
+		if (i % 50 != 0)
+			continue;
+		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
+		ck_assert_int_eq(
+			tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = b } }), 0);
+		blob_unref(b);
+	}
+	root_unref(r);
+	r = freeze(t);
+	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
+	ck_assert_int_eq(m.nodes + m.data, 0);
+	top = seal(r);
+	(void)leaf_fill(t, &s);
+	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
+	ck_assert_int_eq(m.nodes, s.leaves + s.inner);
+	ck_assert_int_eq(m.data, 100);
+
+	m = (struct marks){ 0 };
+	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(root_by_name(fresh, &top, &lazy), 0);
+	ck_assert_int_eq(root_mark(lazy, mark_all, mark_damaged, &m), 0);
+	ck_assert_int_eq(m.nodes, s.leaves + s.inner);
+	ck_assert_int_eq(m.data, 100);
+	ck_assert_int_eq(m.damaged, 0);
+	nodes_stats(fresh, &count, &bytes);
+	ck_assert_uint_eq(count, 0);
+
+	m = (struct marks){ 0 };
+	ck_assert_int_eq(root_mark(lazy, mark_top_only, NULL, &m), 0);
+	ck_assert_int_eq(m.nodes, 1);
+	root_unref(TAKE_PTR(lazy));
+	nodes_free(fresh);
+}
+END_TEST
+
+/* ---- damage ---- */
+
+static int note_damage(void *arg, const struct name *name, unsigned level, const struct key *first,
+		       const struct key *last, int r)
+{
+	*(int *)arg += r < 0;
+	return 0;
+}
+
+START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree(), *bad = NULL;
+	_cleanup_(root_unrefp) struct root *r = NULL, *lazy = NULL;
+	uint8_t buf[NODE_MAX];
+	struct chunkbuf *b;
+	struct name top;
+	struct marks m = { 0 };
+	struct cursor c;
+	uint32_t len;
+	int damage = 0;
+	struct key k = key(0);
+	struct val v;
+
+	for (uint64_t i = 0; i < 5000; i++)
+		put(t, i, 0, 40);
+	r = freeze(t);
+	top = seal(r);
+	ck_assert_int_eq(chunk_load(chunks, &top, &b), 0);
+	ck_assert_uint_gt(b->data[3], 0);
+	len = b->len;
+	memcpy(buf, b->data, len);
+	chunkbuf_unref(b);
+	/* child 1 under the name of child 2; child 3 under a name that is not there */
+	memcpy(buf + NODE_HEADER + CHILD_BYTES + KEY_BYTES,
+	       buf + NODE_HEADER + 2 * CHILD_BYTES + KEY_BYTES, NAME_BYTES);
+	memset(buf + NODE_HEADER + 3 * CHILD_BYTES + KEY_BYTES, 0xee, NAME_BYTES);
+	ck_assert_int_ge(chunk_put(chunks, CHUNK_NODE, buf, len, &top), 0);
+
+	ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
+	ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
+	ck_assert_int_eq(tree_get(bad, &k, &v), 0);
+	ck_assert_int_lt(cursor_seek(&c, bad, &KEY_MIN) ?: ({
+		int e;
+
+		do
+			e = cursor_next(&c);
+		while (e == 0);
+		e;
+	}), 0);
+	ck_assert_int_lt(root_mark(lazy, mark_all, NULL, &m), 0);
+	ck_assert_int_eq(root_mark(lazy, mark_all, mark_damaged, &m), 0);
+	ck_assert_int_eq(m.damaged, 2);
+	ck_assert_int_eq(
+		root_check(lazy, &(struct tree_check){ .node = note_damage, .arg = &damage }), 0);
+	ck_assert_int_eq(damage, 2);
+}
+END_TEST
+
+START_TEST(random_bytes_never_crash_the_decoder)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct name name[2];
+	struct chunkbuf *b;
+	unsigned accepted = 0;
+
+	for (uint64_t i = 0; i < 2000; i++)
+		put(t, i, 0, i % 90);
+	r = freeze(t);
+	name[0] = seal(r);
+	ck_assert_int_eq(chunk_load(chunks, &name[0], &b), 0);
+	memcpy(name[1].b, b->data + NODE_HEADER + KEY_BYTES, NAME_BYTES); /* its first leaf */
+	chunkbuf_unref(b);
+
+	srandom(1);
+	for (int i = 0; i < 100000; i++) {
+		uint8_t *buf;
+		struct node *n;
+		size_t len;
+		int e;
+
+		ck_assert_int_eq(chunk_load(chunks, &name[i % 2], &b), 0);
+		len = i % 5 == 4 ? random() % (b->len + 1) : b->len;
+		buf = malloc(len + 1); /* its own allocation, so that a sanitizer sees the end */
+		memcpy(buf, b->data, len);
+		chunkbuf_unref(b);
+		for (long flips = random() % 4; flips >= 0 && len > 0; flips--)
+			buf[i % 3 ? random() % len : random() % MIN(len, 40u)] = random();
+		if (len >= NODE_HEADER && i % 5 == 4)
+			put_le16(buf + 6, len);
+		e = node_decode(nodes, buf, len, &n);
+		if (e == 0) {
+			uint8_t again[NODE_MAX];
+			uint32_t again_len;
+
+			/* what is accepted is canonical: it encodes to the same bytes */
+			ck_assert_int_eq(node_encode(n, again, &again_len), 0);
+			ck_assert_uint_eq(again_len, len);
+			ck_assert_int_eq(memcmp(again, buf, len), 0);
+			node_unref(n);
+			accepted++;
+		} else {
+			ck_assert_int_eq(e, -ERR_NODE_DAMAGED);
+		}
+		free(buf);
+	}
+	ck_assert_uint_gt(accepted, 100);
+}
+END_TEST
+
+/* ---- failing memory ---- */
+
+START_TEST(a_change_that_runs_out_of_memory_changes_nothing)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	int failures = 0;
+
+	for (uint64_t i = 0; i < 3000; i++)
+		put(t, 2 * i, 0, 60);
+	for (uint64_t i = 0; i < 1500; i++) {
+		struct key k = key(2 * i + 1), gone = key(2 * i);
+		uint8_t data[VAL_MAX] = { 0 };
+		struct val v = { .data = data, .len = 900 };
+		int e;
+
+		root_unref(r);
+		r = freeze(t);
+		for (int nth = 0;; nth++) {
+			fault_arm(nth, 1, ENOMEM);
+			e = tree_put(t, &k, &v);
+			fault_disarm();
+			if (e == 0)
+				break;
+			failures++;
+			ck_assert_int_eq(e, -ENOMEM);
+			expect_absent(t, 2 * i + 1);
+			ck_assert(!tree_dirty(t));
+		}
+		fault_arm(i % 4, 1, ENOMEM);
+		e = tree_del(t, &gone);
+		fault_disarm();
+		if (e == -ENOMEM)
+			expect(t, 2 * i, 0, 60);
+		else
+			expect_absent(t, 2 * i);
+	}
+	ck_assert_int_gt(failures, 1500);
+	root_unref(r);
+	r = freeze(t);
+	seal(r);
+}
+END_TEST
+
+/* ---- threads ---- */
+
+static _Atomic bool stop;
+
+static void *seal_and_read(void *arg)
+{
+	struct root *r = arg;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct val v;
+
+	ck_assert_int_eq(root_seal(r), 0);
+	ck_assert_int_eq(tree_new(nodes, r, &t), 0);
+	for (uint64_t i = 0; i < 3000 && !atomic_load(&stop); i++) {
+		struct key k = key(i);
+
+		ck_assert_int_eq(tree_get(t, &k, &v), 0);
+	}
+	tree_free(TAKE_PTR(t));
+	root_unref(r);
+	return NULL;
+}
+
+START_TEST(states_are_sealed_and_read_while_the_tree_changes)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+
+	for (uint64_t i = 0; i < 3000; i++)
+		put(t, i, 0, 60);
+	for (unsigned round = 1; round < 30; round++) {
+		pthread_t sealer;
+
+		ck_assert_int_eq(pthread_create(&sealer, NULL, seal_and_read, freeze(t)), 0);
+		for (uint64_t i = 0; i < 3000; i += 11)
+			put(t, i, round, 60);
+		ck_assert_int_eq(pthread_join(sealer, NULL), 0);
+	}
+}
+END_TEST
+
+static void *load_all(void *arg)
+{
+	struct root *r = arg;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct cursor c;
+	unsigned n = 0;
+	int e;
+
+	ck_assert_int_eq(tree_new(nodes, r, &t), 0);
+	for (e = cursor_seek(&c, t, &KEY_MIN); e == 0; e = cursor_next(&c))
+		n++;
+	ck_assert_int_eq(e, END);
+	ck_assert_uint_eq(n, 3000);
+	return NULL;
+}
+
+static void *load_and_drop(void *arg)
+{
+	for (int i = 0; i < 20; i++) {
+		_cleanup_(root_unrefp) struct root *r = NULL;
+
+		ck_assert_int_eq(root_by_name(nodes, arg, &r), 0);
+		load_all(r);
+	}
+	return NULL;
+}
+
+START_TEST(threads_load_the_same_nodes_and_drop_them)
+{
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct tree *t = new_tree();
+	struct name top;
+	pthread_t threads[4];
+
+	for (uint64_t i = 0; i < 3000; i++)
+		put(t, i, 0, 60);
+	r = freeze(t);
+	top = seal(r);
+	tree_free(t);
+	root_unref(TAKE_PTR(r));
+
+	ck_assert_int_eq(root_by_name(nodes, &top, &r), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, load_all, r), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+	root_unref(TAKE_PTR(r));
+
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, load_and_drop, &top), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+}
+END_TEST
+
+START_TEST(a_dump_shows_nodes_and_items)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	_cleanup_free_ char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+
+	for (uint64_t i = 0; i < 300; i++)
+		put(t, i, 0, 60);
+	r = freeze(t);
+	ck_assert_int_eq(root_dump(r, f, 8, NULL), 0);
+	fclose(f);
+	ck_assert_ptr_nonnull(strstr(text, "node -"));
+	ck_assert_ptr_nonnull(strstr(text, "level 1"));
+	ck_assert_ptr_nonnull(strstr(text, "60 bytes"));
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("tree");
+	TCase *c = tcase_create("tree");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 120);
+	tcase_add_test(c, keys_are_ordered_by_a_then_t_then_b);
+	tcase_add_test(c, sorted_input_leaves_full_nodes_behind);
+	tcase_add_test(c, random_input_fills_leaves_to_three_fifths);
+	tcase_add_test(c, deleting_shrinks_the_tree_and_ends_in_the_empty_state);
+	tcase_add_test(c, values_of_every_size_fit);
+	tcase_add_test(c, a_lent_value_may_be_put_under_another_key);
+	tcase_add_test(c, cursors_go_to_both_sides);
+	tcase_add_test(c, freezing_an_unchanged_tree_gives_the_same_root);
+	tcase_add_test(c, a_frozen_state_never_changes);
+	tcase_add_test(c, the_same_operations_give_the_same_name);
+	tcase_add_test(c, a_loaded_node_is_in_memory_once);
+	tcase_add_test(c, a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory);
+	tcase_add_test(c, touching_tells_whether_a_blob_is_shared);
+	tcase_add_test(c, marking_visits_every_chunk_without_loading_nodes);
+	tcase_add_test(c, a_missing_or_misplaced_node_is_reported_and_passed);
+	tcase_add_test(c, random_bytes_never_crash_the_decoder);
+	tcase_add_test(c, a_change_that_runs_out_of_memory_changes_nothing);
+	tcase_add_test(c, states_are_sealed_and_read_while_the_tree_changes);
+	tcase_add_test(c, threads_load_the_same_nodes_and_drop_them);
+	tcase_add_test(c, a_dump_shows_nodes_and_items);
+	suite_add_tcase(s, c);
+	runner = srunner_create(s);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}

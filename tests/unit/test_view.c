@@ -1,0 +1,697 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Views without a mount: node ids, unlinked files, and switching, against a recording kernel; and a
+ * model test in which a simulated kernel caches names and attributes for ever, as the real one
+ * does, and must never be caught with a stale one after a restore.
+ */
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+
+#include "fs/view.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+
+static char dir_path[64];
+static int dir_fd;
+static struct store *store;
+static struct view *view;
+
+/* ---- the recording kernel ---- */
+
+static unsigned told_names, told_inodes, epochs;
+static struct { uint64_t parent; char name[256]; bool expire; } told[8192];
+
+static int rec_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	if (told_names < ARRAY_SIZE(told)) {
+		told[told_names].parent = parent;
+		snprintf(told[told_names].name, sizeof(told[0].name), "%.*s", (int)len, name);
+		told[told_names].expire = expire;
+	}
+	told_names++;
+	return -ENOENT; /* as for a name that is not cached: no failure */
+}
+
+static int rec_inode(void *arg, uint64_t node, int64_t off, int64_t len)
+{
+	told_inodes++;
+	return 0;
+}
+
+static int rec_epoch(void *arg)
+{
+	epochs++;
+	return 0;
+}
+
+static bool was_told(uint64_t parent, const char *name)
+{
+	for (unsigned i = 0; i < MIN(told_names, (unsigned)ARRAY_SIZE(told)); i++)
+		if (told[i].parent == parent && !strcmp(told[i].name, name))
+			return true;
+	return false;
+}
+
+static void told_nothing(void)
+{
+	told_names = told_inodes = epochs = 0;
+}
+
+static const struct view_kernel recorder = {
+	.inval_entry = rec_entry, .inval_inode = rec_inode, .inc_epoch = rec_epoch
+};
+static const struct view_kernel old_recorder = {
+	.inval_entry = rec_entry, .inval_inode = rec_inode
+};
+
+/* ---- fixture ---- */
+
+static int rm_one(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+	return remove(path);
+}
+
+static void setup(void)
+{
+	const char *tmp = getenv("TMPDIR");
+	struct tree *tree;
+	struct root *empty, *root;
+	struct branch *b;
+
+	snprintf(dir_path, sizeof(dir_path), "%s/plyfs-view-XXXXXX", tmp ? tmp : "/tmp");
+	ck_assert_ptr_nonnull(mkdtemp(dir_path));
+	dir_fd = open(dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_eq(store_init(dir_fd), 0);
+	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
+
+	ck_assert_int_eq(root_empty(store_nodes(store), &empty), 0);
+	ck_assert_int_eq(tree_new(store_nodes(store), empty, &tree), 0);
+	struct fs fs = { .store = store, .tree = tree };
+	ck_assert_int_eq(fs_make_root(&fs, 0755, 0, 0, (struct timens){ 1, 0 }), 0);
+	ck_assert_int_eq(tree_freeze(tree, &root), 0);
+	store_raise_ino(store, 2);
+	ck_assert_int_eq(branch_create(store, "main", root, 0, store_take_lineage(store), &b), 0);
+	branch_close(b);
+	tree_free(tree);
+	root_unref(root);
+	root_unref(empty);
+
+	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	view_set_kernel(view, &recorder);
+	told_nothing();
+}
+
+static void teardown(void)
+{
+	view_close(view);
+	ck_assert_int_eq(store_close(store), 0);
+	close(dir_fd);
+	ck_assert_int_eq(nftw(dir_path, rm_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+/* ---- helpers: ids as the kernel would keep them ---- */
+
+static uint64_t make(uint64_t dir, const char *name, uint32_t mode)
+{
+	struct fs_new n = { .dir = dir, .name = name, .len = strlen(name), .mode = mode,
+			    .cred = { .umask = 022 } };
+	struct entry e;
+
+	ck_assert_int_eq(view_create(view, &n, &e), 0);
+	return e.node;
+}
+
+static uint64_t make_dir(uint64_t dir, const char *name)
+{
+	return make(dir, name, S_IFDIR | 0755);
+}
+
+static uint64_t make_file(uint64_t dir, const char *name, const char *text)
+{
+	uint64_t node = make(dir, name, S_IFREG | 0644);
+
+	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false), 0);
+	return node;
+}
+
+static int look(uint64_t dir, const char *name, struct entry *ret)
+{
+	return view_lookup(view, dir, name, strlen(name), ret);
+}
+
+static uint64_t node_of(uint64_t dir, const char *name)
+{
+	struct entry e;
+
+	ck_assert_int_eq(look(dir, name, &e), 0);
+	return e.node;
+}
+
+static const char *text_of(uint64_t node)
+{
+	static char buf[4096];
+	struct segments s;
+
+	ck_assert_int_eq(view_map(view, node, 0, sizeof(buf) - 1, &s), 0);
+	ck_assert_int_eq(segments_read(store, &s, buf), 0);
+	buf[s.len] = '\0';
+	segments_release(&s);
+	return buf;
+}
+
+static void rewrite(uint64_t node, const char *text)
+{
+	struct fs_set set = { .mask = SET_SIZE, .size = 0 };
+	struct inode i;
+
+	ck_assert_int_eq(view_setattr(view, node, &set, &i), 0);
+	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false), 0);
+}
+
+static uint64_t checkpoint(void)
+{
+	uint64_t id;
+
+	ck_assert_int_ge(view_checkpoint(view, NULL, false, &id), 0);
+	return id;
+}
+
+static struct restore_info restore(uint64_t id)
+{
+	struct restore_info info;
+
+	told_nothing();
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	return info;
+}
+
+/* ---- facts ---- */
+
+START_TEST(a_node_id_is_the_object_until_forgotten)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "one");
+
+	ck_assert_uint_eq(node_of(ROOT_NODE, "a"), a);
+	view_forget(view, a, 1);
+	ck_assert_str_eq(text_of(a), "one");
+	view_forget(view, a, 1);
+	struct inode i;
+	ck_assert_int_eq(view_getattr(view, a, &i), -ESTALE);
+	ck_assert_uint_ne(node_of(ROOT_NODE, "a"), a); /* never the same id again */
+}
+END_TEST
+
+START_TEST(an_unlinked_file_lives_until_forgotten)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "still here");
+	struct inode i;
+
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
+	ck_assert_str_eq(text_of(a), "still here");
+	ck_assert_int_eq(view_getattr(view, a, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	view_forget(view, a, 1);
+
+	struct branch *b = view_branch(view);
+	READ_GUARD(&b->lock);
+	struct fs fs = { .store = store, .tree = b->tree };
+	ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT); /* purged */
+}
+END_TEST
+
+START_TEST(a_checkpoint_without_changes_is_the_last_one)
+{
+	uint64_t first, again;
+
+	make_file(ROOT_NODE, "a", "x");
+	ck_assert_int_eq(view_checkpoint(view, NULL, false, &first), 0);
+	ck_assert_int_eq(view_checkpoint(view, NULL, false, &again), EXISTS);
+	ck_assert_uint_eq(first, again);
+}
+END_TEST
+
+START_TEST(a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "old"), b = make_file(ROOT_NODE, "b", "same");
+	uint64_t id = checkpoint();
+	struct entry e;
+
+	rewrite(a, "new");
+	struct restore_info info = restore(id);
+	ck_assert_int_eq(info.mode, RESTORE_NAMES);
+	ck_assert(was_told(ROOT_NODE, "a"));
+	ck_assert(!was_told(ROOT_NODE, "b"));
+
+	ck_assert_int_eq(look(ROOT_NODE, "a", &e), 0);
+	ck_assert_uint_ne(e.node, a);
+	ck_assert_str_eq(text_of(e.node), "old");
+	ck_assert_str_eq(text_of(a), "new"); /* an open descriptor goes on */
+	rewrite(a, "discarded");
+	ck_assert_str_eq(text_of(a), "discarded");
+	ck_assert_str_eq(text_of(e.node), "old");
+
+	ck_assert_uint_eq(node_of(ROOT_NODE, "b"), b);
+	ck_assert_int_eq(view_write(view, b, 4, "+", 1, false), 0);
+	ck_assert_str_eq(text_of(b), "same+"); /* an unchanged one goes on in the restored tree */
+}
+END_TEST
+
+START_TEST(undo_brings_the_left_state_back)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "1"), id = checkpoint(), undone;
+	struct restore_info info;
+
+	rewrite(a, "2");
+	make_file(ROOT_NODE, "later", "x");
+	restore(id);
+	ck_assert_int_eq(view_undo(view, &undone, &info), 0);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "2");
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "later")), "x");
+	ck_assert_int_eq(view_undo(view, &undone, &info), 0);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
+	ck_assert_uint_eq(undone, id);
+}
+END_TEST
+
+START_TEST(a_directory_keeps_its_id_and_dies_and_comes_back)
+{
+	uint64_t id0 = checkpoint();
+	uint64_t d = make_dir(ROOT_NODE, "d"), f = make_file(d, "f", "in d");
+	uint64_t id1 = checkpoint();
+	struct inode i;
+	struct entry e;
+
+	restore(id0);
+	ck_assert_int_eq(look(ROOT_NODE, "d", &e), -ENOENT);
+	ck_assert_int_eq(view_getattr(view, d, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT);
+	struct fs_new n = { .dir = d, .name = "x", .len = 1, .mode = S_IFREG | 0644 };
+	ck_assert_int_eq(view_create(view, &n, &e), -ENOENT);
+	ck_assert_str_eq(text_of(f), "in d");
+
+	restore(id1);
+	ck_assert(was_told(ROOT_NODE, "d"));
+	ck_assert(was_told(d, "f"));
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	ck_assert_int_eq(view_getattr(view, d, &i), 0);
+	ck_assert_uint_eq(i.nlink, 2);
+	ck_assert_str_eq(text_of(node_of(d, "f")), "in d");
+}
+END_TEST
+
+START_TEST(a_directory_made_anew_at_its_path_is_followed)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d");
+	make_file(d, "f", "first");
+	uint64_t id = checkpoint();
+
+	ck_assert_int_eq(view_unlink(view, d, "f", 1), 0);
+	ck_assert_int_eq(view_rmdir(view, ROOT_NODE, "d", 1), 0);
+	view_forget(view, d, 1);
+	uint64_t d2 = make_dir(ROOT_NODE, "d"); /* where a shell now sits */
+	ck_assert_uint_ne(d, d2);
+
+	restore(id);
+	ck_assert_str_eq(text_of(node_of(d2, "f")), "first");
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d2);
+}
+END_TEST
+
+START_TEST(hard_links_are_told_under_every_name)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), a = make_file(ROOT_NODE, "a", "x");
+	struct entry e;
+
+	ck_assert_int_eq(view_link(view, a, d, "b", 1, &e), 0);
+	ck_assert_uint_eq(e.node, a);
+	ck_assert_uint_eq(e.inode.nlink, 2);
+	uint64_t id = checkpoint();
+	rewrite(a, "y");
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "a"));
+	ck_assert(was_told(d, "b"));
+	ck_assert_uint_eq(node_of(ROOT_NODE, "a"), node_of(d, "b"));
+	ck_assert_uint_ne(node_of(d, "b"), a);
+}
+END_TEST
+
+START_TEST(an_open_unlinked_file_survives_a_restore)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "held"), id = checkpoint();
+
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
+	restore(id);
+	ck_assert_str_eq(text_of(a), "held");
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "held");
+	view_forget(view, a, 1);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "held"); /* its purge missed this one */
+}
+END_TEST
+
+static void many_files(uint64_t dir, unsigned n)
+{
+	char name[32];
+
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "f%u", i);
+		make_file(dir, name, name);
+	}
+}
+
+static void large_difference(bool epoch)
+{
+	uint64_t keep = make_file(ROOT_NODE, "keep", "k"), edit = make_file(ROOT_NODE, "edit", "1");
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+	struct inode i;
+
+	many_files(d, 3000);
+	rewrite(edit, "2");
+	uint64_t cwd = make_dir(d, "cwd");
+	view_set_kernel(view, epoch ? &recorder : &old_recorder);
+	struct restore_info info = restore(id);
+
+	ck_assert_int_eq(info.mode, epoch ? RESTORE_EPOCH : RESTORE_NAMES);
+	ck_assert_uint_eq(epochs > 0, epoch);
+	if (!epoch)
+		ck_assert(was_told(d, "f2999") && was_told(ROOT_NODE, "edit"));
+	ck_assert_uint_gt(told_inodes, 0);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "keep"), keep);
+	ck_assert_int_eq(view_write(view, keep, 1, "+", 1, false), 0);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "keep")), "k+");
+	ck_assert_str_eq(text_of(edit), "2");
+	ck_assert_uint_ne(node_of(ROOT_NODE, "edit"), edit);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "edit")), "1");
+	ck_assert_int_eq(view_getattr(view, cwd, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	ck_assert_int_eq(view_getattr(view, d, &i), 0);
+	ck_assert_uint_eq(i.nlink, 2);
+}
+
+START_TEST(a_large_difference_is_told_by_epoch)
+{
+	large_difference(true);
+}
+END_TEST
+
+START_TEST(a_large_difference_is_told_by_names_on_old_kernels)
+{
+	large_difference(false);
+}
+END_TEST
+
+START_TEST(a_fork_sees_nothing_of_its_parent_and_the_other_way)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "1");
+	struct view *parent = view, *fork;
+
+	ck_assert_int_eq(view_fork(view, "side"), 0);
+	ck_assert_int_eq(view_fork(view, "side"), -ERR_BRANCH_EXISTS);
+	ck_assert_int_eq(view_open(store, "side", &fork), 0);
+	rewrite(a, "parent");
+	view = fork;
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
+	rewrite(node_of(ROOT_NODE, "a"), "fork");
+	view = parent;
+	ck_assert_str_eq(text_of(a), "parent");
+	view_close(fork);
+}
+END_TEST
+
+START_TEST(a_branch_has_one_view)
+{
+	struct view *other;
+
+	ck_assert_int_eq(view_open(store, "main", &other), -ERR_BRANCH_IN_USE);
+	ck_assert_int_eq(view_open(store, "none", &other), -ERR_BRANCH_UNKNOWN);
+}
+END_TEST
+
+START_TEST(a_snapshot_view_reads_and_refuses_to_change)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "1"), id = checkpoint();
+	struct view *branch_view = view;
+
+	rewrite(a, "2");
+	ck_assert_int_eq(view_open_snapshot(store, id, &view), 0);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
+	ck_assert_int_eq(view_write(view, node_of(ROOT_NODE, "a"), 0, "x", 1, false), -EROFS);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -EROFS);
+	ck_assert_int_eq(snap_drop(store, id), -ERR_SNAP_IN_USE);
+	view_close(view);
+	view = branch_view;
+}
+END_TEST
+
+/* ---- the simulated kernel ---- */
+
+/*
+ * Caches as FUSE with infinite timeouts does: a dentry (parent id, name) -> child id or negative,
+ * stamped with the epoch; attributes by id. It trusts them until it is told otherwise.
+ */
+#define SIM_NODES 4096
+struct sim_dentry {
+	uint64_t parent, child; /* child 0: negative */
+	char name[8];
+	uint64_t epoch;
+	bool expired;
+};
+static struct sim_dentry sim[SIM_NODES];
+static unsigned sim_n;
+static uint64_t sim_epoch;
+
+static struct sim_dentry *sim_find(uint64_t parent, const char *name)
+{
+	for (unsigned i = 0; i < sim_n; i++)
+		if (sim[i].parent == parent && !strcmp(sim[i].name, name))
+			return &sim[i];
+	return NULL;
+}
+
+static void sim_drop(struct sim_dentry *d)
+{
+	*d = sim[--sim_n];
+}
+
+static int sim_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	char text[256];
+	struct sim_dentry *d;
+
+	snprintf(text, sizeof(text), "%.*s", (int)len, name);
+	d = sim_find(parent, text);
+	if (!d)
+		return -ENOENT;
+	if (expire)
+		d->expired = true;
+	else
+		sim_drop(d); /* children stay cached under their parent's id: the harder case */
+	return 0;
+}
+
+static int sim_inode(void *arg, uint64_t node, int64_t off, int64_t len)
+{
+	return 0;
+}
+
+static int sim_inc_epoch(void *arg)
+{
+	sim_epoch++;
+	return 0;
+}
+
+/* A path walk step: from the cache when it is trusted, else a LOOKUP. 0 or -ENOENT. */
+static int sim_walk(uint64_t parent, const char *name, uint64_t *ret)
+{
+	struct sim_dentry *d = sim_find(parent, name);
+	struct entry e;
+	int r;
+
+	if (d && !d->expired && d->epoch == sim_epoch) {
+		*ret = d->child;
+		return d->child ? 0 : -ENOENT;
+	}
+	r = look(parent, name, &e);
+	ck_assert(r == 0 || r == -ENOENT);
+	if (!d) {
+		ck_assert_uint_lt(sim_n, SIM_NODES);
+		d = &sim[sim_n++];
+		d->parent = parent;
+		snprintf(d->name, sizeof(d->name), "%s", name);
+	}
+	d->child = r == 0 ? e.node : 0;
+	d->epoch = sim_epoch;
+	d->expired = false;
+	*ret = d->child;
+	return r;
+}
+
+/* What the whole tree looks like through the caches: names a..d, three levels deep. */
+static void sim_render(uint64_t dir, unsigned depth, FILE *out)
+{
+	for (char c = 'a'; c <= 'd'; c++) {
+		char name[2] = { c, 0 };
+		struct inode i;
+		uint64_t node;
+
+		if (sim_walk(dir, name, &node) < 0)
+			continue;
+		ck_assert_int_eq(view_getattr(view, node, &i), 0);
+		ck_assert_uint_gt(i.nlink, 0);
+		fprintf(out, "%s", name);
+		if (S_ISDIR(i.mode)) {
+			fprintf(out, "/(");
+			if (depth < 3)
+				sim_render(node, depth + 1, out);
+			fprintf(out, ")");
+		} else {
+			fprintf(out, "=%s,", text_of(node));
+		}
+	}
+}
+
+static char *render(void)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *out = open_memstream(&text, &size);
+
+	sim_render(ROOT_NODE, 0, out);
+	fclose(out);
+	return text;
+}
+
+static void sim_change(unsigned *seed, unsigned step)
+{
+	uint64_t dir = ROOT_NODE, node;
+	char name[2] = { 0 }, other[2] = { 0 }, text[16];
+	struct inode i;
+	int r;
+
+	for (unsigned depth = rand_r(seed) % 3; depth; depth--) {
+		name[0] = (char)('a' + rand_r(seed) % 4);
+		if (sim_walk(dir, name, &node) < 0 || view_getattr(view, node, &i) < 0 ||
+		    !S_ISDIR(i.mode))
+			break;
+		dir = node;
+	}
+	name[0] = (char)('a' + rand_r(seed) % 4);
+	other[0] = (char)('a' + rand_r(seed) % 4);
+	snprintf(text, sizeof(text), "%u", step);
+	r = sim_walk(dir, name, &node);
+	if (r == 0)
+		ck_assert_int_eq(view_getattr(view, node, &i), 0);
+
+	/* As the kernel does: a change it makes itself updates what it has cached. */
+	struct sim_dentry *d = sim_find(dir, name);
+	if (r < 0) {
+		struct fs_new n = { .dir = dir, .name = name, .len = 1,
+				    .mode = rand_r(seed) % 2 ? S_IFDIR | 0755 : S_IFREG | 0644 };
+		struct entry e;
+
+		ck_assert_int_eq(view_create(view, &n, &e), 0);
+		d->child = e.node;
+		if (S_ISREG(n.mode))
+			ck_assert_int_eq(view_write(view, e.node, 0, text, strlen(text), false), 0);
+	} else if (rand_r(seed) % 4 == 0) {
+		r = view_rename(view, dir, name, 1, dir, other, 1, 0);
+		if (r == 0 && strcmp(name, other)) {
+			uint64_t to;
+
+			(void)sim_walk(dir, other, &to); /* make sure it has a dentry */
+			d = sim_find(dir, name);
+			sim_find(dir, other)->child = d->child;
+			d->child = 0;
+		}
+	} else if (S_ISDIR(i.mode)) {
+		if (rand_r(seed) % 3 == 0 && view_rmdir(view, dir, name, 1) == 0)
+			d->child = 0;
+	} else if (rand_r(seed) % 3 == 0) {
+		ck_assert_int_eq(view_unlink(view, dir, name, 1), 0);
+		d->child = 0;
+	} else {
+		rewrite(node, text);
+	}
+}
+
+START_TEST(caches_are_never_stale_after_a_restore)
+{
+	static const struct view_kernel kernels[] = {
+		{ .inval_entry = sim_entry, .inval_inode = sim_inode, .inc_epoch = sim_inc_epoch },
+		{ .inval_entry = sim_entry, .inval_inode = sim_inode },
+		{ .inval_entry = sim_entry, .inval_inode = sim_inode, .inc_epoch = sim_inc_epoch,
+		  .names_max = 4 }, /* now by names, now by epoch */
+	};
+	unsigned seed = (unsigned)(_i / 3) + 1;
+	uint64_t ids[64];
+	char *states[64];
+	unsigned n = 0;
+
+	view_set_kernel(view, &kernels[_i % 3]);
+	sim_n = 0;
+	sim_epoch = 0;
+	for (unsigned step = 0; step < 1500; step++) {
+		sim_change(&seed, step);
+		if (rand_r(&seed) % 12 == 0 && n < ARRAY_SIZE(ids)) {
+			uint64_t id = checkpoint();
+			bool have = false;
+
+			for (unsigned k = 0; k < n; k++)
+				have |= ids[k] == id;
+			if (!have) {
+				ids[n] = id;
+				states[n++] = render();
+			}
+		}
+		if (n && rand_r(&seed) % 20 == 0) {
+			unsigned k = (unsigned)rand_r(&seed) % n;
+			_cleanup_free_ char *text = NULL;
+			struct restore_info info;
+
+			ck_assert_int_eq(view_restore(view, ids[k], &info), 0);
+			text = render();
+			ck_assert_msg(!strcmp(text, states[k]), "loop %d step %u:\n%s\nwanted\n%s", _i,
+				      step, text, states[k]);
+		}
+	}
+	while (n)
+		free(states[--n]);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("view");
+	TCase *t = tcase_create("view");
+	SRunner *sr;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, a_node_id_is_the_object_until_forgotten);
+	tcase_add_test(t, an_unlinked_file_lives_until_forgotten);
+	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
+	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
+	tcase_add_test(t, undo_brings_the_left_state_back);
+	tcase_add_test(t, a_directory_keeps_its_id_and_dies_and_comes_back);
+	tcase_add_test(t, a_directory_made_anew_at_its_path_is_followed);
+	tcase_add_test(t, hard_links_are_told_under_every_name);
+	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
+	tcase_add_test(t, a_large_difference_is_told_by_epoch);
+	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
+	tcase_add_test(t, a_fork_sees_nothing_of_its_parent_and_the_other_way);
+	tcase_add_test(t, a_branch_has_one_view);
+	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
+	tcase_add_loop_test(t, caches_are_never_stale_after_a_restore, 0, 18);
+	suite_add_tcase(s, t);
+	sr = srunner_create(s);
+	srunner_run_all(sr, CK_NORMAL);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed ? 1 : 0;
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * How the client finds whom to ask, starts the daemon, and asks; see client.h and wire.h.
+ *
+ * The store's socket is reached as /proc/self/fd/N/sock, N being the store's directory: a socket
+ * address holds 107 bytes, a path may be longer.
+ *
+ * Starting a daemon: whoever finds nobody listening starts one, and waits on a pipe until that one
+ * is ready or says in one line why not. Two clients may do so at once: the store's lock lets one
+ * daemon win, the other one waits until the winner listens and reports "ready" as well. A
+ * connection that ends without a hello waited at a daemon that was about to end: try again.
+ */
+
+#include "tools/client.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/verbs.h"
+#include "tools/wire.h"
+
+extern char **environ;
+
+/* How often to try when a daemon is just ending or beginning; RETRY_MS apart: 10 s in all. */
+#define RETRIES 2000
+#define RETRY_MS 5
+
+static void say(const struct client *cl, const char *kind, const char *fmt, va_list ap)
+{
+	char line[4096 + PATH_MAX];
+
+	vsnprintf(line, sizeof(line), fmt, ap);
+	fprintf(stderr, "plyfs%s%s: %s%s\n", cl->verb ? " " : "", cl->verb ? cl->verb : "", kind,
+		line);
+}
+
+int client_fail(const struct client *cl, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(cl, "", fmt, ap);
+	va_end(ap);
+	return FAILED;
+}
+
+int client_misuse(const struct client *cl, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(cl, "", fmt, ap);
+	va_end(ap);
+	return MISUSE;
+}
+
+void client_talk(const struct client *cl, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(cl, "", fmt, ap);
+	va_end(ap);
+}
+
+int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs, unsigned flags,
+		 int min, int max)
+{
+	const struct verb_text *v = verb_find(cl->verb);
+	char why[300];
+
+	if (options_parse(cl->argc, cl->argv, defs, n_defs, flags, &cl->args, why, sizeof(why)) < 0)
+		return client_misuse(cl, "%s (try 'plyfs %s --help')", why, cl->verb);
+	if (cl->args.n < min || (max >= 0 && cl->args.n > max))
+		return client_misuse(cl, "wants: plyfs %s %s", cl->verb, v->synopsis);
+	return DONE;
+}
+
+/* ---- the view and the store ---- */
+
+int client_look(struct client *cl, const char *dir)
+{
+	_cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+	struct plyfs_info info;
+
+	if (fd < 0)
+		return -errno;
+	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
+		if (errno == EPERM || errno == EACCES || errno == ENOTCONN)
+			return -errno;
+		return 0; /* ENOTTY and the like: no view */
+	}
+
+	if (info.version != PLYFS_IOC_VERSION)
+		return -EPROTO;
+	info.branch[sizeof(info.branch) - 1] = 0;
+	info.head[sizeof(info.head) - 1] = 0;
+	info.store[sizeof(info.store) - 1] = 0;
+	closep(&cl->view_fd);
+	cl->view_fd = TAKE_FD(fd);
+	cl->info = info;
+	cl->in_view = true;
+	return 0;
+}
+
+const char *client_store_name(const struct client *cl)
+{
+	const char *name = cl->store_option ? cl->store_option : getenv("PLYFS_STORE");
+
+	return name && *name ? name : NULL;
+}
+
+int client_use_store(struct client *cl, const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char *absolute;
+
+	if (fd < 0)
+		return errno == ENOENT ? client_fail(cl, "there is no store '%s'; make one with 'plyfs init'",
+						     path) :
+					 client_fail(cl, "opening store '%s': %s", path, strerror(errno));
+	absolute = realpath(path, NULL);
+	if (!absolute)
+		return client_fail(cl, "opening store '%s': %s", path, strerror(errno));
+
+	closep(&cl->store_fd);
+	free(cl->store);
+	cl->store_fd = TAKE_FD(fd);
+	cl->store = absolute;
+	return DONE;
+}
+
+int client_store(struct client *cl)
+{
+	const char *name = client_store_name(cl);
+
+	if (cl->store_fd >= 0)
+		return DONE;
+	if (name)
+		return client_use_store(cl, name);
+
+	if (!cl->in_view) {
+		int r = client_look(cl, ".");
+
+		if (r == -ENOTCONN)
+			return client_fail(cl, "the view of this directory is dead; 'plyfs unmount' its mount point");
+		if (r == -EPERM || r == -EACCES)
+			return client_fail(cl, "this view's store belongs to another user");
+	}
+	if (!cl->in_view)
+		return client_misuse(cl, "which store? give --store STORE, set PLYFS_STORE, or be in a view");
+	return client_use_store(cl, cl->info.store);
+}
+
+/* ---- starting programs ---- */
+
+/* The daemon's program: beside ours (a build directory), else where it was installed. */
+static void daemon_program(char path[static PATH_MAX])
+{
+	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 16);
+
+	if (n > 0) {
+		path[n] = 0;
+		strcpy(strrchr(path, '/') + 1, "plyfsd");
+		if (access(path, X_OK) == 0)
+			return;
+	}
+	strcpy(path, PLYFS_LIBEXECDIR "/plyfsd");
+}
+
+/*
+ * Runs plyfsd with the write end of a pipe as descriptor 3 and collects what it says there until
+ * it closes it. "ready" or "" is success.
+ */
+static int spawn_daemon(struct client *cl, const char *what, const char *path)
+{
+	char program[PATH_MAX], said[1024];
+	_cleanup_close_ int in = -1, out = -1;
+	posix_spawn_file_actions_t actions;
+	char *argv[] = { (char *)"plyfsd", (char *)"--ready-fd=3", (char *)what, (char *)path, NULL };
+	size_t len = 0;
+	int p[2], r, status;
+	pid_t pid;
+
+	daemon_program(program);
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return client_fail(cl, "starting the daemon: %s", strerror(errno));
+	in = p[0];
+	out = p[1];
+
+	r = posix_spawn_file_actions_init(&actions);
+	if (r)
+		return client_fail(cl, "starting the daemon: %s", strerror(r));
+	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+	posix_spawn_file_actions_adddup2(&actions, out, 3);
+	r = posix_spawn(&pid, program, &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	if (r)
+		return client_fail(cl, "starting the daemon '%s': %s", program, strerror(r));
+	closep(&out);
+	out = -1;
+
+	for (;;) {
+		ssize_t n = read(in, said + len, sizeof(said) - 1 - len);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			break;
+		len += (size_t)n;
+	}
+	said[len] = 0;
+	said[strcspn(said, "\n")] = 0;
+
+	if (strcmp(said, "ready") == 0)
+		return DONE; /* its first process stays as our child until we exit: the guard */
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (*said)
+		return client_fail(cl, "%s", said);
+	return client_fail(cl, "the daemon ended at its start; see '%s/daemon.log'", path);
+}
+
+int client_init_store(struct client *cl, const char *path, bool may_exist)
+{
+	bool made = false;
+	char format[PATH_MAX];
+	int r;
+
+	snprintf(format, sizeof(format), "%s/format", path);
+	if (may_exist && access(format, F_OK) == 0)
+		return DONE;
+	if (mkdir(path, 0700) == 0)
+		made = true;
+	else if (errno != EEXIST)
+		return client_fail(cl, "making '%s': %s", path, strerror(errno));
+
+	r = spawn_daemon(cl, "--init", path);
+	if (r && made)
+		(void)rmdir(path); /* stays when there is something in it */
+	return r;
+}
+
+/* ---- the conversation ---- */
+
+static int connect_once(struct client *cl, int *ret_sock)
+{
+	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	if (sock < 0)
+		return -errno;
+	snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d/sock", cl->store_fd);
+	if (connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0)
+		return -errno;
+	*ret_sock = TAKE_FD(sock);
+	return 0;
+}
+
+static int client_hello(struct client *cl, int sock, struct wire_answer *hello)
+{
+	int r = wire_recv_answer(sock, hello);
+
+	if (r)
+		return r;
+	if (hello->version != WIRE_VERSION)
+		return client_fail(cl, "the daemon of this store (pid %d, plyfs %s) speaks another protocol than "
+				   "this program (plyfs %s); unmount its views so that it ends",
+				   hello->pid, hello->text, PLYFS_VERSION);
+	if (hello->status)
+		return client_fail(cl, "%s", hello->text);
+	return DONE;
+}
+
+int client_connect(struct client *cl, bool start, int *ret_sock)
+{
+	int r = 0;
+
+	for (int i = 0; i < RETRIES; i++) {
+		_cleanup_close_ int sock = -1;
+		struct wire_answer hello;
+
+		r = connect_once(cl, &sock);
+		if (r == -ENOENT || r == -ECONNREFUSED) {
+			if (!start)
+				return NO_DAEMON;
+			r = spawn_daemon(cl, "--store", cl->store);
+			if (r)
+				return r;
+			continue;
+		}
+		if (r == 0) {
+			r = client_hello(cl, sock, &hello);
+			if (r == DONE) {
+				*ret_sock = TAKE_FD(sock);
+				return DONE;
+			}
+			if (r == FAILED)
+				return r;
+		} else if (r != -EAGAIN) {
+			return client_fail(cl, "reaching the daemon of '%s': %s", cl->store,
+					   strerror(-r));
+		}
+		/* It is ending (no hello), or its queue is full: it will not take long. */
+		(void)nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
+	}
+
+	return client_fail(cl, "the daemon of '%s' does not answer; see '%s/daemon.log'", cl->store,
+			   cl->store);
+}
+
+/* What of our environment concerns a verb's output or behaviour. */
+static bool env_matters(const char *word)
+{
+	static const char *const names[] = { "COLUMNS=", "NO_COLOR=", "TZ=", "LANG=", "LC_ALL=",
+					     "TERM=", "PLYFS_" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		if (strncmp(word, names[i], strlen(names[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Sets which view we are in, if it is one of the store that is asked. */
+static void tell_view(struct client *cl, struct wire_request *q)
+{
+	struct stat of_view, of_store;
+
+	if (!cl->in_view)
+		(void)client_look(cl, "."); /* then the daemon takes the default branch */
+	if (!cl->in_view || stat(cl->info.store, &of_view) < 0 ||
+	    fstat(cl->store_fd, &of_store) < 0 || of_view.st_dev != of_store.st_dev ||
+	    of_view.st_ino != of_store.st_ino)
+		return;
+	memcpy(q->branch, cl->info.branch, sizeof(q->branch));
+	if (!*cl->info.branch)
+		q->snapshot = strtoull(cl->info.head, NULL, 16);
+}
+
+/* An output descriptor that was closed by our caller is /dev/null, as for any program. */
+static int standard_fd(int fd)
+{
+	return fcntl(fd, F_GETFD) >= 0 ? fd : -1;
+}
+
+/* The same through the view that we are in: for sandboxes that hide the store. */
+static int send_through_view(struct client *cl, int argc, char **argv)
+{
+	_cleanup_free_ struct plyfs_call *call = calloc(1, sizeof(*call));
+	_cleanup_free_ struct plyfs_read *answer = calloc(1, sizeof(*answer));
+
+	if (!call || !answer)
+		return client_fail(cl, "%s", strerror(ENOMEM));
+	for (int i = 0; i < argc; i++) {
+		size_t n = strlen(argv[i]) + 1;
+
+		if (n > sizeof(call->args) - call->args_len)
+			return client_fail(cl, "the arguments are too long for a view's ioctl");
+		memcpy(call->args + call->args_len, argv[i], n);
+		call->args_len += (uint32_t)n;
+	}
+	if (ioctl(cl->view_fd, PLYFS_IOC_CALL, call) < 0)
+		return client_ioctl_failed(cl, errno, "asking through the view");
+
+	do {
+		answer->handle = call->handle;
+		if (ioctl(cl->view_fd, PLYFS_IOC_READ, answer) < 0)
+			return client_ioctl_failed(cl, errno, "reading the answer through the view");
+		if (answer->out_len > sizeof(answer->data) ||
+		    answer->err_len > sizeof(answer->data) - answer->out_len)
+			return client_fail(cl, "the view's answer makes no sense");
+		if (fwrite(answer->data, 1, answer->out_len, stdout) < answer->out_len)
+			return client_fail(cl, "writing the output: %s", strerror(errno));
+		(void)fwrite(answer->data + answer->out_len, 1, answer->err_len, stderr); /* talk */
+	} while (answer->more);
+
+	if (fflush(stdout))
+		return client_fail(cl, "writing the output: %s", strerror(errno));
+	return answer->status;
+}
+
+int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_fd)
+{
+	_cleanup_close_ int sock = -1, cwd = -1;
+	struct wire_request q = { .argc = argc, .argv = argv };
+	struct wire_answer answer;
+	char *env[64];
+	bool reachable;
+	int r;
+
+	if (!cl->in_view && !client_store_name(cl) && cl->store_fd < 0)
+		(void)client_look(cl, "."); /* client_store says what is wrong */
+	/* In a live view the daemon lives: if we cannot see its store, we are in a sandbox. */
+	if (cl->in_view && !client_store_name(cl) && cl->store_fd < 0) {
+		reachable = (cl->store_fd = open(cl->info.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
+			    (cl->store = strdup(cl->info.store)) && connect_once(cl, &sock) == 0;
+		if (!reachable)
+			return send_through_view(cl, argc, argv);
+		closep(&sock);
+		sock = -1;
+	}
+
+	r = client_store(cl);
+	if (r)
+		return r;
+	r = client_connect(cl, start, &sock);
+	if (r)
+		return r;
+
+	for (char **e = environ; *e && q.n_env < (int)ARRAY_SIZE(env); e++)
+		if (env_matters(*e))
+			env[q.n_env++] = *e;
+	q.env = env;
+	tell_view(cl, &q);
+	cwd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (cwd < 0)
+		cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	q.fd[WIRE_CWD] = cwd;
+	q.fd[WIRE_IN] = standard_fd(0);
+	q.fd[WIRE_OUT] = standard_fd(1);
+	q.fd[WIRE_ERR] = standard_fd(2);
+	q.fd[WIRE_FUSE] = fuse_fd;
+
+	r = wire_send_request(sock, &q);
+	if (r == -EMSGSIZE)
+		return client_fail(cl, "the arguments are too long");
+	if (r < 0)
+		return client_fail(cl, "asking the daemon: %s", strerror(-r));
+
+	r = wire_recv_answer(sock, &answer);
+	if (r == END)
+		return client_fail(cl, "the daemon ended before it answered; see '%s/daemon.log'", cl->store);
+	if (r < 0)
+		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
+	return answer.status;
+}
+
+int client_ioctl_failed(const struct client *cl, int error, const char *what)
+{
+	switch (error) {
+	case EPERM:
+		return client_fail(cl, "%s: only root and the owner of the view's store may", what);
+	case EROFS:
+		return client_fail(cl, "%s: this view shows a snapshot; it cannot change", what);
+	case ENOTTY:
+		return client_fail(cl, "%s: not in a plyfs view", what);
+	default:
+		return client_fail(cl, "%s: %s", what, strerror(error));
+	}
+}

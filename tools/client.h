@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The client program: finds the store, the daemon (which it starts when there is none) and the
+ * view; asks; exits with the answer. It links nothing but libc, so that it starts in about a
+ * millisecond, and never touches a store itself.
+ *
+ * Functions that return an exit code have said why, in one line on stderr, when it is not 0.
+ */
+
+#include <stdbool.h>
+
+#include "fs/ioctl.h"
+#include "tools/options.h"
+
+enum {
+	DONE = 0,
+	FAILED = 1,
+	MISUSE = 2,
+	NO_DAEMON = -1, /* client_connect, client_send without start: nobody listens */
+};
+
+struct client {
+	const char *verb;
+	const char *store_option; /* --store, or NULL */
+	int argc;                 /* argv[0] is the verb */
+	char **argv;
+	struct arguments args; /* set by client_parse */
+
+	int store_fd; /* the store's directory, or -1: not opened yet */
+	char *store;  /* its absolute path */
+
+	bool in_view; /* view_fd and info are set */
+	int view_fd;  /* the directory that was asked about */
+	struct plyfs_info info;
+};
+
+int client_fail(const struct client *cl, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+int client_misuse(const struct client *cl, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+void client_talk(const struct client *cl, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* cl->args, or MISUSE; --help prints the verb's help and exits. max < 0: any number. */
+int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs, unsigned flags,
+		 int min, int max);
+
+/* Asks whether dir lies in a view: sets in_view. 0, or -errno when dir cannot be opened. */
+int client_look(struct client *cl, const char *dir);
+/* Whether --store or PLYFS_STORE names a store. */
+const char *client_store_name(const struct client *cl);
+/* Finds and opens the store: --store, PLYFS_STORE, or the view that client_look found. */
+int client_store(struct client *cl);
+/* Makes this store the one to talk to (path: absolute). */
+int client_use_store(struct client *cl, const char *path);
+/* A new store at a path; quiet when `may_exist` and there is one. */
+int client_init_store(struct client *cl, const char *path, bool may_exist);
+
+/* A connection whose hello was received, or NO_DAEMON (start false), or an exit code. */
+int client_connect(struct client *cl, bool start, int *ret_sock);
+/*
+ * Runs words in the daemon with our descriptors and gives its exit code. fuse_fd -1: none. Where
+ * the store's socket cannot be reached but we are in one of its views, through the view's ioctl.
+ */
+int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_fd);
+
+/* Says what a failed control ioctl's errno means. */
+int client_ioctl_failed(const struct client *cl, int error, const char *what);
+
+/* ---- mounting (client_mount.c) ---- */
+
+struct fuse_mount {
+	const char *mountpoint; /* absolute */
+	bool read_only, private;
+	bool over; /* the directory need not be empty */
+};
+/* Checks the mount point; what it makes absolute is given in *ret_path. */
+int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_path);
+/* Does the mount; *ret_fd must get to the daemon. */
+int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd);
+/* Takes it down again when the daemon refused. */
+void fuse_unmount(const char *mountpoint);
+/* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
+int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
+/* Ends a view and waits until the daemon has closed it. busy_lazy: detach when processes are in it. */
+int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
+
+/* ---- verbs (VERB_LIST) ---- */
+int client_init(struct client *cl);
+int client_mount(struct client *cl);
+int client_unmount(struct client *cl);
+int client_checkpoint(struct client *cl);
+int client_restore(struct client *cl);
+int client_undo(struct client *cl);
+int client_fork(struct client *cl);
+int client_run(struct client *cl);
+int client_status(struct client *cl);
+int client_doctor(struct client *cl);
+int client_bench(struct client *cl);
+int client_completion(struct client *cl);
+int client_version(struct client *cl);

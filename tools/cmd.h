@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * A verb, as the daemon runs it: one function per verb, in a thread of its own, for a client
+ * program that waits at the other end of a socket (or behind an ioctl of a view).
+ *
+ * A verb reads its options with cmd_parse(), works on c->store, writes answers to c->out and talk
+ * to c->err, and returns the client's exit code: CMD_DONE, CMD_FAILED (after cmd_fail) or
+ * CMD_MISUSE (after cmd_misuse). It checks c->cancel in long loops (c->progress does so for it).
+ * It must close what it opens: a descriptor left open inside one of our own views would keep that
+ * view from ever being unmounted.
+ */
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "store/store.h"
+#include "tools/options.h"
+
+struct daemon;
+
+enum {
+	CMD_DONE = 0,
+	CMD_FAILED = 1,
+	CMD_MISUSE = 2,
+};
+
+struct cmd {
+	struct daemon *daemon; /* borrowed */
+	struct store *store;   /* borrowed */
+	int argc;              /* argv[0] is the verb; --store is gone already */
+	char **argv;
+	struct arguments args; /* set by cmd_parse: what is no option */
+
+	FILE *out, *err; /* fully buffered / line buffered; flushed and checked by the caller */
+	int in_fd;       /* the client's stdin, or -1 */
+	int out_fd;      /* beneath out; for bulk bytes fflush(c->out) first */
+	int cwd_fd;      /* the client's working directory, or -1: see cmd_openat */
+
+	bool out_tty, err_tty;
+	unsigned columns;   /* of the client's terminal; 80 when unknown */
+	const char *branch; /* of the view that the client is in; "" when in none */
+	uint64_t snapshot;  /* of the read-only view that the client is in; else 0 */
+
+	bool cancel;              /* set by another thread when the client is gone */
+	struct progress progress; /* draws a bar on the client's terminal, heeds cancel */
+	bool bar_shown;           /* private to progress */
+	int64_t bar_ns;
+};
+
+/*
+ * c->args and the options, or CMD_MISUSE after one line. min and max count arguments; max < 0: any
+ * number. Use: r = cmd_parse(...); if (r) return r;
+ */
+int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max);
+
+/* "plyfs VERB: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence. */
+int cmd_fail(struct cmd *c, int r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* "plyfs VERB: WHAT" on c->err; returns CMD_MISUSE. */
+int cmd_misuse(struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* "plyfs VERB: warning: WHAT" on c->err. */
+void cmd_warn(struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* For `warn` callbacks: arg is the struct cmd. */
+void cmd_warn_line(void *arg, const char *line);
+/* Takes the progress bar off the line before other output; harmless when none is shown. */
+void cmd_progress_end(struct cmd *c);
+
+/*
+ * Opens a file that the client named, relative to the client's directory, with the client's
+ * rights. -EPERM when the client speaks through a view's ioctl: it may sit in a sandbox, and must
+ * not reach files outside through us. Same for mkdir.
+ */
+int cmd_openat(struct cmd *c, const char *path, int flags, unsigned mode, int *ret_fd);
+int cmd_mkdirat(struct cmd *c, const char *path, unsigned mode);
+/* The absolute path of what the client named, for libraries that want paths; malloced, given. */
+int cmd_path(struct cmd *c, const char *path, char **ret);
+
+/* A state that the user named, held: gc keeps it until cmd_state_release. */
+struct cmd_state {
+	struct store *store;
+	struct root *root;
+	uint64_t id;      /* the snapshot; 0 for a branch's present state */
+	uint64_t lineage;
+	char name[2 * BRANCH_NAME_MAX]; /* "id" or "branch NAME", for people */
+};
+/*
+ * text: a branch name is that branch's present state; anything else goes to snap_find. NULL: the
+ * present state of the view the client is in, else of branch main. Reports through cmd_fail:
+ * returns CMD_DONE or CMD_FAILED.
+ */
+int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret);
+void cmd_state_release(struct cmd_state *s);
+#define _cleanup_state_ __attribute__((cleanup(cmd_state_release)))
+
+/* The branch a verb is about: `name` if not NULL, else the client's view's, else main. */
+const char *cmd_branch_name(struct cmd *c, const char *name);
+
+/* Quotes for JSON are jansson's; this prints one object and a newline, and takes the reference. */
+struct json_t;
+int cmd_json(struct cmd *c, struct json_t *object);
+
+/* Every verb that the daemon runs (verbs.h has the table). */
+int cmd_import(struct cmd *c);
+int cmd_export(struct cmd *c);
+int cmd_diff(struct cmd *c);
+int cmd_checkpoint(struct cmd *c);
+int cmd_restore(struct cmd *c);
+int cmd_undo(struct cmd *c);
+int cmd_fork(struct cmd *c);
+int cmd_drop(struct cmd *c);
+int cmd_log(struct cmd *c);
+int cmd_tree(struct cmd *c);
+int cmd_status(struct cmd *c);
+int cmd_check(struct cmd *c);
+int cmd_gc(struct cmd *c);
+int cmd_dump(struct cmd *c);
+int cmd_mount(struct cmd *c);
+int cmd_unmount(struct cmd *c);

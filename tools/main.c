@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* plyfs: one verb per call. The table is verbs.h; verbs marked DAEMON are passed on as they stand. */
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/client.h"
+#include "tools/verbs.h"
+
+static int pass_on(struct client *cl)
+{
+	return client_send(cl, true, cl->argc, cl->argv, -1);
+}
+
+struct verb {
+	const char *name;
+	int (*fn)(struct client *cl);
+};
+
+#define CLIENT_LOCAL(name) client_##name
+#define CLIENT_BOTH(name) client_##name
+#define CLIENT_DAEMON(name) pass_on
+#define CLIENT_FILES(name) pass_on
+#define VERB(name, where, synopsis, summary, details) { #name, CLIENT_##where(name) },
+static const struct verb verbs[] = { VERB_LIST(VERB) };
+
+/* ---- the small verbs ---- */
+
+int client_init(struct client *cl)
+{
+	const char *path = client_store_name(cl);
+	int r = client_parse(cl, NULL, 0, 0, path ? 0 : 1, 1);
+
+	if (r)
+		return r;
+	if (cl->args.n)
+		path = cl->args.v[0];
+	r = client_init_store(cl, path, false);
+	if (r)
+		return r;
+	if (isatty(STDERR_FILENO))
+		client_talk(cl, "'%s' is an empty store; next: plyfs --store '%s' import SOURCE", path, path);
+	return DONE;
+}
+
+int client_status(struct client *cl)
+{
+	bool ops = false, json = false;
+	const struct option_def defs[] = {
+		{ .name = "ops", .flag = &ops },
+		{ .name = "json", .flag = &json },
+	};
+	int r = client_parse(cl, defs, 2, 0, 0, 0);
+
+	if (r)
+		return r;
+	r = client_send(cl, false, cl->argc, cl->argv, -1);
+	if (r != NO_DAEMON)
+		return r;
+
+	if (json) {
+		/* A path is printed as JSON wants it: quotes, backslashes, control bytes escaped. */
+		printf("{\"daemon\": null, \"store\": \"");
+		for (const unsigned char *p = (const unsigned char *)cl->store; *p; p++)
+			printf(*p == '"' || *p == '\\' ? "\\%c" : *p < 32 ? "\\u%04x" : "%c", *p);
+		printf("\", \"views\": []}\n");
+	} else {
+		printf("store   %s\ndaemon  none; it starts when it is needed\nlog     %s/daemon.log\n",
+		       cl->store, cl->store);
+	}
+	return fflush(stdout) ? FAILED : DONE;
+}
+
+int client_completion(struct client *cl)
+{
+	int r = client_parse(cl, NULL, 0, 0, 1, 1);
+
+	if (r)
+		return r;
+	if (strcmp(cl->args.v[0], "bash"))
+		return client_misuse(cl, "there is a completion for bash, not for '%s'", cl->args.v[0]);
+	return completion_print_bash() < 0 ? FAILED : DONE;
+}
+
+int client_version(struct client *cl)
+{
+	int r = client_parse(cl, NULL, 0, 0, 0, 0);
+
+	if (r)
+		return r;
+	puts("plyfs " PLYFS_VERSION);
+	return fflush(stdout) ? FAILED : DONE;
+}
+
+int client_bench(struct client *cl)
+{
+	char path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
+	char *slash;
+
+	/* Where it was installed; else, in a build directory, the source's. */
+	cl->argv[0] = (char *)PLYFS_LIBEXECDIR "/bench";
+	if (n > 0) {
+		path[n] = 0;
+		slash = strrchr(path, '/');
+		*slash = 0;
+		setenv("PLYFS_BIN", path, 0); /* the bench uses the programs beside us */
+	}
+	if (access(PLYFS_SOURCE_BENCH, X_OK) == 0)
+		cl->argv[0] = (char *)PLYFS_SOURCE_BENCH;
+	execv(cl->argv[0], cl->argv);
+	return client_fail(cl, "'%s': %s", cl->argv[0], strerror(errno));
+}
+
+/* ---- dispatch ---- */
+
+static bool wants_help(int argc, char **argv)
+{
+	const char *verb = argv[0];
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--") == 0)
+			return false;
+		if (strcmp(argv[i], "--help") == 0)
+			return true;
+		/* `run COMMAND --help` is the command's, `bench X --help` the bench's */
+		if ((strcmp(verb, "run") == 0 && argv[i][0] != '-') || strcmp(verb, "bench") == 0)
+			return false;
+	}
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	struct client cl = { .store_fd = -1, .view_fd = -1 };
+	int i = 1;
+
+	for (; i < argc && argv[i][0] == '-'; i++) {
+		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+			return help_print() < 0 ? FAILED : DONE;
+		if (strcmp(argv[i], "--version") == 0)
+			return puts("plyfs " PLYFS_VERSION) < 0 || fflush(stdout) ? FAILED : DONE;
+		if (strncmp(argv[i], "--store=", 8) == 0)
+			cl.store_option = argv[i] + 8;
+		else if (strcmp(argv[i], "--store") == 0 && i + 1 < argc)
+			cl.store_option = argv[++i];
+		else if (strcmp(argv[i], "--store") == 0)
+			return client_misuse(&cl, "--store wants a value");
+		else
+			return client_misuse(&cl, "there is no option %s before a verb (try 'plyfs --help')",
+					     argv[i]);
+	}
+	if (i == argc) {
+		client_talk(&cl, "which verb? 'plyfs --help' lists them");
+		return MISUSE;
+	}
+
+	cl.argc = argc - i;
+	cl.argv = argv + i;
+	/* --store may stand behind the verb as well, up to "--" or the command of run. */
+	for (int k = 1; k < cl.argc && strcmp(cl.argv[k], "--") != 0; k++) {
+		int words = strncmp(cl.argv[k], "--store=", 8) == 0 ? 1 :
+			    strcmp(cl.argv[k], "--store") == 0	    ? 2 :
+								      0;
+
+		if (strcmp(cl.argv[0], "run") == 0 && cl.argv[k][0] != '-')
+			break;
+		if (!words)
+			continue;
+		if (words == 2 && k + 1 >= cl.argc)
+			return client_misuse(&cl, "--store wants a value");
+		cl.store_option = words == 2 ? cl.argv[k + 1] : cl.argv[k] + 8;
+		memmove(&cl.argv[k], &cl.argv[k + words], sizeof(*argv) * (size_t)(cl.argc - k - words + 1));
+		cl.argc -= words;
+		k--;
+	}
+
+	for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
+		if (strcmp(verbs[v].name, cl.argv[0]))
+			continue;
+		if (wants_help(cl.argc, cl.argv))
+			return help_print_verb(verb_find(verbs[v].name)) < 0 ? FAILED : DONE;
+		cl.verb = verbs[v].name;
+		return verbs[v].fn(&cl);
+	}
+
+	return client_misuse(&cl, "there is no verb '%s' (try 'plyfs --help')", cl.argv[0]);
+}

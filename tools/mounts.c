@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What is mounted where. The client, the daemon and its guard use it, so it must work in a process
+ * that was forked before there were threads, and never opens or stats a mount point: a dead or
+ * busy view would hang whoever does.
+ */
+
+#include "tools/mounts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+#include "store/base/util.h"
+
+extern char **environ;
+
+/* Undoes the kernel's \ooo for space, tab, newline and backslash, in place. */
+static void unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
+		    s[3] >= '0' && s[3] <= '7') {
+			*to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = 0;
+}
+
+int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
+{
+	_cleanup_fclose_ FILE *f = fopen("/proc/self/mountinfo", "re");
+	_cleanup_free_ char *line = NULL;
+	size_t cap = 0;
+	int r;
+
+	if (!f)
+		return -errno;
+
+	/* id parent major:minor root MOUNTPOINT options [optional...] - TYPE SOURCE superoptions */
+	while (getline(&line, &cap, f) > 0) {
+		struct mount_entry e = {};
+		char *save = NULL, *word, *path = NULL, *dash;
+
+		dash = strstr(line, " - ");
+		if (!dash)
+			continue;
+		*dash = 0;
+		word = strtok_r(line, " ", &save);
+		for (int i = 0; word && i < 4; i++) {
+			word = strtok_r(NULL, " ", &save);
+			if (i == 1 && word && sscanf(word, "%u:%u", &e.major, &e.minor) != 2)
+				e.major = e.minor = 0;
+			if (i == 3)
+				path = word;
+		}
+		if (!path)
+			continue;
+		unescape(path);
+		e.path = path;
+		e.type = strtok_r(dash + 3, " ", &save);
+		e.source = strtok_r(NULL, " ", &save);
+		if (!e.type || !e.source)
+			continue;
+
+		r = fn(arg, &e);
+		if (r)
+			return r;
+	}
+
+	return 0;
+}
+
+struct is_plyfs {
+	const char *path;
+	int answer;
+};
+
+static int is_plyfs_one(void *arg, const struct mount_entry *e)
+{
+	struct is_plyfs *q = arg;
+
+	if (strcmp(e->path, q->path) == 0) /* a later line lies on top */
+		q->answer = strcmp(e->type, PLYFS_FS_TYPE) == 0;
+	return 0;
+}
+
+int mounts_is_plyfs(const char *path)
+{
+	struct is_plyfs q = { .path = path };
+	int r = mounts_each(is_plyfs_one, &q);
+
+	return r < 0 ? r : q.answer;
+}
+
+/* fusermount3 -u; its words are dropped: the caller knows what was attempted. */
+static int run_fusermount(const char *path, bool lazy)
+{
+	char *argv[] = { (char *)"fusermount3", (char *)"-u", (char *)(lazy ? "-z" : "-q"),
+			 (char *)"--", (char *)path, NULL };
+	posix_spawn_file_actions_t actions;
+	int r, status;
+	pid_t pid;
+
+	r = posix_spawn_file_actions_init(&actions);
+	if (r)
+		return -r;
+	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+	posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+	r = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	if (r)
+		return -r;
+
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return -errno;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (mounts_is_plyfs(path) == 0)
+		return 0; /* somebody else was faster */
+	return lazy ? -EPERM : -EBUSY;
+}
+
+int mounts_unmount(const char *path, bool lazy)
+{
+	if (umount2(path, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0)
+		return 0;
+	if (errno != EPERM)
+		return -errno;
+	return run_fusermount(path, lazy) == 0 ? 0 : geteuid() ? -EBUSY : -EPERM;
+}

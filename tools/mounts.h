@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What is mounted where, from /proc/self/mountinfo; and taking plyfs mounts down. */
+
+#include <stdbool.h>
+
+#define PLYFS_FS_TYPE "fuse.plyfs"
+
+struct mount_entry {
+	const char *path;   /* decoded */
+	const char *type;   /* "fuse.plyfs" */
+	const char *source;
+	unsigned major, minor;
+};
+
+/* Each mount in this namespace, in the kernel's order; fn's non-zero return stops and is returned. */
+int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg);
+
+/* 1 when the topmost mount at exactly this absolute path is a plyfs view, else 0, or -errno. */
+int mounts_is_plyfs(const char *path);
+
+/*
+ * Takes down the plyfs mount at an absolute path: umount2, and where that is not permitted
+ * fusermount3. -EBUSY when processes are in it (not when lazy), -EPERM when it is another user's.
+ */
+int mounts_unmount(const char *path, bool lazy);

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Options by table; see options.h for what is taken. No globals: threads may parse at once. */
+
+#include "tools/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MISTAKE(...) (snprintf(why, why_size, __VA_ARGS__), -1)
+
+static bool takes_value(const struct option_def *d)
+{
+	return !d->flag;
+}
+
+static int set_value(const struct option_def *d, const char *value, char *why, size_t why_size)
+{
+	char *end;
+
+	if (d->text) {
+		*d->text = value;
+		return 0;
+	}
+
+	errno = 0;
+	if (d->number) {
+		unsigned long long v = strtoull(value, &end, 10);
+
+		if (errno || end == value || *end || value[0] == '-')
+			return MISTAKE("--%s wants a number, not '%s'", d->name, value);
+		*d->number = v;
+	} else {
+		double v = strtod(value, &end);
+
+		/* 1e9 seconds are 31 years; !(v >= 0) refuses NaN too */
+		if (errno || end == value || *end || !(v >= 0) || v > 1e9)
+			return MISTAKE("--%s wants seconds, not '%s'", d->name, value);
+		*d->seconds = v;
+	}
+
+	return 0;
+}
+
+static const struct option_def *find_long(const struct option_def *defs, size_t n, const char *name,
+					  size_t len)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strlen(defs[i].name) == len && memcmp(defs[i].name, name, len) == 0)
+			return &defs[i];
+	return NULL;
+}
+
+static const struct option_def *find_short(const struct option_def *defs, size_t n, char letter)
+{
+	for (size_t i = 0; i < n; i++)
+		if (defs[i].letter && defs[i].letter == letter)
+			return &defs[i];
+	return NULL;
+}
+
+/* One "--name[=value]" at argv[i]; *used: how many words it took. */
+static int parse_long(char **argv, int i, int argc, const struct option_def *defs, size_t n_defs,
+		      int *used, char *why, size_t why_size)
+{
+	const char *name = argv[i] + 2, *equals = strchr(name, '=');
+	size_t len = equals ? (size_t)(equals - name) : strlen(name);
+	const struct option_def *d = find_long(defs, n_defs, name, len);
+
+	*used = 1;
+	if (!d)
+		return MISTAKE("there is no option --%.*s", (int)len, name);
+
+	if (!takes_value(d)) {
+		if (equals)
+			return MISTAKE("--%s takes no value", d->name);
+		*d->flag = true;
+		return 0;
+	}
+
+	if (equals)
+		return set_value(d, equals + 1, why, why_size);
+	if (i + 1 >= argc)
+		return MISTAKE("--%s wants a value", d->name);
+	*used = 2;
+	return set_value(d, argv[i + 1], why, why_size);
+}
+
+/* One "-abcVALUE" at argv[i]. */
+static int parse_short(char **argv, int i, int argc, const struct option_def *defs, size_t n_defs,
+		       int *used, char *why, size_t why_size)
+{
+	*used = 1;
+	for (const char *p = argv[i] + 1; *p; p++) {
+		const struct option_def *d = find_short(defs, n_defs, *p);
+
+		if (!d)
+			return MISTAKE("there is no option -%c", *p);
+		if (!takes_value(d)) {
+			*d->flag = true;
+			continue;
+		}
+		if (p[1])
+			return set_value(d, p + 1, why, why_size);
+		if (i + 1 >= argc)
+			return MISTAKE("-%c wants a value", *p);
+		*used = 2;
+		return set_value(d, argv[i + 1], why, why_size);
+	}
+
+	return 0;
+}
+
+/* Moves the n words at argv[from] in front of those at argv[to] (to < from). */
+static void move_down(char **argv, int from, int to, int n)
+{
+	for (int k = 0; k < n; k++) {
+		char *word = argv[from + k];
+
+		memmove(&argv[to + k + 1], &argv[to + k], sizeof(*argv) * (size_t)(from - to));
+		argv[to + k] = word;
+	}
+}
+
+int options_parse(int argc, char **argv, const struct option_def *defs, size_t n_defs,
+		  unsigned flags, struct arguments *ret, char *why, size_t why_size)
+{
+	int first = 1; /* argv[first..i) are arguments met so far */
+	int i = 1;
+
+	while (i < argc) {
+		char *word = argv[i];
+		int used = 1, r = 0;
+
+		if (word[0] != '-' || word[1] == 0) {
+			if (flags & OPTIONS_LEADING)
+				break;
+			i++;
+			continue;
+		}
+		if (strcmp(word, "--") == 0) {
+			move_down(argv, i, first, 1);
+			first++;
+			break;
+		}
+
+		if (word[1] == '-')
+			r = parse_long(argv, i, argc, defs, n_defs, &used, why, why_size);
+		else
+			r = parse_short(argv, i, argc, defs, n_defs, &used, why, why_size);
+		if (r < 0)
+			return r;
+
+		move_down(argv, i, first, used);
+		first += used;
+		i += used;
+	}
+
+	ret->n = argc - first;
+	ret->v = argv + first;
+	return 0;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Command line options by table. The daemon runs verbs of several clients at once, and getopt_long
+ * keeps its state in globals; so the program has this parser, used by client and daemon alike.
+ *
+ * Taken: --name, --name=VALUE, --name VALUE, -n, -nVALUE, -n VALUE, --; options may stand after
+ * arguments, unless OPTIONS_LEADING.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct option_def {
+	const char *name; /* without dashes */
+	char letter;      /* 0: none */
+	/* Exactly one of these: where to put what was found. */
+	bool *flag;
+	const char **text;  /* lent: points into argv */
+	uint64_t *number;   /* decimal */
+	double *seconds;    /* decimal with fraction, not negative */
+};
+
+enum options_flags {
+	OPTIONS_LEADING = 1, /* the first argument ends the options (run COMMAND...) */
+};
+
+struct arguments {
+	int n;
+	char **v; /* points into the argv given, which was permuted; NULL-terminated */
+};
+
+/*
+ * Parses argv[1..argc), which is permuted so that arguments come last; argv[argc] is NULL.
+ * 0, or -1 with one line (no newline) that names the mistake in why.
+ */
+int options_parse(int argc, char **argv, const struct option_def *defs, size_t n_defs,
+		  unsigned flags, struct arguments *ret, char *why, size_t why_size);
