@@ -11,6 +11,7 @@
 
 #include "env/transfer_internal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 
@@ -20,6 +21,7 @@ struct listing {
 	struct listed {
 		size_t name; /* offset into names */
 		uint64_t ino;
+		unsigned type; /* DT_*, as the entry says */
 	} *entries; /* owned */
 	size_t n, n_cap;
 	size_t next;
@@ -92,7 +94,7 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 		a->r = grow(&l->entries, &l->n_cap, l->n + 1, sizeof(*l->entries));
 	if (a->r < 0)
 		return 1;
-	l->entries[l->n++] = (struct listed){ .name = l->len, .ino = ino };
+	l->entries[l->n++] = (struct listed){ .name = l->len, .ino = ino, .type = type };
 	memcpy(l->names + l->len, name, len);
 	l->names[l->len + len] = '\0';
 	l->len += len + 1;
@@ -150,13 +152,16 @@ static int walk_next(struct walk *w, const struct walk_ops *ops, void *arg)
 	struct inode i;
 	int r;
 
+	l->next++;
+	if (!ops->object && d->type != DT_DIR)
+		return 0;
+
 	r = grow(&w->path, &w->path_cap, at + len + 1, 1);
 	if (r < 0)
 		return r;
 	if (at > 0)
 		w->path[at - 1] = '/';
 	memcpy(w->path + at, name, len + 1);
-	l->next++;
 
 	r = fs_stat(w->fs, d->ino, &i);
 	if (r == -ENOENT)

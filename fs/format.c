@@ -82,14 +82,27 @@ void inode_encode(const struct inode *i, uint8_t buf[static INODE_RECORD_BYTES])
 	assert(p + 16 == buf + INODE_RECORD_BYTES);
 }
 
-static bool type_ok(uint32_t mode)
+static bool time_ok(struct timens t)
 {
-	switch (mode & S_IFMT) {
-	case S_IFREG: case S_IFDIR: case S_IFLNK: case S_IFIFO: case S_IFSOCK: case S_IFCHR: case S_IFBLK:
-		return !(mode & ~(uint32_t)(S_IFMT | 07777));
+	return t.nsec <= 999999999;
+}
+
+bool inode_ok(const struct inode *i)
+{
+	switch (i->mode & S_IFMT) {
+	case S_IFREG:
+	case S_IFDIR:
+	case S_IFLNK:
+	case S_IFIFO:
+	case S_IFSOCK:
+	case S_IFCHR:
+	case S_IFBLK:
+		break;
 	default:
 		return false;
 	}
+	return !(i->mode & ~(uint32_t)(S_IFMT | 07777)) && i->size <= FILE_SIZE_MAX &&
+	       time_ok(i->atime) && time_ok(i->mtime) && time_ok(i->ctime) && time_ok(i->btime);
 }
 
 int inode_decode(uint64_t ino, const struct val *v, struct inode *ret)
@@ -115,10 +128,7 @@ int inode_decode(uint64_t ino, const struct val *v, struct inode *ret)
 	i.parent = get_le64(p);
 	i.parent_off = get_le64(p + 8);
 
-	if (!type_ok(i.mode) || i.size > FILE_SIZE_MAX)
-		return -ERR_ITEM_DAMAGED;
-	if (i.atime.nsec > 999999999 || i.mtime.nsec > 999999999 || i.ctime.nsec > 999999999 ||
-	    i.btime.nsec > 999999999)
+	if (!inode_ok(&i))
 		return -ERR_ITEM_DAMAGED;
 
 	*ret = i;
@@ -266,7 +276,7 @@ int extent_decode(const struct key *k, const struct val *v, struct extent *ret)
 		if (e.len > CHUNK_MAX || v->ref.off > CHUNK_MAX - e.len)
 			return -ERR_ITEM_DAMAGED;
 	}
-	if (e.len == 0 || e.off > FILE_SIZE_MAX - e.len)
+	if (e.len == 0 || e.off > (uint64_t)FILE_SIZE_MAX - e.len)
 		return -ERR_ITEM_DAMAGED;
 
 	*ret = e;

@@ -48,6 +48,8 @@ uint64_t xattr_base(const char *name, size_t len);
 #define INODE_VERSION 1
 #define INODE_RECORD_BYTES 108
 
+/* Known type, no stray mode bits, size within FILE_SIZE_MAX, nanoseconds below a second. */
+bool inode_ok(const struct inode *i);
 void inode_encode(const struct inode *i, uint8_t buf[static INODE_RECORD_BYTES]);
 int inode_decode(uint64_t ino, const struct val *v, struct inode *ret);
 

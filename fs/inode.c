@@ -239,7 +239,7 @@ int fs_put_inode(const struct fs *fs, const struct inode *i)
 	r = inode_load(fs, i->ino, &old);
 	if (r < 0)
 		return r;
-	if (((i->mode ^ old.mode) & S_IFMT) || i->size > FILE_SIZE_MAX)
+	if (((i->mode ^ old.mode) & S_IFMT) || !inode_ok(i))
 		return -EINVAL;
 
 	/* What ties the record to other items stays as it is: a caller's copy may be older. */

@@ -12,7 +12,7 @@
  *  2. inode.parent/parent_off names one entry that leads here; every further name has a LINK item.
  *  3. an entry's type is its inode's type, for ever.
  *  4. extents of a file are disjoint and end at or before its size; bytes is the sum of their lengths.
- *     An inline extent begins at 0 and is never followed by a byte of data below INLINE_MAX.
+ *     An inline extent begins at 0; others may follow it.
  *  5. INODE_HAS_XATTR iff there is an XATTR item, INODE_HAS_ACL / _DEFAULT_ACL iff that one is there.
  */
 

@@ -82,6 +82,7 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 		 * overlayfs is content without (its index and nfs_export features want them).
 		 */
 		INIT_NO_EXPORT_SUPPORT;
+	uint32_t page = (uint32_t)getpagesize();
 	uint64_t flags;
 
 	/*
@@ -103,9 +104,9 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	out->congestion_threshold = CONGESTION;
 	out->time_gran = 1;
 	out->max_pages = 0;
-	out->max_write = 32 * 4096; /* what kernels before MAX_PAGES (4.20) have at most */
+	out->max_write = 32 * page; /* what kernels before MAX_PAGES (4.20) have at most */
 	if (flags & FUSE_MAX_PAGES) {
-		out->max_pages = (uint16_t)(DATA_BYTES / 4096);
+		out->max_pages = (uint16_t)(DATA_BYTES / page);
 		out->max_write = DATA_BYTES;
 	}
 	m->negotiated = true;
@@ -258,18 +259,50 @@ static void mount_freep(struct mount **m)
 	mount_free(*m);
 }
 
+/* M1. m->view is set, and borrowed until this succeeded. */
+static int mount_begin(struct mount *m, struct readers *rs)
+{
+	struct iovec iov[1];
+	int r;
+
+	r = requests_open(m);
+	if (r < 0)
+		return r;
+	r = mount_read_init(m);
+	if (r < 0)
+		return r;
+
+	/*
+	 * Nothing tells beforehand whether the kernel has it (6.16): no flag, no minor. It costs
+	 * nothing to try, as nothing is cached yet.
+	 */
+	m->has_epoch = !m->options.epoch_off && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
+
+	view_set_kernel(m->view, &(struct view_kernel){
+		.inval_entry = kernel_inval_entry,
+		.inval_inode = kernel_inval_inode,
+		.inc_epoch = kernel_inc_epoch,
+		.will_block = kernel_will_block,
+		.arg = m,
+	});
+	r = readers_serve(rs, &m->served);
+	if (r < 0)
+		view_set_kernel(m->view, &(struct view_kernel){ 0 });
+	return r;
+}
+
 int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 		const struct mount_options *options, const struct mount_hooks *hooks,
 		struct mount **ret)
 {
 	_cleanup_(mount_freep) struct mount *m = NULL;
 	_cleanup_close_ int fd = fuse_fd;
-	struct iovec iov[1];
 	int r;
 
 	m = os_calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;
+	m->fd = -1;
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
 	m->options = *options;
@@ -280,35 +313,16 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 	if (r < 0 || fcntl(fd, F_SETFL, r & ~O_NONBLOCK) < 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
 		return -errno;
 
+	*ret = m; /* early: a hook may be called before mount_begin returns, even `ended` */
 	m->fd = TAKE_FD(fd);
-	r = requests_open(m);
-	if (r < 0)
-		return r;
-
-	m->view = view; /* borrowed until nothing can fail */
-	r = mount_read_init(m);
-	if (r == 0) {
-		/*
-		 * Nothing tells beforehand whether the kernel has it (6.16): no flag, no minor. It
-		 * costs nothing to try, as nothing is cached yet.
-		 */
-		m->has_epoch = !options->epoch_off && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
-
-		view_set_kernel(view, &(struct view_kernel){
-			.inval_entry = kernel_inval_entry,
-			.inval_inode = kernel_inval_inode,
-			.inc_epoch = kernel_inc_epoch,
-			.will_block = kernel_will_block,
-			.arg = m,
-		});
-		*ret = m; /* before the first request can be served */
-		r = readers_serve(rs, &m->served);
-	}
+	m->view = view;
+	r = mount_begin(m, rs);
 	if (r < 0) {
+		*ret = NULL;
 		m->view = NULL;
 		return r;
 	}
-	m = NULL; /* the readers' now; may be over already */
+	(void)TAKE_PTR(m); /* the readers' now */
 	return 0;
 }
 

@@ -36,20 +36,26 @@ typedef int (*mount_ioctl_fn)(void *arg, struct mount *m, const struct cred *cre
 
 struct mount_hooks {
 	mount_ioctl_fn ioctl;
-	/* The kernel let go: unmounted or aborted. Called once, from a thread that may free it. */
+	/*
+	 * The kernel let go: unmounted or aborted, and no reader works on it. Called once, from a
+	 * thread that may call mount_free (not readers_free). View and descriptor stay open until
+	 * mount_free, as other threads may be inside a verb of mount_view(): keep them out first.
+	 */
 	void (*ended)(void *arg, struct mount *m);
 	void *arg;
 };
 
 /*
- * Starts serving. fuse_fd is taken (closed at the end). The view is taken on success (closed at
- * the end). Returns after INIT was answered.
+ * Starts serving. fuse_fd is taken (closed at the end; also on failure). The view is taken on
+ * success (closed at the end). Returns after INIT was answered. Hooks may be called before it
+ * returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is behind
+ * the descriptor.
  */
 int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 		const struct mount_options *options, const struct mount_hooks *hooks,
 		struct mount **ret);
 struct view *mount_view(struct mount *m); /* lent */
-/* Frees what is left after `ended`. */
+/* After `ended`: closes the view and the descriptor, frees the mount. */
 void mount_free(struct mount *m);
 
 /* Requests seen so far, by name ("LOOKUP"), in opcode order; fn for each with a count > 0. */

@@ -312,7 +312,7 @@ int fs_add(const struct fs *fs, uint64_t dir, const char *name, size_t len, cons
 	r = find_place(fs, dir, name, len, &pos);
 	if (r < 0)
 		return r;
-	if (i->ino <= ROOT_INO || i->size > FILE_SIZE_MAX)
+	if (i->ino <= ROOT_INO || !inode_ok(i))
 		return -EINVAL;
 	r = inode_load(fs, i->ino, &old);
 	if (r != -ENOENT)
@@ -325,14 +325,13 @@ int fs_add(const struct fs *fs, uint64_t dir, const char *name, size_t len, cons
 	f.i.parent_off = pos;
 	if (inode_is_dir(i))
 		f.i.size = BLOCK_BYTES;
-	else if (S_ISLNK(i->mode))
-		r = fresh_target(fs, target, &f);
 	else if (!S_ISREG(i->mode))
 		f.i.size = 0;
-	if (r < 0 && r != -ENOENT)
-		return r;
-	if (S_ISLNK(i->mode) && !f.target)
-		return -ENOENT;
+	if (S_ISLNK(i->mode)) {
+		r = fresh_target(fs, target, &f);
+		if (r < 0)
+			return r;
+	}
 
 	r = fresh_put(fs, &f);
 	if (r < 0)

@@ -31,8 +31,8 @@
  *      nothing refers to the file: it is deleted, or started again when it is the current one.
  *   3. `state`, `file` and `name` change under the blob's lock held for writing, and whoever reads
  *      or writes the file's bytes holds it for reading at least: a file cannot go while in use.
- *   4. len grows (under the lock) only after the bytes are in the file, so every reader of len finds
- *      them.
+ *   4. len grows (under the lock) only after the bytes are in the file, so whoever reads len
+ *      finds them.
  *
  * There are many blobs (one per file written between two seals), so they stay small and share LOCKS
  * locks by address. Order: blob lock > stage lock > chunk locks.
@@ -40,11 +40,13 @@
  * Crash: stage files are left over and deleted at the next open.
  */
 
-/* A file is left for the next at this size: room comes back when a whole file is sealed or dropped. */
+/* A file is left for the next at this size: room comes back when all in a file is sealed. */
 #define STAGE_FILE_MAX (64 * 1024 * 1024)
 
-/* The current file, when nothing in it is alive, is cut to nothing only if it is larger than this:
- * cutting costs more than writing over a few pages that are still in the page cache. */
+/*
+ * The current file, when nothing in it is alive, is cut to nothing only if it is larger than this:
+ * cutting costs more than writing over a few pages that are still in the page cache.
+ */
 #define STAGE_KEEP (1024 * 1024)
 
 /*
@@ -200,7 +202,8 @@ static int check_room(struct stage *s, uint64_t len)
 	int64_t now = os_now_ns();
 	int r;
 
-	if (s->since_check >= CHECK_BYTES || now < s->checked_ns || now - s->checked_ns >= CHECK_NS) {
+	if (s->since_check >= CHECK_BYTES || now < s->checked_ns ||
+	    now - s->checked_ns >= CHECK_NS) {
 		r = os_free_bytes(s->dir_fd, &s->free_bytes);
 		if (r < 0)
 			return r;
@@ -415,7 +418,7 @@ int blob_append(struct blob *b, const void *data, size_t len)
 	int r;
 
 	WRITE_GUARD(blob_lock(b));
-	have = atomic_load_explicit(&b->len, memory_order_relaxed); /* changes under our lock only */
+	have = atomic_load_explicit(&b->len, memory_order_relaxed); /* changed by lock holders */
 	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN || len > BLOB_MAX - have)
 		return AGAIN;
 	if (len == 0)
@@ -455,7 +458,8 @@ static int read_staged(struct blob *b, uint32_t off, void *buf, size_t len)
 		return AGAIN;
 	r = os_pread_full(b->file->fd, buf, len, (uint64_t)b->off + off);
 	if (r == END)
-		return note(&b->stage->noter, -EIO, "stage file %08" PRIx32 " was cut", b->file->number);
+		return note(&b->stage->noter, -EIO, "stage file %08" PRIx32 " was cut",
+			    b->file->number);
 	return r;
 }
 

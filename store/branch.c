@@ -452,35 +452,39 @@ void branch_unmount(struct branch *b)
 	b->mounted = 0;
 }
 
-/* ---- lists of handles and entries ---- */
+/* ---- lists ---- */
 
-/* All open handles, orphans included, each with a reference. Given, the array too. */
-static int handles_list(struct store *s, struct branch ***ret, size_t *ret_count)
+int entry_list_take(struct store *s, struct entry_list *ret)
 {
 	LOCK_GUARD(&s->table);
-	struct branch **list;
-	size_t count = 0;
+	size_t count = s->entry_count;
+	struct entry **entries;
 
-	for (size_t i = 0; i < s->entry_count; i++)
-		count += s->entries[i]->live != NULL;
 	for (struct link *l = s->orphans.next; l != &s->orphans; l = l->next)
 		count++;
-
-	list = os_malloc((count + 1) * sizeof(struct branch *));
-	if (!list)
+	entries = os_malloc((count + 1) * sizeof(struct entry *));
+	if (!entries)
 		return -ENOMEM;
 
-	count = 0;
+	*ret = (struct entry_list){ .store = s, .entries = entries };
 	for (size_t i = 0; i < s->entry_count; i++)
-		if (s->entries[i]->live)
-			list[count++] = s->entries[i]->live;
+		entries[ret->count++] = s->entries[i];
 	for (struct link *l = s->orphans.next; l != &s->orphans; l = l->next)
-		list[count++] = container_of(l, struct entry, orphan)->live;
+		entries[ret->count++] = container_of(l, struct entry, orphan);
 	for (size_t i = 0; i < count; i++)
-		list[i]->refs++;
-	*ret = list;
-	*ret_count = count;
+		entries[i]->refs++;
 	return 0;
+}
+
+void entry_list_release(struct entry_list *list)
+{
+	if (!list->store)
+		return;
+	pthread_mutex_lock(&list->store->table);
+	for (size_t i = 0; i < list->count; i++)
+		entry_unref_locked(list->store, list->entries[i]);
+	pthread_mutex_unlock(&list->store->table);
+	free(list->entries);
 }
 
 static int freeze_one(struct branch *b)
@@ -508,21 +512,34 @@ static int freeze_one(struct branch *b)
 	return 0;
 }
 
+/* The open handle, referenced, or NULL. */
+static struct branch *entry_handle(struct store *s, struct entry *e)
+{
+	LOCK_GUARD(&s->table);
+
+	if (e->live)
+		e->live->refs++;
+	return e->live;
+}
+
 int branch_freeze_live(struct store *s)
 {
-	_cleanup_free_ struct branch **list = NULL;
-	size_t count = 0;
+	_cleanup_(entry_list_release) struct entry_list list = { 0 };
 	int r, failure = 0;
 
-	r = handles_list(s, &list, &count);
+	r = entry_list_take(s, &list);
 	if (r < 0)
 		return r;
 
-	for (size_t i = 0; i < count; i++) {
-		r = freeze_one(list[i]);
+	for (size_t i = 0; i < list.count; i++) {
+		struct branch *b = entry_handle(s, list.entries[i]);
+
+		if (!b)
+			continue;
+		r = freeze_one(b);
 		if (r < 0)
 			failure = r;
-		branch_close(list[i]);
+		branch_close(b);
 	}
 	return failure;
 }
@@ -550,65 +567,41 @@ void branch_publish(struct store *s)
 	}
 }
 
-struct listed {
-	struct entry *entry;
-	struct branch *live; /* referenced, may be NULL */
-};
-
-static void fill_info(struct store *s, const struct listed *l, struct branch_info *ret)
+static void fill_info(struct store *s, struct entry *e, struct branch *b, struct branch_info *ret)
 {
-	struct entry *e = l->entry;
+	LOCK_GUARD(&s->table);
 
-	if (l->live)
-		pthread_rwlock_rdlock(&l->live->lock);
-	{
-		LOCK_GUARD(&s->table);
-		*ret = (struct branch_info){
-			.head = id_of(e->head),
-			.undo = id_of(e->undo),
-			.lineage = e->lineage,
-			.changes = l->live ? l->live->changes : e->changes,
-			.mounted = l->live && l->live->mounted,
-			.root = e->committed.root,
-		};
-		strcpy(ret->name, e->name);
-	}
-	if (l->live)
-		pthread_rwlock_unlock(&l->live->lock);
+	*ret = (struct branch_info){
+		.head = id_of(e->head),
+		.undo = id_of(e->undo),
+		.lineage = e->lineage,
+		.changes = b ? b->changes : e->changes,
+		.mounted = b && b->mounted,
+		.root = e->committed.root,
+	};
+	strcpy(ret->name, e->name);
 }
 
 int branch_each(struct store *s, int (*fn)(void *arg, const struct branch_info *info), void *arg)
 {
-	_cleanup_free_ struct listed *list = NULL;
-	size_t count = 0;
-	int r = 0;
+	_cleanup_(entry_list_release) struct entry_list list = { 0 };
+	int r;
 
-	{
-		LOCK_GUARD(&s->table);
-		list = os_malloc((s->entry_count + 1) * sizeof(*list));
-		if (!list)
-			return -ENOMEM;
-		for (; count < s->entry_count; count++) {
-			struct entry *e = s->entries[count];
-
-			e->refs++;
-			if (e->live)
-				e->live->refs++;
-			list[count] = (struct listed){ e, e->live };
-		}
-	}
-
-	for (size_t i = 0; i < count; i++) {
+	r = entry_list_take(s, &list);
+	for (size_t i = 0; r == 0 && i < list.count; i++) {
+		struct entry *e = list.entries[i];
+		_cleanup_(branch_closep) struct branch *b = NULL;
 		struct branch_info info;
 
-		if (r == 0) {
-			fill_info(s, &list[i], &info);
-			r = fn(arg, &info);
-		}
-		if (list[i].live)
-			branch_close(list[i].live);
-		LOCK_GUARD(&s->table);
-		entry_unref_locked(s, list[i].entry);
+		if (e->dropped) /* an orphan, or dropped since */
+			continue;
+		b = entry_handle(s, e);
+		if (b)
+			pthread_rwlock_rdlock(&b->lock);
+		fill_info(s, e, b, &info);
+		if (b)
+			pthread_rwlock_unlock(&b->lock);
+		r = fn(arg, &info);
 	}
 	return r;
 }

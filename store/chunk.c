@@ -32,7 +32,7 @@
  * One caller at a time goes through chunks_commit_into, index_commit, chunks_committed.
  */
 
-/* More packs than this with unsynced bytes (2 GiB) are synced by the putter: they hold descriptors. */
+/* More unsynced packs than this (2 GiB) are synced by the putter: each holds a descriptor. */
 #define UNSYNCED_MAX 8
 
 /* ---- buffers and their cache ---- */
@@ -444,7 +444,7 @@ int chunk_read_record(struct chunks *c, const struct name *name, const struct ch
 
 /* ---- writing ---- */
 
-/* Does a failed read mean that the stored bytes are lost, rather than that we lack memory or such? */
+/* Does a failed read mean that the stored bytes are lost, not that we lack memory or such? */
 static bool is_loss(int r)
 {
 	switch (-r) {
@@ -502,9 +502,9 @@ static struct chunk_loc loc_of(const struct record *rec, uint32_t pack, uint64_t
 	};
 }
 
-/* Appends a chunk under a name that was free a moment ago. EXISTS: it is taken now, see *ret_loc. */
-static int append(struct chunks *c, enum chunk_kind kind, const void *data, size_t len, uint32_t salt,
-		  const struct name *name, struct chunk_loc *ret_loc)
+/* Appends a chunk under a name that was free a moment ago. EXISTS: taken now, see *ret_loc. */
+static int append(struct chunks *c, enum chunk_kind kind, const void *data, size_t len,
+		  uint32_t salt, const struct name *name, struct chunk_loc *ret_loc)
 {
 	_cleanup_free_ uint8_t *bytes = NULL;
 	struct chunk_loc loc;
@@ -673,7 +673,7 @@ int chunks_commit_into(struct chunks *c, struct index_txn *txn)
 		memcpy(copy, c->pending, n * sizeof(*copy));
 	}
 
-	/* in key order neighbouring entries change the same page of the index while it is at hand */
+	/* in key order, neighbouring entries change the same page of the index */
 	qsort(copy, n, sizeof(*copy), pending_cmp);
 	for (size_t i = 0; i < n; i++) {
 		r = index_put_chunk(txn, &copy[i].name, &copy[i].loc);

@@ -76,7 +76,10 @@ void chunks_set_io_hook(struct chunks *c, void (*hook)(void));
 /* Is it known (pending or in the index)? 0 or ABSENT or a failure. */
 int chunk_find(struct chunks *c, const struct name *name);
 
-/* Makes the bytes of all pending chunks durable. */
+/*
+ * Makes the bytes of all pending chunks durable. After a failure (a pack could not be synced) it
+ * may be called again: what is not durable is then written once more, to another pack.
+ */
 int chunks_flush(struct chunks *c);
 
 /* How many chunks and stored bytes are pending. */
@@ -84,7 +87,8 @@ void chunks_pending(struct chunks *c, uint64_t *ret_count, uint64_t *ret_bytes);
 
 /*
  * Writes the entries of all chunks that were pending at the last chunks_flush into txn; after the
- * transaction is committed call chunks_committed, which lets go of them.
+ * transaction is committed call chunks_committed, which lets go of them. One caller at a time goes
+ * through the three steps; on a failure the same entries come again with the next transaction.
  */
 int chunks_commit_into(struct chunks *c, struct index_txn *txn);
 void chunks_committed(struct chunks *c);
@@ -101,7 +105,11 @@ struct chunk_info {
 	enum chunk_kind kind;
 };
 
-/* Every committed chunk, in name order; fn returns 0 to go on, anything else stops and is returned. */
+/*
+ * Every committed chunk, in name order; fn returns 0 to go on, anything else stops and is returned.
+ * A damaged entry of the index arrives with kind 0 and only its name set; chunk_verify says
+ * -ERR_INDEX_DAMAGED for it.
+ */
 int chunks_each(struct chunks *c, int (*fn)(void *arg, const struct chunk_info *info), void *arg);
 
 /*

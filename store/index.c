@@ -317,7 +317,7 @@ static int check_covered(struct index *ix)
 		return r;
 	if ((uint64_t)st.st_size < span)
 		return note(&ix->noter, -ERR_INDEX_DAMAGED,
-			    "index/data.mdb was cut: it has %" PRIu64 " bytes and should have %" PRIu64,
+			    "index/data.mdb was cut: %" PRIu64 " bytes, should be %" PRIu64,
 			    (uint64_t)st.st_size, span);
 	return 0;
 }
@@ -519,8 +519,8 @@ int index_get(struct index *ix, enum index_table table, const void *key_bytes, s
 	if (rc != 0)
 		return fail(ix, rc, "reading a record");
 	if (!value_open(&key, &stored, &value))
-		return note(&ix->noter, -ERR_INDEX_DAMAGED, "index: a record of table '%s' is damaged",
-			    table_names[table]);
+		return note(&ix->noter, -ERR_INDEX_DAMAGED,
+			    "index: a record of table '%s' is damaged", table_names[table]);
 
 	copy = os_malloc(value.mv_size > 0 ? value.mv_size : 1);
 	if (!copy)

@@ -36,7 +36,11 @@ struct chunk_loc {
 	uint8_t codec; /* 0 plain, 1 zstd */
 };
 
-/* Opens or creates the environment in directory "index" below dir_fd. Mode 0600. */
+/*
+ * Opens or creates the environment in directory "index" below dir_fd. Mode 0600. -ERR_INDEX_DAMAGED
+ * for a file that is not LMDB's or was cut. The noter is copied. For tests the environment variable
+ * PLYFS_TEST_MAP_BYTES makes the map start small, so that -ERR_INDEX_FULL is met.
+ */
 int index_open(int dir_fd, const struct noter *noter, struct index **ret);
 void index_close(struct index *ix);
 
@@ -49,7 +53,7 @@ int index_get(struct index *ix, enum index_table table, const void *key, size_t 
 
 /*
  * Each record of a table in key order, from one snapshot of the index. A damaged value arrives
- * with value NULL. fn's non-zero return stops and is returned.
+ * with value NULL. fn's non-zero return stops and is returned. fn may read the index, not write.
  */
 int index_each(struct index *ix, enum index_table table,
 	       int (*fn)(void *arg, const void *key, size_t key_len, const void *value,

@@ -282,10 +282,7 @@ struct node *node_copy(const struct node *n, uint64_t gen)
 
 static bool node_drop_ref(struct node *n)
 {
-	if (atomic_fetch_sub_explicit(&n->refs, 1, memory_order_release) != 1)
-		return false;
-	atomic_thread_fence(memory_order_acquire);
-	return true;
+	return atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) == 1;
 }
 
 void node_unref(struct node *n)

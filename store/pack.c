@@ -27,7 +27,8 @@
  * Locks: sync_lock > write_lock; fds_lock and codec_lock are leaves.
  *
  * Crash: between creating a pack and syncing the directory the file may be gone or empty after a
- * power cut; nothing names it. An unnamed tail costs space until a sweep finds the pack dead enough.
+ * power cut; nothing names it. An unnamed tail costs space until a sweep finds the pack dead
+ * enough.
  */
 
 /*
@@ -39,7 +40,7 @@
 /* Idle zstd contexts kept (about 1 MB for each direction): as many as threads that work at once. */
 #define CODECS_MAX 4
 
-/* Level 1: nodes are written at each checkpoint, and levels above gain under 5 % on 4 KiB inputs. */
+/* Level 1: nodes are written at each checkpoint; more gains little on inputs of 4 KiB. */
 #define ZSTD_LEVEL 1
 
 #define PACK_NAME_SIZE sizeof("01234567.pack")
@@ -70,8 +71,8 @@ struct packs {
 	struct writer *writers; /* pushed under write_lock, removed under both locks */
 	struct writer *current; /* under write_lock; in writers */
 	uint32_t last;          /* under write_lock: highest pack number known */
-	bool continue_last;     /* under write_lock: the last pack of an earlier process may be continued */
-	bool dir_dirty;         /* under write_lock: a pack was made since the directory's last sync */
+	bool continue_last;     /* under write_lock: the last pack is an earlier process's */
+	bool dir_dirty;         /* under write_lock: a new name in it is not synced yet */
 
 	pthread_mutex_t fds_lock;
 	struct pack_fd fds[FDS_MAX]; /* under fds_lock */
@@ -243,8 +244,8 @@ int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, u
 	return 0;
 }
 
-int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len, void *raw,
-		   uint32_t raw_len)
+int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len,
+		   void *raw, uint32_t raw_len)
 {
 	ZSTD_DCtx *ctx;
 	size_t n;
@@ -555,7 +556,7 @@ static int writer_push(struct packs *p, uint32_t pack, int *fd, uint64_t end)
 	return 0;
 }
 
-/* Under write_lock: goes on in the last pack of an earlier process. AGAIN when it is full or odd. */
+/* Under write_lock: goes on in the last pack of an earlier process. AGAIN: it is full or odd. */
 static int writer_continue(struct packs *p)
 {
 	_cleanup_close_ int fd = -1;

@@ -48,15 +48,16 @@ void packs_close(struct packs *p);
  * anything. *ret_bytes is malloced and given; *ret describes it.
  */
 int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, uint32_t salt,
-		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len, struct record *ret);
+		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len,
+		  struct record *ret);
 
 /* Checks and decodes a header: -ERR_RECORD_DAMAGED. */
 int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
 		      struct record *ret);
 
 /* Decodes a payload to exactly raw_len bytes at `raw`: -ERR_CHUNK_DAMAGED. */
-int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len, void *raw,
-		   uint32_t raw_len);
+int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len,
+		   void *raw, uint32_t raw_len);
 
 /*
  * Appends a record to the current pack, or to a new one when that is full. No disk wait. On failure

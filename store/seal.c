@@ -30,6 +30,7 @@
  */
 
 #include <errno.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -65,6 +66,8 @@ struct batch_branch {
 	struct root *root;         /* referenced; NULL: the state is committed already */
 	struct branch_record rec;  /* head and undo are set when encoding */
 	struct snap *head, *undo;  /* referenced, may be NULL */
+	bool write;                /* goes into the transaction */
+	bool sealed;               /* ... as it was taken, not as O3 cuts it down */
 };
 
 struct encoded {
@@ -166,15 +169,19 @@ static int batch_take(struct store *s, struct batch *batch)
 	link_move_all(&s->doomed, &batch->doomed);
 	link_move_all(&s->doomed_branches, &batch->doomed_branches);
 	s->work_ns = 0;
+	s->urgent = false;
 	return 0;
 }
 
-/* Gives back what was not done and lets go of the rest. */
-static void batch_release(struct store *s, struct batch *batch)
+/* Gives back what was not done (O4) and lets go of the rest. */
+static void batch_release(struct store *s, struct batch *batch, bool committed)
 {
 	pthread_mutex_lock(&s->table);
 	link_move_all(&batch->doomed, &s->doomed);
 	link_move_all(&batch->doomed_branches, &s->doomed_branches);
+	for (size_t i = 0; !committed && i < batch->rewrite_count; i++)
+		if (!batch->rewrites[i]->dropped)
+			snap_mark_rewrite(s, batch->rewrites[i]);
 	for (size_t i = 0; i < batch->snap_count; i++) {
 		batch->snaps[i]->batched = false;
 		snap_unref_locked(s, batch->snaps[i]);
@@ -290,8 +297,6 @@ static uint64_t ahead(uint64_t next, uint64_t limit, uint64_t distance, enum sea
 
 static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mode)
 {
-	size_t kept = 0;
-
 	LOCK_GUARD(&s->table);
 	for (size_t i = 0; i < batch->sealed; i++) {
 		struct snap *sn = batch->snaps[i];
@@ -306,26 +311,420 @@ static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mo
 	for (size_t i = 0; i < batch->branch_count; i++) {
 		struct batch_branch *bb = &batch->branches[i];
 
-		/* Those that stay are in front; the others still have references to give back. */
 		if (bb->entry->dropped)
 			continue;
 		if (batch->branches_sealed) {
 			bb->rec.head = nameable(bb->head);
 			bb->rec.undo = nameable(bb->undo);
-		} else if (!encode_unsealed_branch(batch, bb)) {
-			continue;
+			bb->write = bb->sealed = true;
+		} else {
+			bb->write = encode_unsealed_branch(batch, bb);
 		}
-		if (i != kept) {
-			struct batch_branch other = batch->branches[kept];
-
-			batch->branches[kept] = *bb;
-			*bb = other;
-		}
-		kept++;
 	}
-	batch->record_count = batch->record_count; /* snaps and rewrites */
 
 	batch->seq_limit = ahead(s->next_seq, s->seq_limit, SEQ_AHEAD, mode);
 	batch->ino_limit = ahead(s->next_ino, s->ino_limit, INO_AHEAD, mode);
 	batch->lineage_limit = ahead(s->next_lineage, s->lineage_limit, LINEAGE_AHEAD, mode);
+}
+
+/* ---- committing ---- */
+
+static int write_meta(struct index_txn *txn, const char *key, uint64_t value)
+{
+	uint8_t bytes[META_BYTES];
+
+	put_le64(bytes, value);
+	return index_put(txn, INDEX_META, key, strlen(key), bytes, sizeof(bytes));
+}
+
+static int write_deletions(struct index_txn *txn, const struct batch *batch)
+{
+	for (const struct link *l = batch->doomed.next; l != &batch->doomed; l = l->next) {
+		uint8_t key[SNAP_KEY_BYTES];
+		int r;
+
+		snap_key_encode(container_of(l, struct snap, link)->id, key);
+		r = index_del(txn, INDEX_SNAPS, key, sizeof(key));
+		if (r < 0)
+			return r;
+	}
+	for (const struct link *l = batch->doomed_branches.next; l != &batch->doomed_branches;
+	     l = l->next) {
+		const char *name = container_of(l, struct entry, link)->name;
+		int r = index_del(txn, INDEX_BRANCHES, name, strlen(name));
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int write_records(struct index_txn *txn, const struct batch *batch)
+{
+	int r;
+
+	for (size_t i = 0; i < batch->record_count; i++) {
+		const struct encoded *e = &batch->records[i];
+		uint8_t key[SNAP_KEY_BYTES];
+
+		snap_key_encode(e->id, key);
+		r = index_put(txn, INDEX_SNAPS, key, sizeof(key), e->bytes, e->len);
+		if (r < 0)
+			return r;
+	}
+	for (size_t i = 0; i < batch->branch_count; i++) {
+		const struct batch_branch *bb = &batch->branches[i];
+		uint8_t bytes[BRANCH_RECORD_BYTES];
+
+		if (!bb->write)
+			continue;
+		branch_record_encode(&bb->rec, bytes);
+		r = index_put(txn, INDEX_BRANCHES, bb->entry->name, strlen(bb->entry->name), bytes,
+			      sizeof(bytes));
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * One try. *ret_unsure: the commit itself failed, so nobody knows what the disk holds, or the index
+ * takes no more transactions since an earlier one.
+ */
+static int write_batch(struct store *s, const struct batch *batch, bool *ret_unsure)
+{
+	_cleanup_(index_abortp) struct index_txn *txn = NULL;
+	int r;
+
+	r = index_begin(s->index, &txn);
+	if (r < 0) {
+		*ret_unsure = r == -ERR_INDEX_FAILED;
+		return r;
+	}
+
+	r = chunks_commit_into(s->chunks, txn);
+	if (r < 0)
+		return r;
+	r = write_deletions(txn, batch); /* before the records: a name may be there again */
+	if (r < 0)
+		return r;
+	r = write_records(txn, batch);
+	if (r < 0)
+		return r;
+	r = write_meta(txn, "seq", batch->seq_limit);
+	if (r == 0)
+		r = write_meta(txn, "ino", batch->ino_limit);
+	if (r == 0)
+		r = write_meta(txn, "lineage", batch->lineage_limit);
+	if (r < 0)
+		return r;
+
+	r = index_commit(&txn);
+	*ret_unsure = r < 0 && r != -ENOSPC && r != -EDQUOT && r != -ENOMEM && r != -ERR_INDEX_FULL;
+	return r;
+}
+
+static bool anything_to_write(struct store *s, const struct batch *batch)
+{
+	uint64_t count, bytes;
+
+	if (batch->record_count > 0 || !link_alone(&batch->doomed) ||
+	    !link_alone(&batch->doomed_branches))
+		return true;
+	for (size_t i = 0; i < batch->branch_count; i++)
+		if (batch->branches[i].write)
+			return true;
+	if (batch->seq_limit != s->seq_limit || batch->ino_limit != s->ino_limit ||
+	    batch->lineage_limit != s->lineage_limit)
+		return true;
+	chunks_pending(s->chunks, &count, &bytes);
+	return count > 0;
+}
+
+static int batch_commit(struct store *s, const struct batch *batch, bool *ret_unsure)
+{
+	int r;
+
+	r = chunks_flush(s->chunks); /* O1 */
+	if (r < 0)
+		return r;
+
+	for (;;) {
+		r = write_batch(s, batch, ret_unsure);
+		if (r != -ERR_INDEX_FULL)
+			break;
+		r = index_grow(s->index);
+		if (r < 0)
+			return r;
+	}
+	if (r < 0)
+		return r;
+
+	chunks_committed(s->chunks);
+	return 0;
+}
+
+static void branch_settle(struct batch_branch *bb)
+{
+	struct entry *e = bb->entry;
+
+	if (!bb->write)
+		return;
+	e->committed = bb->rec;
+	e->in_index = true;
+	if (!bb->sealed || e->serial != bb->serial)
+		return;
+	e->dirty = false;
+	if (e->root)
+		root_unref(TAKE_PTR(e->root)); /* not the last reference: the batch has one */
+}
+
+/* The batch is in the index. */
+static void batch_settle(struct store *s, struct batch *batch)
+{
+	struct link *l;
+
+	LOCK_GUARD(&s->table);
+	for (size_t i = 0; i < batch->sealed; i++)
+		snap_became_durable(s, batch->snaps[i]);
+	for (size_t i = 0; i < batch->branch_count; i++)
+		branch_settle(&batch->branches[i]);
+	while ((l = link_take_first(&batch->doomed)))
+		snap_unref_locked(s, container_of(l, struct snap, link));
+	while ((l = link_take_first(&batch->doomed_branches)))
+		entry_unref_locked(s, container_of(l, struct entry, link));
+	s->seq_limit = batch->seq_limit;
+	s->ino_limit = batch->ino_limit;
+	s->lineage_limit = batch->lineage_limit;
+}
+
+/* ---- a round ---- */
+
+static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t ticket)
+{
+	bool tell = false;
+
+	{
+		LOCK_GUARD(&s->table);
+		if (r < 0) {
+			tell = r != s->noted_error;
+			s->noted_error = r;
+			s->errors++;
+			s->last_error = r;
+			s->retry_ns = now_ns() + RETRY_NS;
+			if (s->work_ns == 0)
+				s->work_ns = now_ns();
+			s->failed = s->failed || unsure;
+		} else {
+			s->noted_error = 0;
+			s->retry_ns = 0;
+			if (live)
+				s->sync_done = MAX(s->sync_done, ticket);
+		}
+		pthread_cond_broadcast(&s->done);
+	}
+
+	if (unsure)
+		(void)note(&s->noter, 0,
+			   "a commit failed (%s): nothing is written to the store any more; what was "
+			   "committed before is safe, see to the disk and restart",
+			   err_str(r));
+	else if (tell)
+		(void)note(&s->noter, 0, "saving failed: %s, trying again each second", err_str(r));
+}
+
+int seal_round(struct store *s, enum seal_mode mode)
+{
+	struct batch batch;
+	bool unsure = false;
+	int r, incomplete = 0;
+	uint64_t ticket;
+
+	batch_init(&batch);
+	{
+		LOCK_GUARD(&s->table);
+		if (s->failed)
+			return -ERR_STORE_FAILED;
+		ticket = s->sync_wanted;
+		if (mode != SEAL_FROZEN)
+			s->live_ns = now_ns();
+	}
+
+	if (mode != SEAL_FROZEN)
+		incomplete = branch_freeze_live(s);
+	r = batch_take(s, &batch);
+	if (r == 0) {
+		int sealed = batch_seal(s, &batch);
+
+		if (sealed < 0)
+			incomplete = sealed; /* commit what can be: O3 */
+		batch_encode(s, &batch, mode);
+		if (anything_to_write(s, &batch)) {
+			r = batch_commit(s, &batch, &unsure);
+			if (r == 0)
+				batch_settle(s, &batch);
+		}
+	}
+	batch_release(s, &batch, r == 0);
+
+	if (r == 0)
+		r = incomplete;
+	round_ended(s, r, unsure, mode != SEAL_FROZEN, ticket);
+	return r;
+}
+
+/* ---- the thread ---- */
+
+void sealer_kick(struct store *s)
+{
+	if (s->work_ns != 0)
+		return;
+	s->work_ns = now_ns();
+	pthread_cond_signal(&s->wake);
+}
+
+/* Under the table lock: sleeps until a round is due. ABSENT: none, but it is time to clean up. */
+static int wait_for_work(struct store *s, enum seal_mode *ret_mode)
+{
+	for (;;) {
+		uint64_t now = now_ns(), live_due = s->live_ns + SEAL_INTERVAL_MS * NS_PER_MS;
+		uint64_t due = live_due;
+		bool sync = s->sync_wanted > s->sync_done;
+		struct timespec until;
+
+		if (s->stop) {
+			*ret_mode = SEAL_LAST;
+			return 0;
+		}
+		if (s->failed && due <= now) {
+			s->live_ns = now;
+			return ABSENT;
+		}
+		if (!s->failed) {
+			if (s->work_ns != 0)
+				due = MIN(due, s->work_ns + GATHER_NS);
+			if (s->urgent || sync)
+				due = now;
+			due = MAX(due, s->retry_ns);
+			if (due <= now) {
+				*ret_mode = sync || live_due <= now ? SEAL_LIVE : SEAL_FROZEN;
+				return 0;
+			}
+		}
+
+		until = (struct timespec){ .tv_sec = due / (1000 * NS_PER_MS),
+					   .tv_nsec = due % (1000 * NS_PER_MS) };
+		(void)pthread_cond_timedwait(&s->wake, &s->table, &until); /* looks again anyway */
+	}
+}
+
+static void *sealer_main(void *arg)
+{
+	struct store *s = arg;
+	bool last = false;
+
+	/* Of this thread only: Linux takes thread ids here. Not being nicer is no failure. */
+	(void)setpriority(PRIO_PROCESS, (id_t)gettid(), SEALER_NICE);
+
+	while (!last) {
+		enum seal_mode mode = SEAL_FROZEN;
+		int r;
+
+		pthread_mutex_lock(&s->table);
+		r = wait_for_work(s, &mode);
+		last = s->stop;
+		while (s->gc)
+			pthread_cond_wait(&s->done, &s->table);
+		s->sealing = r == 0;
+		pthread_mutex_unlock(&s->table);
+
+		if (r == 0) {
+			r = seal_round(s, mode);
+			pthread_mutex_lock(&s->table);
+			s->sealing = false;
+			if (last)
+				s->close_error = r;
+			pthread_cond_broadcast(&s->done);
+			pthread_mutex_unlock(&s->table);
+		}
+		snap_reap(s);
+		branch_reap(s);
+	}
+	return NULL;
+}
+
+int sealer_start(struct store *s)
+{
+	sigset_t all, old;
+	int r;
+
+	s->live_ns = now_ns();
+	s->work_ns = s->live_ns; /* the counters are to be committed ahead */
+
+	/* Signals are for the program's own threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&s->sealer, NULL, sealer_main, s);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (r != 0)
+		return -r;
+	s->sealer_runs = true;
+	return 0;
+}
+
+int sealer_stop(struct store *s)
+{
+	if (!s->sealer_runs)
+		return 0;
+	{
+		LOCK_GUARD(&s->table);
+		s->stop = true;
+		pthread_cond_signal(&s->wake);
+	}
+	pthread_join(s->sealer, NULL);
+	s->sealer_runs = false;
+	return s->close_error;
+}
+
+/* ---- waiting for it ---- */
+
+int snap_wait(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	const uint64_t errors = s->errors;
+
+	for (;;) {
+		struct snap *sn = snap_lookup(s, id);
+
+		if (!sn)
+			return -ERR_SNAP_UNKNOWN;
+		if (sn->durable)
+			return 0;
+		if (s->failed)
+			return -ERR_STORE_FAILED;
+		if (s->errors != errors)
+			return s->last_error;
+		if (!sn->batched) {
+			s->urgent = true;
+			pthread_cond_signal(&s->wake);
+		}
+		pthread_cond_wait(&s->done, &s->table);
+	}
+}
+
+int store_sync(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+	const uint64_t errors = s->errors, ticket = ++s->sync_wanted;
+
+	pthread_cond_signal(&s->wake);
+	for (;;) {
+		if (s->sync_done >= ticket)
+			return 0;
+		if (s->failed)
+			return -ERR_STORE_FAILED;
+		if (s->errors != errors)
+			return s->last_error;
+		pthread_cond_wait(&s->done, &s->table);
+	}
 }

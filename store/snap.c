@@ -278,10 +278,9 @@ void snap_drop_loose(struct store *s, struct snap *sn)
 	}
 }
 
-void snap_became_durable(struct store *s, struct snap *sn, const struct name *name)
+void snap_became_durable(struct store *s, struct snap *sn)
 {
 	sn->durable = true;
-	sn->name = *name;
 	if (sn->dropped) { /* while its batch was under way */
 		sn->refs++;
 		link_add_last(&s->doomed, &sn->link);
@@ -529,37 +528,48 @@ uint64_t snap_count(struct store *s)
  * The list is pointers with references: one taken at a time under the lock would miss or repeat
  * snapshots that move, and a copy of all infos would hold the lock for milliseconds.
  */
+int snap_list_take(struct store *s, struct snap_list *ret)
+{
+	LOCK_GUARD(&s->table);
+	struct snap **snaps = os_malloc((s->snap_count + 1) * sizeof(struct snap *));
+
+	if (!snaps)
+		return -ENOMEM;
+	*ret = (struct snap_list){ .store = s, .snaps = snaps };
+	for (size_t i = 0; i < s->snap_slots; i++) {
+		if (!s->snaps[i])
+			continue;
+		s->snaps[i]->refs++;
+		snaps[ret->count++] = s->snaps[i];
+	}
+	return 0;
+}
+
+void snap_list_release(struct snap_list *list)
+{
+	if (!list->store)
+		return;
+	pthread_mutex_lock(&list->store->table);
+	for (size_t i = 0; i < list->count; i++)
+		snap_unref_locked(list->store, list->snaps[i]);
+	pthread_mutex_unlock(&list->store->table);
+	free(list->snaps);
+}
+
 int snap_each(struct store *s, int (*fn)(void *arg, const struct snap_info *info), void *arg)
 {
-	_cleanup_free_ struct snap **list = NULL;
-	size_t count = 0;
-	int r = 0;
+	_cleanup_(snap_list_release) struct snap_list list = { 0 };
+	int r;
 
-	{
-		LOCK_GUARD(&s->table);
-		list = os_malloc((s->snap_count + 1) * sizeof(*list));
-		if (!list)
-			return -ENOMEM;
-		for (size_t i = 0; i < s->snap_slots; i++) {
-			if (!s->snaps[i])
-				continue;
-			s->snaps[i]->refs++;
-			list[count++] = s->snaps[i];
-		}
-	}
-
-	for (size_t i = 0; i < count && r == 0; i++) {
+	r = snap_list_take(s, &list);
+	for (size_t i = 0; r == 0 && i < list.count; i++) {
 		struct snap_info info;
 
 		pthread_mutex_lock(&s->table);
-		fill_info(list[i], &info);
+		fill_info(list.snaps[i], &info);
 		pthread_mutex_unlock(&s->table);
 		r = fn(arg, &info);
 	}
-
-	LOCK_GUARD(&s->table);
-	for (size_t i = 0; i < count; i++)
-		snap_unref_locked(s, list[i]);
 	return r;
 }
 

@@ -143,7 +143,7 @@ struct snap {
 	uint32_t flags; /* enum snap_flags */
 	bool durable, batched, dropped; /* S1 */
 	bool damaged;             /* only the id is known */
-	struct name name;         /* of the root; valid when durable */
+	struct name name;         /* of the root; valid when durable, set when encoded */
 	struct root *root;        /* owned; NULL: load by name */
 	struct snap *up;          /* parent; NULL: none */
 	struct link children;     /* by `sibling` */
@@ -226,7 +226,8 @@ struct store {
 	pthread_cond_t done; /* for everyone who waits for the sealer or for a claim */
 	bool stop;
 	bool failed;
-	unsigned waiters;
+	bool urgent; /* someone waits for a snapshot */
+	int close_error;
 	uint64_t sync_wanted, sync_done; /* tickets */
 	uint64_t work_ns;     /* since when something waits to be committed; 0: nothing */
 	uint64_t live_ns;     /* when the live states were last frozen */
@@ -234,12 +235,13 @@ struct store {
 	uint64_t errors;      /* rounds that failed */
 	int last_error;
 	int noted_error;      /* of the present row of failures */
-	uint64_t seq_limit, ino_limit, lineage_limit; /* inside a round or before threads */
+	uint64_t seq_limit, ino_limit, lineage_limit; /* as committed; inside a round */
 };
 
 /* store.c */
 uint64_t now_ns(void); /* monotonic */
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
+int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]);
 
 /* snap.c; all want the table lock */
 struct snap *snap_lookup(struct store *s, uint64_t id);
@@ -257,7 +259,8 @@ void snap_detach(struct store *s, struct snap *sn);
 void snap_drop_loose(struct store *s, struct snap *sn);
 void snap_mark_rewrite(struct store *s, struct snap *sn);
 int snap_root_locked(struct store *s, struct snap *sn, struct root **ret);
-void snap_became_durable(struct store *s, struct snap *sn, const struct name *name);
+/* Its record, with sn->name, is in the index. */
+void snap_became_durable(struct store *s, struct snap *sn);
 /* Frees what is dead and what is beyond ROOTS_IN_MEMORY; without the table lock. */
 void snap_reap(struct store *s);
 void snap_free(struct snap *sn);
@@ -268,6 +271,14 @@ static inline void snap_freep(struct snap **sn)
 }
 /* Loading at open. */
 int snap_load_all(struct store *s);
+/* All snapshots in order of creation, each with a reference; without the table lock. */
+struct snap_list {
+	struct store *store;
+	struct snap **snaps;
+	size_t count;
+};
+int snap_list_take(struct store *s, struct snap_list *ret);
+void snap_list_release(struct snap_list *list); /* takes the table lock */
 
 /* branch.c */
 struct entry *entry_find(struct store *s, const char *name);
@@ -284,6 +295,14 @@ int branch_load_all(struct store *s);
 int branch_freeze_live(struct store *s);
 /* Brings stale handles up to date. Takes branch locks. */
 void branch_publish(struct store *s);
+/* All entries, those of orphans too, each with a reference; without the table lock. */
+struct entry_list {
+	struct store *store;
+	struct entry **entries;
+	size_t count;
+};
+int entry_list_take(struct store *s, struct entry_list *ret);
+void entry_list_release(struct entry_list *list); /* takes the table lock */
 /* Frees dead entries; without the table lock. */
 void branch_reap(struct store *s);
 
@@ -301,6 +320,12 @@ void sealer_kick(struct store *s);
 /* One round; the caller has a claim (sealing or gc) and not the table lock. */
 int seal_round(struct store *s, enum seal_mode mode);
 
-/* gc.c: gc's claim, also used by check for a moment. -EBUSY with an import or another gc. */
+/*
+ * gc.c: claims. claim_all keeps sealing and imports away (-EBUSY with an import or another gc);
+ * claim_records keeps sealing away, claim_share lets it go on and keeps only gc away, as an
+ * import does (store_import_end ends that).
+ */
 int claim_all(struct store *s);
-void release_all(struct store *s);
+void claim_end(struct store *s);
+void claim_records(struct store *s);
+void claim_share(struct store *s);

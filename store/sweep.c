@@ -22,8 +22,8 @@
  * disk gains room early.
  *
  * A reader that looked up a place before step 2 and opens the pack after it finds it missing and
- * looks up again (chunk_load). A crash leaves unnamed records or whole unnamed packs: the next sweep
- * counts them as dead.
+ * looks up again (chunk_load). A crash leaves unnamed records or whole unnamed packs: the next
+ * sweep counts them as dead.
  */
 
 /* Entries changed in one transaction: some 2 MiB of dirty pages, a few milliseconds. */
@@ -231,7 +231,8 @@ static int remove_pack(struct sweep *s, uint32_t pack)
 
 	r = pack_remove(s->c->packs, pack);
 	if (r < 0)
-		return note(&s->c->noter, r, "sweep: removing pack %" PRIu32 ": %s", pack, err_str(r));
+		return note(&s->c->noter, r, "sweep: removing pack %08" PRIx32 ": %s", pack,
+			    err_str(r));
 	s->stats.packs_removed++;
 	return 0;
 }
@@ -293,7 +294,7 @@ static int copy_record(struct sweep *s, struct move *m)
 		return r;
 	if (r < 0) {
 		m->stuck = true;
-		return note(&s->c->noter, 0, "sweep: chunk %s in pack %" PRIu32 ": %s; leaving it there",
+		return note(&s->c->noter, 0, "sweep: chunk %s stays in pack %08" PRIx32 ": %s",
 			    name_to_text(&m->name, text), m->from.pack, err_str(r));
 	}
 	r = pack_append(s->c->packs, bytes, len, &m->to.pack, &m->to.off);
@@ -390,7 +391,7 @@ int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *na
 
 	chunks_pending(c, &count, &bytes);
 	if (count > 0)
-		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunks are not committed yet", count);
+		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunks are pending", count);
 
 	r = packs_each(c->packs, add_pack, &s);
 	if (r < 0)

@@ -98,7 +98,9 @@ int client_look(struct client *cl, const char *dir)
 	if (fd < 0)
 		return -errno;
 	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
-		if (errno == EPERM || errno == EACCES || errno == ENOTCONN)
+		if (errno == ENOTCONN || errno == ECONNABORTED)
+			return -ENOTCONN; /* its daemon is dead */
+		if (errno == EPERM || errno == EACCES)
 			return -errno;
 		return 0; /* ENOTTY and the like: no view */
 	}
@@ -311,6 +313,8 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 			}
 			if (r == FAILED)
 				return r;
+			if (r < 0)
+				return client_fail(cl, "the daemon's greeting: %s", strerror(-r));
 		} else if (r != -EAGAIN) {
 			return client_fail(cl, "reaching the daemon of '%s': %s", cl->store,
 					   strerror(-r));

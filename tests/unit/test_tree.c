@@ -258,6 +258,45 @@ START_TEST(deleting_shrinks_the_tree_and_ends_in_the_empty_state)
 }
 END_TEST
 
+static int mark_nothing(void *arg, const struct name *name, bool is_node)
+{
+	return 0;
+}
+
+START_TEST(a_high_tree_survives_deletion_in_any_order)
+{
+	enum { N = 40000 }; /* four to a leaf, 123 leaves to a node: three levels of interior nodes */
+
+	for (int order = 0; order < 4; order++) {
+		_cleanup_(tree_freep) struct tree *t = new_tree();
+		_cleanup_(root_unrefp) struct root *full = NULL;
+		struct shape s;
+		uint64_t left = N;
+
+		for (uint64_t i = 0; i < N; i++)
+			put(t, order == 3 ? i * 7919 % N : i, 0, 950);
+		full = freeze(t);
+		for (uint64_t n = 0; n < N; n++) {
+			/* up, down, from the middle outwards, scattered */
+			uint64_t i = order == 0 ? n :
+				     order == 1 ? N - 1 - n :
+				     order == 2 ? (n % 2 ? N / 2 + n / 2 : N / 2 - 1 - n / 2) :
+						  n * 6007 % N;
+			struct key k = key(i);
+
+			ck_assert_int_eq(tree_del(t, &k), 0);
+			if (--left % 8000 == 4000) {
+				(void)leaf_fill(t, &s);
+				ck_assert_uint_eq(s.items, left);
+				ck_assert_uint_le(s.leaves, 2 * left / 4 + 8);
+			}
+		}
+		ck_assert_int_eq(differences(full, full), 0);
+		ck_assert_int_eq(root_mark(full, mark_nothing, NULL, NULL), 0);
+	}
+}
+END_TEST
+
 START_TEST(values_of_every_size_fit)
 {
 	_cleanup_(tree_freep) struct tree *t = new_tree();
@@ -266,7 +305,7 @@ START_TEST(values_of_every_size_fit)
 	uint8_t data[VAL_MAX + 1] = { 0 };
 
 	for (unsigned len = 0; len <= VAL_MAX; len++)
-		put(t, len * 31 % (VAL_MAX + 1), 0, len * 31 % (VAL_MAX + 1));
+		put(t, len * 37 % (VAL_MAX + 1), 0, len * 37 % (VAL_MAX + 1)); /* a permutation */
 	for (unsigned len = 0; len <= VAL_MAX; len++)
 		expect(t, len, 0, len);
 	/* each grows or shrinks to another size */
@@ -398,16 +437,17 @@ START_TEST(the_same_operations_give_the_same_name)
 			if (round > 0 && i % 500 == 0)
 				root_unref(freeze(t));
 			/* and from nodes that were loaded, not made */
-			if (round == 2 && i % 1000 == 999) {
+			if (round == 2 && i % 500 == 499) {
 				_cleanup_(root_unrefp) struct root *now = freeze(t), *again = NULL;
 				struct name n = seal(now);
-				struct nodes *ns;
+				uint64_t count, bytes;
 
+				tree_free(TAKE_PTR(t));
+				root_unref(TAKE_PTR(now));
+				nodes_stats(nodes, &count, &bytes);
+				ck_assert_uint_eq(count, 0);
 				ck_assert_int_eq(root_by_name(nodes, &n, &again), 0);
-				ck_assert(root_same(now, again));
-				ck_assert_int_eq(nodes_new(chunks, NULL, &ns), 0);
-				ck_assert_int_eq(tree_reset(t, again), 0);
-				nodes_free(ns);
+				ck_assert_int_eq(tree_new(nodes, again, &t), 0);
 			}
 		}
 		r = freeze(t);
@@ -489,6 +529,52 @@ START_TEST(a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory)
 	ck_assert_int_eq(n, 1);
 	tree_free(TAKE_PTR(again));
 	root_unref(TAKE_PTR(b));
+	nodes_free(fresh);
+}
+END_TEST
+
+START_TEST(chunk_references_are_kept_through_every_change)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree(), *again = NULL;
+	_cleanup_(root_unrefp) struct root *r = NULL, *lazy = NULL;
+	struct nodes *fresh;
+	struct name top;
+
+	for (unsigned version = 0; version < 2; version++)
+		for (uint64_t i = 0; i < 1000; i++) {
+			struct key k = key(i);
+			struct val v = { .data = "some bytes", .len = (i + version) % 10 };
+
+			if ((i + version) % 3 > 0)
+				v.ref = (struct ref){ .kind = REF_CHUNK,
+						      .off = i << 16,
+						      .name = name_of(&i, sizeof(i), 0) };
+			ck_assert_int_eq(tree_put(t, &k, &v), 0);
+		}
+	r = freeze(t);
+	top = seal(r);
+	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(root_by_name(fresh, &top, &lazy), 0);
+	ck_assert_int_eq(tree_new(fresh, lazy, &again), 0);
+	for (uint64_t i = 0; i < 1000; i++) {
+		struct key k = key(i);
+		struct name name = name_of(&i, sizeof(i), 0);
+		struct val v, w;
+
+		ck_assert_int_eq(tree_get(t, &k, &v), 0);
+		ck_assert_int_eq(tree_get(again, &k, &w), 0);
+		ck_assert_uint_eq(v.len, (i + 1) % 10);
+		ck_assert_uint_eq(v.ref.kind, (i + 1) % 3 > 0 ? REF_CHUNK : REF_NONE);
+		ck_assert(ref_eq(&v.ref, &w.ref));
+		if (v.ref.kind == REF_CHUNK) {
+			ck_assert_uint_eq(v.ref.off, i << 16);
+			ck_assert(name_eq(&v.ref.name, &name));
+			w.ref.off++;
+			ck_assert(!ref_eq(&v.ref, &w.ref));
+		}
+	}
+	tree_free(TAKE_PTR(again));
+	root_unref(TAKE_PTR(lazy));
 	nodes_free(fresh);
 }
 END_TEST
@@ -613,7 +699,7 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 	struct marks m = { 0 };
 	struct cursor c;
 	uint32_t len;
-	int damage = 0;
+	int damage = 0, e;
 	struct key k = key(0);
 	struct val v;
 
@@ -635,20 +721,36 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 	ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
 	ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
 	ck_assert_int_eq(tree_get(bad, &k, &v), 0);
-	ck_assert_int_lt(cursor_seek(&c, bad, &KEY_MIN) ?: ({
-		int e;
-
-		do
-			e = cursor_next(&c);
-		while (e == 0);
-		e;
-	}), 0);
+	for (e = cursor_seek(&c, bad, &KEY_MIN); e == 0;)
+		e = cursor_next(&c);
+	ck_assert_int_eq(e, -ERR_NODE_DAMAGED);
 	ck_assert_int_lt(root_mark(lazy, mark_all, NULL, &m), 0);
 	ck_assert_int_eq(root_mark(lazy, mark_all, mark_damaged, &m), 0);
 	ck_assert_int_eq(m.damaged, 2);
 	ck_assert_int_eq(
 		root_check(lazy, &(struct tree_check){ .node = note_damage, .arg = &damage }), 0);
 	ck_assert_int_eq(damage, 2);
+
+	/* a chunk that is no node at all, and one that is not there */
+	for (int missing = 0; missing < 2; missing++) {
+		tree_free(TAKE_PTR(bad));
+		root_unref(TAKE_PTR(lazy));
+		if (missing)
+			top = name_of("nowhere", 7, 0);
+		else
+			ck_assert_int_ge(chunk_put(chunks, CHUNK_DATA, "not a node", 10, &top), 0);
+		ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
+		ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
+		ck_assert_int_eq(tree_get(bad, &k, &v),
+				 missing ? -ERR_CHUNK_MISSING : -ERR_NODE_DAMAGED);
+		ck_assert_int_lt(tree_put(bad, &k, &(struct val){ 0 }), 0);
+		ck_assert_int_lt(tree_del(bad, &k), 0);
+		ck_assert_int_lt(tree_touch(bad, &k), 0);
+		ck_assert_int_lt(cursor_seek(&c, bad, &k), 0);
+		ck_assert_int_lt(cursor_seek_last(&c, bad, &k), 0);
+		ck_assert_int_lt(root_diff(lazy, r, &KEY_MIN, &KEY_MAX, count_diff, &e), 0);
+		ck_assert(!tree_dirty(bad));
+	}
 }
 END_TEST
 
@@ -745,6 +847,43 @@ START_TEST(a_change_that_runs_out_of_memory_changes_nothing)
 	root_unref(r);
 	r = freeze(t);
 	seal(r);
+}
+END_TEST
+
+START_TEST(sealing_that_failed_goes_on_where_it_stopped)
+{
+	_cleanup_(tree_freep) struct tree *t = new_tree();
+	_cleanup_(root_unrefp) struct root *r = NULL;
+	struct shape s;
+	int e = -1;
+
+	for (uint64_t i = 0; i < 2000; i++) {
+		struct key k = key(i);
+		struct blob *b;
+
+		put(t, i, 0, 60);
+		if (i % 100 != 0)
+			continue;
+		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
+		ck_assert_int_eq(
+			tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = b } }), 0);
+		blob_unref(b);
+	}
+	r = freeze(t);
+	for (int nth = 0; e != 0 && nth < 10000; nth += 1 + nth / 20) {
+		struct name n;
+
+		fault_arm(nth, 1, ENOSPC);
+		e = root_seal(r);
+		fault_disarm();
+		ck_assert_int_le(e, 0);
+		ck_assert_int_eq(root_name(r, &n), e == 0 ? 0 : ABSENT);
+		for (uint64_t i = 1; i < 2000; i += 100)
+			expect(t, i, 0, 60);
+	}
+	ck_assert_int_eq(e, 0);
+	(void)leaf_fill(t, &s);
+	ck_assert_uint_eq(s.items, 2000);
 }
 END_TEST
 
@@ -874,6 +1013,7 @@ int main(void)
 	tcase_add_test(c, sorted_input_leaves_full_nodes_behind);
 	tcase_add_test(c, random_input_fills_leaves_to_three_fifths);
 	tcase_add_test(c, deleting_shrinks_the_tree_and_ends_in_the_empty_state);
+	tcase_add_test(c, a_high_tree_survives_deletion_in_any_order);
 	tcase_add_test(c, values_of_every_size_fit);
 	tcase_add_test(c, a_lent_value_may_be_put_under_another_key);
 	tcase_add_test(c, cursors_go_to_both_sides);
@@ -882,11 +1022,13 @@ int main(void)
 	tcase_add_test(c, the_same_operations_give_the_same_name);
 	tcase_add_test(c, a_loaded_node_is_in_memory_once);
 	tcase_add_test(c, a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory);
+	tcase_add_test(c, chunk_references_are_kept_through_every_change);
 	tcase_add_test(c, touching_tells_whether_a_blob_is_shared);
 	tcase_add_test(c, marking_visits_every_chunk_without_loading_nodes);
 	tcase_add_test(c, a_missing_or_misplaced_node_is_reported_and_passed);
 	tcase_add_test(c, random_bytes_never_crash_the_decoder);
 	tcase_add_test(c, a_change_that_runs_out_of_memory_changes_nothing);
+	tcase_add_test(c, sealing_that_failed_goes_on_where_it_stopped);
 	tcase_add_test(c, states_are_sealed_and_read_while_the_tree_changes);
 	tcase_add_test(c, threads_load_the_same_nodes_and_drop_them);
 	tcase_add_test(c, a_dump_shows_nodes_and_items);

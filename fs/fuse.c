@@ -1,0 +1,971 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The FUSE adapter: decodes a request, calls one verb of the view, sends exactly one reply. The
+ * only file that knows libfuse.
+ *
+ * libfuse decodes and frames; replies' bodies are built here in the kernel's own structs, as that
+ * is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode is
+ * taken out of the buffer before it (requests_raw), with the version that could do without.
+ *
+ * Invariants:
+ *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
+ *      not take the reply, the reference is taken back, or the node would live for ever.
+ *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
+ *      changes behind its back (view.h).
+ *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references alone.
+ *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
+ *      the size; so a reply is short at the end of the file only.
+ */
+
+#define FUSE_USE_VERSION 314
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fuse_lowlevel.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "fs/mount_internal.h"
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/util.h"
+
+/* 136 years. The kernel adds it to its clock, so the largest number of all would wrap around. */
+#define FOREVER_S UINT32_MAX
+
+#define STATX_GIVEN (STATX_BASIC_STATS | STATX_BTIME)
+
+/* STATX (proto 7.39), which <linux/fuse.h> of Debian 12 does not have. */
+struct wire_statx_in {
+	uint32_t getattr_flags;
+	uint32_t reserved;
+	uint64_t fh;
+	uint32_t sx_flags;
+	uint32_t sx_mask;
+};
+struct wire_sx_time {
+	int64_t sec;
+	uint32_t nsec;
+	int32_t reserved;
+};
+struct wire_statx_out {
+	uint64_t attr_valid;
+	uint32_t attr_valid_nsec;
+	uint32_t flags;
+	uint64_t spare[2];
+	uint32_t mask;
+	uint32_t blksize;
+	uint64_t attributes;
+	uint32_t nlink;
+	uint32_t uid;
+	uint32_t gid;
+	uint16_t mode;
+	uint16_t spare0;
+	uint64_t ino;
+	uint64_t size;
+	uint64_t blocks;
+	uint64_t attributes_mask;
+	struct wire_sx_time atime, btime, ctime, mtime;
+	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
+	uint64_t spare2[14];
+};
+static_assert(sizeof(struct wire_statx_in) == 24, "as the kernel has it");
+static_assert(sizeof(struct wire_statx_out) == 32 + 256, "as the kernel has it");
+
+struct created_out { /* the body of CREATE and TMPFILE replies */
+	struct fuse_entry_out entry;
+	struct fuse_open_out open;
+};
+static_assert(offsetof(struct created_out, open) == sizeof(struct fuse_entry_out), "no gap");
+
+/* The request that this thread handles. */
+static _Thread_local struct {
+	struct mount *mount;
+	const struct fuse_in_header *header; /* the body follows */
+	const struct reader_buffers *buffers;
+	bool lost; /* the kernel did not take the reply */
+} current;
+
+/* ---- replies ---- */
+
+static struct mount *mount_of(fuse_req_t req)
+{
+	return fuse_req_userdata(req);
+}
+
+static struct view *view_of(fuse_req_t req)
+{
+	return mount_of(req)->view;
+}
+
+static struct cred cred_of(fuse_req_t req)
+{
+	const struct fuse_ctx *c = fuse_req_ctx(req);
+
+	return (struct cred){ .uid = c->uid, .gid = c->gid, .pid = c->pid, .umask = c->umask };
+}
+
+static uint64_t valid_for(const struct mount *m)
+{
+	return m->options.cache_off ? 0 : FOREVER_S; /* F2 */
+}
+
+static void reply_result(fuse_req_t req, int r)
+{
+	fuse_reply_err(req, err_errno(r));
+}
+
+static void reply_body(fuse_req_t req, const void *body, size_t len)
+{
+	fuse_reply_buf(req, body, len);
+}
+
+static void fill_attr(const struct inode *i, struct fuse_attr *ret)
+{
+	*ret = (struct fuse_attr){
+		.ino = i->ino,
+		.size = i->size,
+		.blocks = (i->bytes + 511) / 512,
+		.atime = (uint64_t)i->atime.sec,
+		.mtime = (uint64_t)i->mtime.sec,
+		.ctime = (uint64_t)i->ctime.sec,
+		.atimensec = i->atime.nsec,
+		.mtimensec = i->mtime.nsec,
+		.ctimensec = i->ctime.nsec,
+		.mode = i->mode,
+		.nlink = i->nlink,
+		.uid = i->uid,
+		.gid = i->gid,
+		.rdev = (uint32_t)i->rdev, /* the kernel's 32-bit layout is glibc's low half */
+		.blksize = BLOCK_BYTES,
+	};
+}
+
+static void fill_entry(const struct mount *m, const struct entry *e, struct fuse_entry_out *ret)
+{
+	*ret = (struct fuse_entry_out){
+		.nodeid = e->node,
+		.generation = 0, /* node ids are never reused */
+		.entry_valid = valid_for(m),
+		.attr_valid = valid_for(m),
+	};
+	fill_attr(&e->inode, &ret->attr);
+}
+
+static void fill_created(const struct mount *m, const struct entry *e, struct created_out *ret)
+{
+	fill_entry(m, e, &ret->entry);
+	ret->open = (struct fuse_open_out){ .open_flags = FOPEN_KEEP_CACHE };
+}
+
+static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
+{
+	if (current.lost)
+		view_forget(m->view, node, 1);
+}
+
+static void reply_entry(fuse_req_t req, int r, const struct entry *e)
+{
+	struct mount *m = mount_of(req);
+	struct fuse_entry_out out;
+
+	if (r < 0) {
+		reply_result(req, r);
+		return;
+	}
+	fill_entry(m, e, &out);
+	reply_body(req, &out, sizeof(out));
+	forget_if_lost(m, e->node);
+}
+
+static void reply_attr(fuse_req_t req, int r, const struct inode *i)
+{
+	struct fuse_attr_out out = { .attr_valid = valid_for(mount_of(req)) };
+
+	if (r < 0) {
+		reply_result(req, r);
+		return;
+	}
+	fill_attr(i, &out.attr);
+	reply_body(req, &out, sizeof(out));
+}
+
+/* ---- names ---- */
+
+static void op_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	struct mount *m = mount_of(req);
+	struct entry e;
+	int r = view_lookup(m->view, dir, name, strlen(name), &e);
+
+	if (r == -ENOENT && !m->options.cache_off) {
+		/* Node id 0 with a lifetime: the kernel remembers that the name is not there. */
+		struct fuse_entry_out out = { .entry_valid = valid_for(m) };
+
+		reply_body(req, &out, sizeof(out));
+		return;
+	}
+	reply_entry(req, r, &e);
+}
+
+static void op_forget(fuse_req_t req, fuse_ino_t node, uint64_t n)
+{
+	view_forget(view_of(req), node, n);
+	fuse_reply_none(req);
+}
+
+static void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+	for (size_t i = 0; i < count; i++)
+		view_forget(view_of(req), forgets[i].ino, forgets[i].nlookup);
+	fuse_reply_none(req);
+}
+
+static void make(fuse_req_t req, fuse_ino_t dir, const char *name, uint32_t mode, uint64_t rdev,
+		 const char *target)
+{
+	struct fs_new n = {
+		.dir = dir,
+		.name = name,
+		.len = strlen(name),
+		.mode = mode,
+		.rdev = rdev,
+		.target = target,
+		.cred = cred_of(req),
+	};
+	struct entry e;
+
+	reply_entry(req, view_create(view_of(req), &n, &e), &e);
+}
+
+static void op_mknod(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode, dev_t rdev)
+{
+	make(req, dir, name, mode, rdev, NULL);
+}
+
+static void op_mkdir(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode)
+{
+	make(req, dir, name, S_IFDIR | (mode & 07777), 0, NULL);
+}
+
+static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const char *name)
+{
+	make(req, dir, name, S_IFLNK | 0777, 0, target);
+}
+
+/* Another thread may have made the file since the kernel looked: what open(2) says then. */
+static int open_existing(struct view *v, const struct fs_new *n, int flags, struct entry *ret)
+{
+	const struct fs_set cut = { .mask = SET_SIZE | SET_KILL_PRIV };
+	struct entry e;
+	int r;
+
+	if (flags & O_EXCL)
+		return -EEXIST;
+	r = view_lookup(v, n->dir, n->name, n->len, &e);
+	if (r < 0)
+		return r;
+	r = S_ISREG(e.inode.mode) ? 0 : -EEXIST;
+	if (r == 0 && (flags & O_TRUNC))
+		r = view_setattr(v, e.node, &cut, &e.inode);
+	if (r < 0) {
+		view_forget(v, e.node, 1);
+		return r;
+	}
+	*ret = e;
+	return 0;
+}
+
+static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode,
+		      struct fuse_file_info *fi)
+{
+	struct mount *m = mount_of(req);
+	struct fs_new n = {
+		.dir = dir,
+		.name = name,
+		.len = strlen(name),
+		.mode = S_IFREG | (mode & 07777),
+		.cred = cred_of(req),
+	};
+	struct created_out out;
+	struct entry e;
+	int r;
+
+	r = view_create(m->view, &n, &e);
+	if (r == -EEXIST)
+		r = open_existing(m->view, &n, fi->flags, &e);
+	if (r < 0) {
+		reply_result(req, r);
+		return;
+	}
+	fill_created(m, &e, &out);
+	reply_body(req, &out, sizeof(out));
+	forget_if_lost(m, e.node);
+}
+
+static void op_link(fuse_req_t req, fuse_ino_t node, fuse_ino_t dir, const char *name)
+{
+	struct entry e;
+
+	reply_entry(req, view_link(view_of(req), node, dir, name, strlen(name), &e), &e);
+}
+
+static void op_unlink(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	reply_result(req, view_unlink(view_of(req), dir, name, strlen(name)));
+}
+
+static void op_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
+{
+	reply_result(req, view_rmdir(view_of(req), dir, name, strlen(name)));
+}
+
+static void op_rename(fuse_req_t req, fuse_ino_t odir, const char *oname, fuse_ino_t ndir,
+		      const char *nname, unsigned flags)
+{
+	reply_result(req, view_rename(view_of(req), odir, oname, strlen(oname), ndir, nname,
+				      strlen(nname), flags));
+}
+
+static void op_readlink(fuse_req_t req, fuse_ino_t node)
+{
+	char target[4096];
+	size_t len;
+	int r = view_readlink(view_of(req), node, target, sizeof(target), &len);
+
+	if (r < 0)
+		reply_result(req, r);
+	else
+		reply_body(req, target, len);
+}
+
+/* ---- directories ---- */
+
+struct listing {
+	struct mount *mount;
+	uint8_t *buf; /* borrowed */
+	size_t cap, used;
+	bool plus;
+};
+
+static int list_entry(void *arg, const char *name, size_t len, const struct entry *e,
+		      unsigned type, uint64_t next_cookie)
+{
+	struct listing *l = arg;
+	size_t head = l->plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
+	size_t size = FUSE_DIRENT_ALIGN(head + len);
+	struct fuse_dirent d = {
+		.ino = e->inode.ino,
+		.off = next_cookie,
+		.namelen = (uint32_t)len,
+		.type = type,
+	};
+	uint8_t *p = l->buf + l->used;
+
+	if (size > l->cap - l->used)
+		return 1;
+
+	if (l->plus) {
+		struct fuse_entry_out out = { 0 }; /* node id 0: nothing but the name is told */
+
+		if (e->node)
+			fill_entry(l->mount, e, &out);
+		memcpy(p, &out, sizeof(out));
+		p += sizeof(out);
+	}
+	memcpy(p, &d, FUSE_NAME_OFFSET);
+	memcpy(p + FUSE_NAME_OFFSET, name, len);
+	memset(l->buf + l->used + head + len, 0, size - head - len);
+	l->used += size;
+	return 0;
+}
+
+/* The references of a READDIRPLUS reply that nobody got (F1). */
+static void forget_listing(const struct listing *l)
+{
+	struct fuse_direntplus d;
+
+	for (size_t at = 0; at < l->used; at += FUSE_DIRENTPLUS_SIZE(&d)) {
+		memcpy(&d, l->buf + at, FUSE_NAME_OFFSET_DIRENTPLUS);
+		if (d.entry_out.nodeid)
+			view_forget(l->mount->view, d.entry_out.nodeid, 1);
+	}
+}
+
+static void list(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off, bool plus)
+{
+	struct listing l = {
+		.mount = mount_of(req),
+		.buf = current.buffers->reply,
+		.cap = MIN(size, REPLY_BYTES),
+		.plus = plus,
+	};
+	int r = view_readdir(l.mount->view, dir, (uint64_t)off, plus, list_entry, &l);
+
+	if (r < 0 && l.used == 0) { /* else what was listed counts, and the next call fails */
+		reply_result(req, r);
+		return;
+	}
+	reply_body(req, l.buf, l.used);
+	if (plus && current.lost)
+		forget_listing(&l);
+}
+
+static void op_readdir(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off,
+		       struct fuse_file_info *fi)
+{
+	list(req, dir, size, off, false);
+}
+
+static void op_readdirplus(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off,
+			   struct fuse_file_info *fi)
+{
+	list(req, dir, size, off, true);
+}
+
+/* ---- attributes ---- */
+
+static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	struct inode i;
+
+	reply_attr(req, view_getattr(view_of(req), node, &i), &i);
+}
+
+/* FATTR_KILL_SUIDGID: libfuse hands it on from 3.17 (FUSE_SET_ATTR_KILL_SUID and _SGID). */
+static uint32_t setattr_valid(void)
+{
+	return ((const struct fuse_setattr_in *)(current.header + 1))->valid;
+}
+
+static void op_setattr(fuse_req_t req, fuse_ino_t node, struct stat *st, int to_set,
+		       struct fuse_file_info *fi)
+{
+	struct fs_set set = {
+		.mode = st->st_mode,
+		.uid = st->st_uid,
+		.gid = st->st_gid,
+		.size = (uint64_t)st->st_size,
+		.atime = { st->st_atim.tv_sec, (uint32_t)st->st_atim.tv_nsec },
+		.mtime = { st->st_mtim.tv_sec, (uint32_t)st->st_mtim.tv_nsec },
+		.ctime = { st->st_ctim.tv_sec, (uint32_t)st->st_ctim.tv_nsec },
+	};
+	uint32_t valid = setattr_valid();
+	struct inode i;
+
+	if (valid & FATTR_MODE)
+		set.mask |= SET_MODE;
+	if (valid & FATTR_UID)
+		set.mask |= SET_UID;
+	if (valid & FATTR_GID)
+		set.mask |= SET_GID;
+	if (valid & FATTR_SIZE)
+		set.mask |= SET_SIZE;
+	if (valid & FATTR_ATIME)
+		set.mask |= valid & FATTR_ATIME_NOW ? SET_ATIME_NOW : SET_ATIME;
+	if (valid & FATTR_MTIME)
+		set.mask |= valid & FATTR_MTIME_NOW ? SET_MTIME_NOW : SET_MTIME;
+	if (valid & FATTR_CTIME)
+		set.mask |= SET_CTIME;
+	/*
+	 * A request that sets nothing is how the kernel says, under HANDLE_KILLPRIV_V2, that the
+	 * bits must go: chown(2) to nobody new. (With a new owner the model clears them itself.)
+	 */
+	if ((valid & FATTR_KILL_SUIDGID) || !set.mask)
+		set.mask |= SET_KILL_PRIV;
+
+	reply_attr(req, view_setattr(view_of(req), node, &set, &i), &i);
+}
+
+static void op_statfs(fuse_req_t req, fuse_ino_t node)
+{
+	struct view_stats stats;
+	struct statvfs st = {
+		.f_bsize = BLOCK_BYTES,
+		.f_frsize = BLOCK_BYTES,
+		.f_namemax = NAME_LEN_MAX,
+	};
+	int r = view_stat(view_of(req), &stats);
+
+	if (r < 0) {
+		reply_result(req, r);
+		return;
+	}
+	st.f_bfree = st.f_bavail = stats.bytes_free / BLOCK_BYTES;
+	st.f_blocks = st.f_bfree + (stats.bytes_used + BLOCK_BYTES - 1) / BLOCK_BYTES;
+	/* Inodes are limited by space alone; as many as fit with one block each. */
+	st.f_ffree = st.f_favail = st.f_bfree;
+	st.f_files = stats.files + st.f_ffree;
+	fuse_reply_statfs(req, &st);
+}
+
+/* ---- extended attributes ---- */
+
+static void reply_xattr(fuse_req_t req, int r, size_t asked, size_t len)
+{
+	if (r < 0)
+		reply_result(req, r);
+	else if (asked == 0)
+		fuse_reply_xattr(req, len);
+	else
+		reply_body(req, current.buffers->reply, len);
+}
+
+static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_t size)
+{
+	size_t len = 0;
+	int r = view_getxattr(view_of(req), node, name, current.buffers->reply,
+			      MIN(size, REPLY_BYTES), &len);
+
+	reply_xattr(req, r, size, len);
+}
+
+static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
+{
+	size_t len = 0;
+	int r = view_listxattr(view_of(req), node, (char *)current.buffers->reply,
+			       MIN(size, REPLY_BYTES), &len);
+
+	reply_xattr(req, r, size, len);
+}
+
+static void op_removexattr(fuse_req_t req, fuse_ino_t node, const char *name)
+{
+	reply_result(req, view_removexattr(view_of(req), node, name));
+}
+
+/* ---- data ---- */
+
+/* Descriptors are not our affair (F3): the first ENOSYS spares all further OPENs and RELEASEs. */
+static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	if (!mount_of(req)->options.no_open_off) {
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
+	fi->keep_cache = 1;
+	fuse_reply_open(req, fi);
+}
+
+static void op_opendir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	if (!mount_of(req)->options.no_open_off) {
+		fuse_reply_err(req, ENOSYS);
+		return;
+	}
+	fi->keep_cache = 1;
+	fi->cache_readdir = 1;
+	fuse_reply_open(req, fi);
+}
+
+static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
+{
+	fuse_reply_err(req, 0);
+}
+
+static int read_data(struct view *v, uint64_t node, uint64_t off, size_t size, size_t *ret_len)
+{
+	uint8_t *buf = current.buffers->reply;
+	struct segments s;
+	size_t len = 0;
+	bool more = true;
+	int r;
+
+	while (more && len < size) { /* more than once when a file is in very many pieces (F4) */
+		r = view_map(v, node, off + len, size - len, &s);
+		if (r < 0)
+			return r;
+		r = segments_read(view_store(v), &s, buf + len);
+		len += s.len;
+		more = s.n == SEGMENTS_MAX;
+		segments_release(&s);
+		if (r < 0)
+			return r;
+	}
+	*ret_len = len;
+	return 0;
+}
+
+static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
+		    struct fuse_file_info *fi)
+{
+	size_t len;
+	int r = read_data(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES), &len);
+
+	if (r < 0)
+		reply_result(req, r);
+	else
+		reply_body(req, current.buffers->reply, len);
+}
+
+static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t size, off_t off,
+		     struct fuse_file_info *fi)
+{
+	/* libfuse hands FUSE_WRITE_KILL_SUIDGID on from no version yet. */
+	const struct fuse_write_in *in = (const void *)(current.header + 1);
+	int r = view_write(view_of(req), node, (uint64_t)off, buf, size,
+			   in->write_flags & FUSE_WRITE_KILL_SUIDGID);
+
+	if (r < 0)
+		reply_result(req, r);
+	else
+		fuse_reply_write(req, size);
+}
+
+static void sync_all(fuse_req_t req)
+{
+	readers_step_aside();
+	reply_result(req, view_sync(view_of(req)));
+}
+
+static void op_fsync(fuse_req_t req, fuse_ino_t node, int datasync, struct fuse_file_info *fi)
+{
+	sync_all(req);
+}
+
+static void op_fsyncdir(fuse_req_t req, fuse_ino_t node, int datasync, struct fuse_file_info *fi)
+{
+	sync_all(req);
+}
+
+static void op_fallocate(fuse_req_t req, fuse_ino_t node, int mode, off_t off, off_t len,
+			 struct fuse_file_info *fi)
+{
+	reply_result(req, view_fallocate(view_of(req), node, mode, (uint64_t)off, (uint64_t)len));
+}
+
+static void op_lseek(fuse_req_t req, fuse_ino_t node, off_t off, int whence,
+		     struct fuse_file_info *fi)
+{
+	uint64_t at = 0;
+	int r = view_seek(view_of(req), node, (uint64_t)off, whence, &at);
+
+	if (r < 0)
+		reply_result(req, r);
+	else
+		fuse_reply_lseek(req, (off_t)at);
+}
+
+static void op_copy_file_range(fuse_req_t req, fuse_ino_t src, off_t src_off,
+			       struct fuse_file_info *src_fi, fuse_ino_t dst, off_t dst_off,
+			       struct fuse_file_info *dst_fi, size_t len, int flags)
+{
+	uint64_t done = 0;
+	int r = view_copy_range(view_of(req), src, (uint64_t)src_off, dst, (uint64_t)dst_off, len,
+				&done);
+
+	if (r < 0)
+		reply_result(req, r);
+	else
+		fuse_reply_write(req, done);
+}
+
+static bool is_control(unsigned cmd)
+{
+	return _IOC_TYPE(cmd) == 'p' && _IOC_NR(cmd) >= _IOC_NR(PLYFS_IOC_CHECKPOINT) &&
+	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_READ);
+}
+
+static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
+		     struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_len,
+		     size_t out_cap)
+{
+	struct mount *m = mount_of(req);
+	uint8_t *out = current.buffers->reply;
+	struct cred cred = cred_of(req);
+	size_t out_len = 0;
+	int r;
+
+	/* Foreign ones come with each isatty(3), and no answer makes the kernel stop asking. */
+	if (!is_control(cmd) || !m->hooks.ioctl) {
+		fuse_reply_err(req, ENOTTY);
+		return;
+	}
+	readers_step_aside();
+	out_cap = MIN(out_cap, REPLY_BYTES);
+	memset(out, 0, out_cap);
+	r = m->hooks.ioctl(m->hooks.arg, m, &cred, cmd, in, in_len, out, out_cap, &out_len);
+	if (r < 0)
+		reply_result(req, r);
+	else
+		fuse_reply_ioctl(req, 0, out, MIN(out_len, out_cap));
+}
+
+static const struct fuse_lowlevel_ops ops = {
+	.lookup = op_lookup,
+	.forget = op_forget,
+	.forget_multi = op_forget_multi,
+	.getattr = op_getattr,
+	.setattr = op_setattr,
+	.readlink = op_readlink,
+	.mknod = op_mknod,
+	.mkdir = op_mkdir,
+	.unlink = op_unlink,
+	.rmdir = op_rmdir,
+	.symlink = op_symlink,
+	.rename = op_rename,
+	.link = op_link,
+	.open = op_open,
+	.read = op_read,
+	.write = op_write,
+	.release = op_release,
+	.fsync = op_fsync,
+	.opendir = op_opendir,
+	.readdir = op_readdir,
+	.releasedir = op_release,
+	.fsyncdir = op_fsyncdir,
+	.statfs = op_statfs,
+	.getxattr = op_getxattr,
+	.listxattr = op_listxattr,
+	.removexattr = op_removexattr,
+	.create = op_create,
+	.ioctl = op_ioctl,
+	.fallocate = op_fallocate,
+	.readdirplus = op_readdirplus,
+	.copy_file_range = op_copy_file_range,
+	.lseek = op_lseek,
+	/*
+	 * Not there on purpose, so that libfuse answers ENOSYS and the kernel stops asking: flush
+	 * (nothing is left to do at close), access (the kernel checks), bmap, poll; getlk, setlk
+	 * and flock (see mount_negotiate).
+	 */
+};
+
+/* ---- what libfuse 3.14 does not decode ---- */
+
+static void raw_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
+		      size_t len)
+{
+	struct fuse_out_header out = {
+		.len = (uint32_t)(sizeof(out) + (r < 0 ? 0 : len)),
+		.error = r < 0 ? -err_errno(r) : 0,
+		.unique = in->unique,
+	};
+	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
+
+	current.lost = mount_send(m, iov, r < 0 || len == 0 ? 1 : 2) < 0;
+}
+
+/* TMPFILE (proto 7.37): libfuse from 3.17. The name that follows is a placeholder. */
+static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
+{
+	const struct fuse_create_in *c = (const void *)(in + 1);
+	struct fs_new n = {
+		.dir = in->nodeid,
+		.mode = S_IFREG | (c->mode & 07777),
+		.cred = { .uid = in->uid, .gid = in->gid, .pid = (int32_t)in->pid, .umask = c->umask },
+	};
+	struct created_out out;
+	struct entry e;
+	int r = view_tmpfile(m->view, &n, &e);
+
+	if (r == 0)
+		fill_created(m, &e, &out);
+	raw_reply(m, in, r, &out, sizeof(out));
+	if (r == 0)
+		forget_if_lost(m, e.node);
+}
+
+static struct wire_sx_time sx_time(struct timens t)
+{
+	return (struct wire_sx_time){ .sec = t.sec, .nsec = t.nsec };
+}
+
+/* STATX (proto 7.39), which brings the birth time: libfuse from 3.18. */
+static void raw_statx(struct mount *m, const struct fuse_in_header *in)
+{
+	struct wire_statx_out out = { 0 };
+	struct inode i;
+	int r = view_getattr(m->view, in->nodeid, &i);
+
+	if (r == 0)
+		out = (struct wire_statx_out){
+			.attr_valid = valid_for(m),
+			.mask = STATX_GIVEN,
+			.blksize = BLOCK_BYTES,
+			.nlink = i.nlink,
+			.uid = i.uid,
+			.gid = i.gid,
+			.mode = (uint16_t)i.mode,
+			.ino = i.ino,
+			.size = i.size,
+			.blocks = (i.bytes + 511) / 512,
+			.atime = sx_time(i.atime),
+			.btime = sx_time(i.btime),
+			.ctime = sx_time(i.ctime),
+			.mtime = sx_time(i.mtime),
+			.rdev_major = major(i.rdev),
+			.rdev_minor = minor(i.rdev),
+		};
+	raw_reply(m, in, r, &out, sizeof(out));
+}
+
+/* COPY_FILE_RANGE_64 (proto 7.45): no libfuse yet. Its reply has room for more than 4 GiB. */
+static void raw_copy(struct mount *m, const struct fuse_in_header *in)
+{
+	const struct fuse_copy_file_range_in *c = (const void *)(in + 1);
+	uint64_t done = 0;
+	int r = view_copy_range(m->view, in->nodeid, c->off_in, c->nodeid_out, c->off_out, c->len,
+				&done);
+
+	raw_reply(m, in, r, &done, sizeof(done));
+}
+
+/*
+ * SETXATTR with its flags, which no libfuse hands on. ACL_KILL_SGID comes with an access ACL from
+ * somebody outside the file's group, to whom chmod would not leave the sgid bit either.
+ */
+static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
+{
+	const struct fuse_setxattr_in *x = (const void *)(in + 1);
+	bool ext = m->offered & FUSE_SETXATTR_EXT;
+	size_t head = ext ? sizeof(*x) : FUSE_COMPAT_SETXATTR_IN_SIZE;
+	size_t rest = in->len - sizeof(*in) - FUSE_COMPAT_SETXATTR_IN_SIZE;
+	const char *name = (const char *)x + head;
+	size_t len;
+	struct inode i;
+	int r;
+
+	rest -= head - FUSE_COMPAT_SETXATTR_IN_SIZE;
+	len = strnlen(name, rest);
+	if (len == rest || x->size > rest - len - 1) {
+		raw_reply(m, in, -EINVAL, NULL, 0);
+		return;
+	}
+
+	r = view_setxattr(m->view, in->nodeid, name, name + len + 1, x->size, (int)x->flags);
+	if (r == 0 && ext && (x->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID)) {
+		r = view_getattr(m->view, in->nodeid, &i);
+		if (r == 0 && (i.mode & S_ISGID)) {
+			const struct fs_set set = { .mask = SET_MODE, .mode = i.mode & ~S_ISGID };
+
+			r = view_setattr(m->view, in->nodeid, &set, &i);
+		}
+	}
+	raw_reply(m, in, r, NULL, 0);
+}
+
+/* SYNCFS (proto 7.34), from kernels that send it for mounts like ours: libfuse from 3.18. */
+static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
+{
+	readers_step_aside();
+	raw_reply(m, in, view_sync(m->view), NULL, 0);
+}
+
+/* We never stop half-way; ENOSYS spares all further INTERRUPTs. libfuse: conn->no_interrupt, 3.15. */
+static void raw_interrupt(struct mount *m, const struct fuse_in_header *in)
+{
+	raw_reply(m, in, -ENOSYS, NULL, 0);
+}
+
+static const struct raw_op {
+	void (*fn)(struct mount *m, const struct fuse_in_header *in);
+	size_t body; /* bytes that its struct has at least */
+} raw_ops[OPS_MAX] = {
+	[FUSE_TMPFILE] = { raw_tmpfile, sizeof(struct fuse_create_in) },
+	[FUSE_SETXATTR] = { raw_setxattr, sizeof(struct fuse_setxattr_in) },
+	[FUSE_SYNCFS] = { raw_syncfs, 0 },
+	[FUSE_INTERRUPT] = { raw_interrupt, 0 },
+	[OP_STATX] = { raw_statx, sizeof(struct wire_statx_in) },
+	[OP_COPY_FILE_RANGE_64] = { raw_copy, sizeof(struct fuse_copy_file_range_in) },
+};
+
+/* ---- the session ---- */
+
+/*
+ * libfuse's way to the descriptor. A failure is kept for the handler (F1) and not told to libfuse,
+ * which would print it.
+ */
+static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	struct mount *m = userdata;
+	const struct fuse_out_header *header = iov[0].iov_base;
+	ssize_t len = 0;
+
+	if (m->starting && count == 2 && header->error == 0)
+		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
+	current.lost = mount_send(m, iov, count) < 0;
+	if (m->starting && current.lost)
+		m->negotiated = false;
+
+	for (int i = 0; i < count; i++)
+		len += (ssize_t)iov[i].iov_len;
+	return len;
+}
+
+/* Demanded by libfuse; requests are read by mount.c. */
+static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
+{
+	return read(fd, buf, len);
+}
+
+/* What libfuse has to say, about a request of this thread or about opening a session. */
+static void log_line(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	char line[256];
+	size_t len;
+
+	if (!current.mount || level > FUSE_LOG_WARNING)
+		return;
+	vsnprintf(line, sizeof(line), fmt, ap);
+	len = strlen(line);
+	if (len > 0 && line[len - 1] == '\n')
+		line[len - 1] = '\0';
+	(void)note(store_noter(view_store(current.mount->view)), 0, "%s", line);
+}
+
+int requests_open(struct mount *m)
+{
+	char *argv[] = { "plyfs", NULL };
+	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+	const struct fuse_custom_io io = { .writev = io_writev, .read = io_read };
+	_cleanup_close_ int fd = TAKE_FD(m->fd);
+	int r;
+
+	fuse_set_log_func(log_line);
+	current.mount = m;
+	m->session = fuse_session_new(&args, &ops, sizeof(ops), m);
+	current.mount = NULL;
+	fuse_opt_free_args(&args);
+	if (!m->session)
+		return -ENOMEM;
+
+	r = fuse_session_custom_io(m->session, &io, fd);
+	if (r < 0)
+		return r;
+	m->fd = TAKE_FD(fd);
+	return 0;
+}
+
+void requests_close(struct mount *m)
+{
+	if (m->session)
+		fuse_session_destroy(m->session); /* closes the descriptor */
+	else if (m->fd >= 0)
+		(void)close(m->fd); /* nothing was written */
+}
+
+void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n)
+{
+	const struct fuse_in_header *in = (const void *)buffers->request;
+	const struct fuse_buf buf = { .size = n, .mem = buffers->request };
+	const struct raw_op *raw = in->opcode < OPS_MAX ? &raw_ops[in->opcode] : NULL;
+
+	if (in->opcode < OPS_MAX)
+		__atomic_fetch_add(&m->ops[in->opcode], 1, __ATOMIC_RELAXED);
+
+	current.mount = m;
+	current.header = in;
+	current.buffers = buffers;
+	current.lost = false;
+	if (!raw || !raw->fn)
+		fuse_session_process_buf(m->session, &buf);
+	else if (in->len != n || n < sizeof(*in) + raw->body)
+		raw_reply(m, in, -EIO, NULL, 0);
+	else
+		raw->fn(m, in);
+	current.mount = NULL;
+}

@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A store's life: making, opening, closing; and the small things that belong to no other file:
+ * counters, pins, stats.
+ *
+ * A directory is a store once its format file is there: it is the last thing that store_init
+ * writes, synced and renamed into place, so a crash before that leaves a directory that the next
+ * init takes over. Opening takes the lock first; everything after it is this process's alone.
+ */
+
+#include "store/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <time.h>
+
+#include "store/base/os.h"
+#include "store/blob.h"
+#include "store/chunk.h"
+#include "store/store_internal.h"
+
+uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+/* ---- making ---- */
+
+/* What an init that was interrupted may have left. */
+static int foreign(void *arg, const char *name)
+{
+	static const char *const names[] = { "format.new", "index", "lock", "packs", "stage" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		if (strcmp(name, names[i]) == 0)
+			return 0;
+	return EXISTS;
+}
+
+static int any(void *arg, const char *name)
+{
+	return EXISTS;
+}
+
+static int check_empty(int dir_fd)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(dir_fd, "format", O_RDONLY | O_CLOEXEC, 0, &fd);
+	if (r == 0)
+		return -ERR_STORE_EXISTS;
+	if (r != -ENOENT)
+		return r;
+
+	r = os_each_name(dir_fd, ".", foreign, NULL);
+	if (r == 0)
+		r = os_each_name(dir_fd, "packs", any, NULL);
+	if (r == 0 || r == -ENOENT)
+		r = os_each_name(dir_fd, "stage", any, NULL);
+	if (r == -ENOENT)
+		r = 0;
+	return r == EXISTS ? -ENOTEMPTY : r;
+}
+
+static int make_directory(int dir_fd, const char *name)
+{
+	int r = os_mkdirat(dir_fd, name, 0700);
+
+	return r == -EEXIST ? 0 : r;
+}
+
+static int write_format(int dir_fd)
+{
+	_cleanup_close_ int fd = -1;
+	char text[FORMAT_TEXT_MAX];
+	uint8_t uuid[16];
+	size_t len;
+	int r;
+
+	r = os_random(uuid, sizeof(uuid));
+	if (r < 0)
+		return r;
+	len = format_encode(uuid, text);
+
+	r = os_openat(dir_fd, "format.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600, &fd);
+	if (r < 0)
+		return r;
+	r = os_pwrite_full(fd, text, len, 0);
+	if (r < 0)
+		return r;
+	r = os_fsync(fd);
+	if (r < 0)
+		return r;
+	return os_renameat(dir_fd, "format.new", "format");
+}
+
+int store_init(int dir_fd)
+{
+	_cleanup_close_ int top_fd = -1, lock_fd = -1;
+	struct index *index;
+	int r;
+
+	r = check_empty(dir_fd);
+	if (r < 0)
+		return r;
+
+	/* For fsync; dir_fd may be O_PATH. */
+	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &top_fd);
+	if (r < 0)
+		return r;
+	if (fchmod(top_fd, 0700) < 0)
+		return -errno;
+
+	/* Of two that make a store here at the same time, one goes on. */
+	r = os_openat(top_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &lock_fd);
+	if (r < 0)
+		return r;
+	r = os_lock(lock_fd);
+	if (r == -EWOULDBLOCK)
+		return -ERR_STORE_BUSY;
+	if (r < 0)
+		return r;
+	r = check_empty(top_fd);
+	if (r < 0)
+		return r;
+
+	r = make_directory(top_fd, "packs");
+	if (r == 0)
+		r = make_directory(top_fd, "stage");
+	if (r == 0)
+		r = make_directory(top_fd, "index");
+	if (r < 0)
+		return r;
+	r = index_open(top_fd, NULL, &index);
+	if (r < 0)
+		return r;
+	index_close(index);
+
+	r = os_fsync(top_fd);
+	if (r < 0)
+		return r;
+	r = write_format(top_fd);
+	if (r < 0)
+		return r;
+	return os_fsync(top_fd);
+}
+
+/* ---- opening and closing ---- */
+
+int store_read_format(int dir_fd, uint8_t ret_uuid[static 16])
+{
+	_cleanup_close_ int fd = -1;
+	char text[FORMAT_TEXT_MAX];
+	struct stat st;
+	size_t len;
+	int r;
+
+	r = os_openat(dir_fd, "format", O_RDONLY | O_CLOEXEC, 0, &fd);
+	if (r == -ENOENT)
+		return -ERR_NOT_A_STORE;
+	if (r < 0)
+		return r;
+	r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+
+	len = MIN((uint64_t)st.st_size, sizeof(text)); /* too long is damaged: format_decode */
+	r = os_pread_full(fd, text, len, 0);
+	if (r != 0)
+		return r < 0 ? r : -ERR_FORMAT_DAMAGED;
+	return format_decode(text, len, ret_uuid);
+}
+
+static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t *ret)
+{
+	_cleanup_free_ void *value = NULL;
+	size_t len;
+	int r;
+
+	r = index_get(s->index, INDEX_META, key, strlen(key), &value, &len);
+	if (r == ABSENT) {
+		*ret = first;
+		return 0;
+	}
+	if (r == -ERR_INDEX_DAMAGED || (r == 0 && len != META_BYTES)) {
+		/*
+		 * Any number beyond those in use will do, and nanoseconds since 1970 are beyond
+		 * whatever counts objects, now and when this happens again.
+		 */
+		*ret = (uint64_t)os_now_ns();
+		return note(&s->noter, 0, "counter '%s' is damaged, going on at %" PRIu64, key,
+			    *ret);
+	}
+	if (r < 0)
+		return r;
+	*ret = get_le64(value);
+	return 0;
+}
+
+static int read_counters(struct store *s)
+{
+	uint64_t seq, ino, lineage;
+	int r;
+
+	r = read_meta(s, "seq", 1, &seq);
+	if (r == 0)
+		r = read_meta(s, "ino", 2, &ino); /* 1 is every tree's root */
+	if (r == 0)
+		r = read_meta(s, "lineage", 1, &lineage);
+	if (r < 0)
+		return r;
+
+	/* A snapshot number has 48 bits; the table of snapshots raises it where needed. */
+	s->seq_limit = seq <= SNAP_SEQ_MAX / 2 ? seq : 1;
+	s->next_seq = MAX(s->seq_limit, 1);
+	s->ino_limit = ino;
+	s->next_ino = MAX(ino, 2);
+	s->lineage_limit = lineage;
+	s->next_lineage = MAX(lineage, 1);
+	return 0;
+}
+
+static int store_new(const struct noter *noter, struct store **ret)
+{
+	pthread_condattr_t monotonic;
+	struct store *s = os_calloc(1, sizeof(*s));
+
+	if (!s)
+		return -ENOMEM;
+	s->dir_fd = s->lock_fd = -1;
+	if (noter)
+		s->noter = *noter;
+	pthread_mutex_init(&s->table, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->wake, &monotonic);
+	pthread_cond_init(&s->done, NULL);
+	pthread_condattr_destroy(&monotonic);
+	link_init(&s->queue);
+	link_init(&s->rewrite);
+	link_init(&s->doomed);
+	link_init(&s->bad);
+	link_init(&s->dead);
+	link_init(&s->lru);
+	link_init(&s->orphans);
+	link_init(&s->doomed_branches);
+	link_init(&s->bad_branches);
+	link_init(&s->dead_branches);
+	*ret = s;
+	return 0;
+}
+
+static void free_snaps(struct link *head)
+{
+	struct link *l;
+
+	while ((l = link_take_first(head)))
+		snap_free(container_of(l, struct snap, link));
+}
+
+static void free_entries(struct link *head)
+{
+	struct link *l;
+
+	while ((l = link_take_first(head)))
+		entry_free(container_of(l, struct entry, link));
+}
+
+/* Everything in memory and the open files; the sealer has ended. Takes half-opened stores. */
+static void store_free(struct store *s)
+{
+	for (size_t i = 0; i < s->snap_slots; i++)
+		if (s->snaps[i])
+			snap_free(s->snaps[i]);
+	free(s->snaps);
+	free(s->buckets);
+	free_snaps(&s->doomed);
+	free_snaps(&s->bad);
+	free_snaps(&s->dead);
+	for (size_t i = 0; i < s->entry_count; i++)
+		entry_free(s->entries[i]);
+	free(s->entries);
+	free_entries(&s->doomed_branches);
+	free_entries(&s->bad_branches);
+	free_entries(&s->dead_branches);
+	while (s->pins) {
+		struct pin *pin = s->pins;
+
+		s->pins = pin->next;
+		root_unref(pin->root);
+		free(pin);
+	}
+
+	if (s->nodes)
+		nodes_free(s->nodes);
+	if (s->stage)
+		stage_close(s->stage);
+	if (s->chunks)
+		chunks_close(s->chunks);
+	if (s->index)
+		index_close(s->index);
+	closep(&s->lock_fd);
+	closep(&s->dir_fd);
+	pthread_cond_destroy(&s->done);
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->table);
+	free(s);
+}
+static void store_freep(struct store **s)
+{
+	if (*s)
+		store_free(*s);
+}
+
+int store_open(int dir_fd, const struct noter *noter, struct store **ret)
+{
+	_cleanup_(store_freep) struct store *s = NULL;
+	int r;
+
+	r = store_new(noter, &s);
+	if (r < 0)
+		return r;
+	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &s->dir_fd);
+	if (r < 0)
+		return r;
+	r = store_read_format(s->dir_fd, s->uuid); /* before the lock file is made in what is no store */
+	if (r < 0)
+		return r;
+	s->id_key = get_le64(s->uuid) ^ get_le64(s->uuid + 8);
+
+	r = os_openat(s->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &s->lock_fd);
+	if (r < 0)
+		return r;
+	r = os_lock(s->lock_fd);
+	if (r == -EWOULDBLOCK)
+		return -ERR_STORE_BUSY;
+	if (r < 0)
+		return r;
+
+	r = index_open(s->dir_fd, &s->noter, &s->index);
+	if (r < 0)
+		return r;
+	r = chunks_open(s->dir_fd, s->index, &s->noter, &s->chunks);
+	if (r < 0)
+		return r;
+	r = stage_open(s->dir_fd, s->chunks, &s->noter, &s->stage);
+	if (r < 0)
+		return r;
+	r = nodes_new(s->chunks, &s->noter, &s->nodes);
+	if (r < 0)
+		return r;
+
+	r = read_counters(s);
+	if (r < 0)
+		return r;
+	r = snap_load_all(s);
+	if (r < 0)
+		return r;
+	r = branch_load_all(s);
+	if (r < 0)
+		return r;
+	r = sealer_start(s);
+	if (r < 0)
+		return r;
+
+	*ret = TAKE_PTR(s);
+	return 0;
+}
+
+int store_close(struct store *s)
+{
+	int r;
+
+	if (!s)
+		return 0;
+	r = sealer_stop(s);
+	store_free(s);
+	return r;
+}
+
+/* ---- parts and counters ---- */
+
+int store_dir_fd(struct store *s)
+{
+	return s->dir_fd;
+}
+
+const uint8_t *store_uuid(struct store *s)
+{
+	return s->uuid;
+}
+
+struct chunks *store_chunks(struct store *s)
+{
+	return s->chunks;
+}
+
+struct nodes *store_nodes(struct store *s)
+{
+	return s->nodes;
+}
+
+struct stage *store_stage(struct store *s)
+{
+	return s->stage;
+}
+
+const struct noter *store_noter(struct store *s)
+{
+	return &s->noter;
+}
+
+uint64_t store_take_ino(struct store *s, uint64_t n)
+{
+	return atomic_fetch_add_explicit(&s->next_ino, n, memory_order_relaxed);
+}
+
+void store_raise_ino(struct store *s, uint64_t floor)
+{
+	uint64_t next = atomic_load_explicit(&s->next_ino, memory_order_relaxed);
+
+	while (next < floor && !atomic_compare_exchange_weak(&s->next_ino, &next, floor))
+		; /* next was reloaded */
+}
+
+uint64_t store_take_lineage(struct store *s)
+{
+	return atomic_fetch_add_explicit(&s->next_lineage, 1, memory_order_relaxed);
+}
+
+int store_load_root(struct store *s, const struct name *name, struct root **ret)
+{
+	static const struct name zero;
+
+	if (name_eq(name, &zero))
+		return root_empty(s->nodes, ret);
+	return root_by_name(s->nodes, name, ret);
+}
+
+/* ---- pins ---- */
+
+static struct pin **find_pin(struct store *s, const struct root *root)
+{
+	struct pin **at = &s->pins;
+
+	while (*at && (*at)->root != root)
+		at = &(*at)->next;
+	return at;
+}
+
+int store_pin_root(struct store *s, struct root *root)
+{
+	struct pin *pin;
+
+	LOCK_GUARD(&s->table);
+	pin = *find_pin(s, root);
+	if (!pin) {
+		pin = os_calloc(1, sizeof(*pin));
+		if (!pin)
+			return -ENOMEM;
+		pin->root = root_ref(root);
+		pin->next = s->pins;
+		s->pins = pin;
+	}
+	pin->count++;
+	return 0;
+}
+
+void store_unpin_root(struct store *s, struct root *root)
+{
+	_cleanup_(root_unrefp) struct root *unpinned = NULL;
+	struct pin **at, *pin;
+
+	LOCK_GUARD(&s->table);
+	at = find_pin(s, root);
+	pin = *at;
+	if (!pin || --pin->count > 0)
+		return;
+	*at = pin->next;
+	unpinned = pin->root;
+	free(pin);
+}
+
+/* ---- stats ---- */
+
+int store_stats(struct store *s, struct store_stats *ret)
+{
+	struct store_stats stats = { 0 };
+	int r;
+
+	r = chunks_stats(s->chunks, &stats.pack_bytes, &stats.packs, &stats.chunks);
+	if (r < 0)
+		return r;
+	stage_stats(s->stage, &stats.unsealed_bytes, &stats.stage_bytes);
+	nodes_stats(s->nodes, &stats.nodes, &stats.node_bytes);
+
+	LOCK_GUARD(&s->table);
+	stats.snapshots = s->snap_count;
+	stats.branches = s->entry_count;
+	stats.unsealed_snapshots = s->queue_length;
+	stats.failed = s->failed;
+	*ret = stats;
+	return 0;
+}

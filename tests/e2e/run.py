@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: run
+# timeout: 120
+"""plyfs run: commands on a view, their exit codes, limits and forks."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def test_the_commands_own_exit_code(t):
+    view = t.view()
+    for code in (0, 1, 3, 77, 124):
+        p = view.store.ply("run", "--", "sh", "-c", "exit %d" % code, cwd=view.path, check=False)
+        assert p.returncode == code, p
+    assert view.store.ply("run", "--", "nosuchcommand", cwd=view.path,
+                          check=False).returncode == 127
+    assert view.store.ply("run", "--", "./a.txt", cwd=view.path, check=False).returncode == 126
+
+
+def test_output_and_input_are_passed_through(t):
+    view = t.view()
+    p = view.store.ply("run", "sh", "-c", "cat; echo out; echo err >&2", cwd=view.path,
+                       input="in\n")
+    assert p.stdout == "in\nout\n" and p.stderr == "err\n"
+
+
+def test_options_after_the_command_are_its_own(t):
+    view = t.view()
+    p = view.store.ply("run", "echo", "--timeout", "--fork", cwd=view.path)
+    assert p.stdout == "--timeout --fork\n"
+
+
+def test_a_timeout_kills_the_whole_group(t):
+    view = t.view()
+    began = time.monotonic()
+    p = view.store.ply("run", "--timeout", "0.5", "--", "sh", "-c",
+                       "sh -c 'trap \"\" TERM; sleep 61.7' & sleep 61.7", cwd=view.path,
+                       check=False, timeout=60)
+    assert p.returncode == 124, p
+    assert time.monotonic() - began < 30
+    left = subprocess.run(["pgrep", "-f", "sleep 61.7"], stdout=subprocess.PIPE, text=True).stdout
+    assert not left.strip(), left
+
+
+def test_a_signal_shows_as_shells_show_it(t):
+    view = t.view()
+    p = view.store.ply("run", "--", "sh", "-c", "kill -TERM $$", cwd=view.path, check=False)
+    assert p.returncode == 128 + signal.SIGTERM, p
+
+
+def test_fork_leaves_the_view_alone_and_keeps_a_branch(t):
+    view = t.view()
+    p = view.store.ply("run", "--fork", "--", "sh", "-c", "echo changed >a.txt; pwd; cat a.txt",
+                       cwd=view.path)
+    assert p.stdout.splitlines()[-1] == "changed"
+    assert view.read("a.txt") == "one\n"
+    where = p.stdout.splitlines()[0]
+    assert not os.path.ismount(where)
+    branches = view.store.out("tree")
+    assert len(view.store.status()["views"]) == 1
+    text = view.store.json("tree")
+    names = [b["name"] for b in text["branches"]]
+    assert len(names) == 2, names
+    other = next(n for n in names if n != "main")
+    assert view.store.mount(branch=other).read("a.txt") == "changed\n"
+
+
+def test_fork_with_drop_leaves_nothing(t):
+    view = t.view()
+    p = view.store.ply("run", "--fork", "--drop", "--", "sh", "-c", "rm -rf *; exit 4",
+                       cwd=view.path, check=False)
+    assert p.returncode == 4, p
+    assert len(view.store.json("tree")["branches"]) == 1
+    assert view.ls() == ["a.txt", "dir"]
+
+
+def test_a_fork_with_a_timeout_is_cleaned_up(t):
+    view = t.view()
+    p = view.store.ply("run", "--fork", "--drop", "--timeout", "0.3", "--", "sleep", "30",
+                       cwd=view.path, check=False)
+    assert p.returncode == 124, p
+    assert len(view.store.status()["views"]) == 1
+    assert len([m for m in ply.mounts_below("/", "fuse.plyfs") if t.path in m]) == 1
+
+
+if __name__ == "__main__":
+    ply.main()

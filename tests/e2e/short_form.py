@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: short-form
+# timeout: 120
+"""plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def mounted(t, files=None):
+    t.tree(files or {"a.txt": "one\n", "d/b.txt": "two\n"}, "work")
+    env = dict(t.env)
+    t.run([ply.PLYFS, "mount", t.at("work")], env=env)
+    store = ply.Store(t, init=False)
+    with ply.View(store, t.at("work")).fd() as fd:
+        store.path = ply.ioctl_info(fd)["store"]
+    t.stores.append(store)
+    store.daemon()
+    return ply.View(store, t.at("work"))
+
+
+def ply_(t, *args, **kw):
+    return t.run([ply.PLYFS, *args], **kw)
+
+
+def test_the_directory_is_covered_by_its_own_content(t):
+    view = mounted(t)
+    assert view.ls() == ["a.txt", "d"] and view.read("d/b.txt") == "two\n"
+    assert view.store.path.startswith(t.env["XDG_DATA_HOME"] + "/plyfs/"), view.store.path
+    view.write("a.txt", "changed\n")
+    snap = view.checkpoint()
+    view.write("a.txt", "again\n")
+    ply_(t, "restore", snap, cwd=view.path)
+    assert view.read("a.txt") == "changed\n"
+
+
+def test_unmount_writes_nothing_back_and_says_what_would_differ(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.write("new", "n\n")
+    p = ply_(t, "unmount", view.path)
+    assert "a.txt" in p.stdout + p.stderr and "--write-back" in p.stdout + p.stderr, p
+    assert ply.read(t.at("work/a.txt")) == "one\n"
+    assert sorted(os.listdir(t.at("work"))) == ["a.txt", "d"]
+
+
+def test_write_back_makes_the_directory_what_the_view_was(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.write("new/deep", "n\n")
+    os.unlink(view.at("d/b.txt"))
+    os.rmdir(view.at("d"))
+    os.symlink("a.txt", view.at("link"))
+    os.chmod(view.at("a.txt"), 0o600)
+    ply_(t, "unmount", "--write-back", view.path)
+    assert sorted(os.listdir(t.at("work"))) == ["a.txt", "link", "new"]
+    assert ply.read(t.at("work/a.txt")) == "changed\n"
+    assert os.stat(t.at("work/a.txt")).st_mode & 0o777 == 0o600
+    assert os.readlink(t.at("work/link")) == "a.txt"
+    assert ply.read(t.at("work/new/deep")) == "n\n"
+
+
+def test_a_dry_run_writes_nothing(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    p = ply_(t, "unmount", "--write-back", "--dry-run", view.path)
+    assert "a.txt" in p.stdout + p.stderr
+    if os.path.ismount(view.path):
+        view.unmount()
+    assert ply.read(t.at("work/a.txt")) == "one\n"
+
+
+def test_mounting_again_continues_or_says_so(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    ply_(t, "unmount", view.path)
+    p = ply_(t, "mount", t.at("work"), check=False)
+    # Never silently the old or the new content: it works and says which, or asks.
+    assert p.returncode == 0 and (p.stderr or view.read("a.txt")) or p.returncode == 1, p
+
+
+if __name__ == "__main__":
+    ply.main()

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: verbs
+# timeout: 180
+"""The program's verbs as people and scripts meet them: what they print, and their exit codes."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def verbs(t):
+    text = t.run([ply.PLYFS, "--help"]).stdout
+    return text, re.findall(r"^  ([a-z]+) ", text, re.M)
+
+
+def test_help_fits_a_screen_and_every_verb_has_its_own(t):
+    text, names = verbs(t)
+    assert len(text.splitlines()) <= 40, len(text.splitlines())
+    for verb in ("init import mount unmount checkpoint restore undo fork drop log tree diff run "
+                 "export gc check status doctor bench").split():
+        assert verb in text, verb
+        p = t.run([ply.PLYFS, verb, "--help"])
+        assert p.stdout.startswith("usage: plyfs " + verb), p.stdout
+        for line in (text + p.stdout).splitlines():
+            assert len(line) <= 80, line
+
+
+def test_version(t):
+    assert re.fullmatch(r"plyfs \d+\.\d+\.\d+\n", t.run([ply.PLYFS, "--version"]).stdout)
+
+
+def test_the_first_session(t):
+    # As in the README.
+    t.tree({"a.txt": "hello\n", "src/main.c": "int main(void) { return 0; }\n"}, "project")
+    env = dict(t.env, PLYFS_STORE=t.at("store"))
+    sh = lambda s, **kw: t.run(["sh", "-euc", s], env=dict(env, PATH=os.path.dirname(ply.PLYFS) +
+                                                          ":" + env["PATH"]), **kw).stdout
+    sh("plyfs init store")
+    t.stores.append(ply.Store(t, init=False))
+    sh("plyfs import project && mkdir work && plyfs mount --at work")
+    t.stores[-1].daemon()
+    first = sh("plyfs checkpoint -m start", cwd=t.at("work")).strip()
+    assert ply.ID.match(first), first
+    sh("rm -r src && echo oops >a.txt", cwd=t.at("work"))
+    assert sh("plyfs diff %s" % first, cwd=t.at("work")) == "M\ta.txt\nD\tsrc/main.c\n"
+    sh("plyfs restore %s" % first, cwd=t.at("work"))
+    assert sh("cat a.txt src/main.c", cwd=t.at("work")).startswith("hello\n")
+    sh("plyfs undo", cwd=t.at("work"))
+    assert ply.read(t.at("work/a.txt")) == "oops\n"
+    sh("plyfs unmount work")
+    assert os.listdir(t.at("work")) == []
+
+
+def test_checkpoint_prints_the_id_and_nothing_else(t):
+    view = t.view()
+    for args in ([], ["-m", "a label"], ["--sync"]):
+        view.write("f", str(args))
+        p = view.store.ply("checkpoint", *args, view.path)
+        assert ply.ID.match(p.stdout.rstrip("\n")) and p.stdout.endswith("\n"), p
+        assert p.stderr == "", p
+    # By store and branch, from outside.
+    view.write("f", "x")
+    out = view.store.out("checkpoint", "--branch", "main")
+    assert out == view.info()["head"]
+
+
+def test_labels_and_relative_names(t):
+    view = t.view({"f": "0"})
+    ids = []
+    for i in range(4):
+        view.write("f", str(i))
+        ids.append(view.store.out("checkpoint", "-m", "step %d" % i, view.path))
+    for name, wanted in (("@step 1", "1"), (ids[2], "2"), (ids[3] + "~1", "2"),
+                         ("main", "2"), (ids[0][:8], "0")):
+        view.store.ply("restore", name, view.path)
+        assert view.read("f") == wanted, name
+    view.store.ply("restore", ids[3], view.path)
+    view.store.ply("restore", "main~2", view.path)
+    assert view.read("f") == "1"
+
+
+def test_verbs_work_in_any_directory_of_the_view(t):
+    view = t.view()
+    env = {"PLYFS_STORE": ""}
+    snap = view.store.out("checkpoint", cwd=view.at("dir/sub"), env=env)
+    view.write("a.txt", "x")
+    assert view.store.out("diff", snap, cwd=view.at("dir"), env=env) == "M\ta.txt"
+    assert snap in view.store.out("log", cwd=view.at("dir/sub"), env=env)
+    view.store.ply("restore", snap, cwd=view.at("dir/sub"), env=env)
+    assert view.read("a.txt") == "one\n"
+    assert view.store.ply("undo", view.at("dir"), env=env).returncode == 0
+
+
+def test_log_lists_the_newest_first(t):
+    view = t.view({"f": "0"})
+    ids = [view.info()["head"]]
+    for i in range(5):
+        view.write("f", "%d" % (i + 1))
+        ids.append(view.checkpoint("step %d" % i))
+    lines = view.store.out("log").splitlines()
+    listed = [re.search(r"\b([0-9a-f]{12})\b", line)[1] for line in lines]
+    assert listed == ids[::-1], lines
+    assert "step 4" in lines[0] and "step 0" in lines[4]
+    assert len(view.store.out("log", "-n", "2").splitlines()) == 2
+    log = view.store.json("log")
+    snaps = log["snapshots"] if isinstance(log, dict) else log
+    assert [s["id"] for s in snaps] == ids[::-1]
+    for s in snaps:
+        assert {"id", "parent", "branch", "label", "durable"} <= set(s), s
+    assert view.store.out("log", "--branch", "main").splitlines() == lines
+
+
+def test_durability_is_told(t):
+    view = t.view({"f": "0"})
+    view.write("f", "1")
+    snap = view.store.out("checkpoint", "--sync", view.path)
+    log = view.store.json("log")
+    snaps = log["snapshots"] if isinstance(log, dict) else log
+    assert next(s for s in snaps if s["id"] == snap)["durable"] is True
+
+
+def test_tree_shows_branches_and_their_snapshots(t):
+    view = t.view({"f": "0"})
+    view.write("f", "1")
+    a = view.checkpoint("alpha")
+    fork = view.fork("side")
+    fork.write("f", "2")
+    b = fork.checkpoint("beta")
+    text = view.store.out("tree")
+    for word in (a, b, "main", "side", "alpha", "beta"):
+        assert word in text, (word, text)
+    assert text.index(a) < text.index(b)
+    got = json.dumps(view.store.json("tree"))
+    assert a in got and b in got and "side" in got
+
+
+def test_drop_and_what_depends_on_it(t):
+    view = t.view({"f": "0"})
+    ids = []
+    for i in range(3):
+        view.write("f", str(i))
+        ids.append(view.checkpoint())
+    view.store.ply("drop", ids[1])
+    assert ids[1] not in view.store.out("log")
+    view.store.fails("restore", ids[1], view.path)
+    view.restore(ids[0])
+    assert view.read("f") == "0"
+    view.restore(ids[2])
+    assert view.read("f") == "2"
+    view.store.ply("fork", "side", cwd=view.path)
+    view.store.ply("drop", "side")
+    view.store.fails("mount", "--branch", "side", "--at", t.at("home"))
+
+
+def test_export_to_a_directory_and_a_tar(t):
+    view = t.view()
+    snap = view.checkpoint()
+    view.write("a.txt", "later\n")
+    view.store.ply("export", snap, "--dir", t.at("out"))
+    ply.assert_same_tree(t.at("source"), t.at("out"))
+    view.store.ply("export", "main", "--dir", t.at("now"))
+    assert ply.read(t.at("now/a.txt")) == "later\n"
+    view.store.ply("export", snap, "--tar", t.at("f.tar"))
+    tar = view.store.ply("export", snap, "--tar", "-", text=False).stdout
+    assert tar == open(t.at("f.tar"), "rb").read()
+    assert sorted(t.run(["tar", "-tf", t.at("f.tar")]).stdout.split())[-1].endswith("c.txt")
+
+
+def test_import_reads_a_tar_from_stdin(t):
+    t.tree({"a": "1"})
+    store = t.store()
+    with open(t.at("x.tar"), "wb") as f:
+        subprocess.run(["tar", "-C", t.at("source"), "-c", "."], stdout=f, check=True)
+    with open(t.at("x.tar"), "rb") as f:
+        store.ply("import", "-", stdin=f)
+    assert store.mount().read("a") == "1"
+
+
+def test_import_of_another_branch_while_mounted(t):
+    view = t.view({"a": "1"})
+    view.store.import_(t.tree({"b": "2"}, "second"), "--branch", "second")
+    assert view.store.mount(branch="second").ls() == ["b"]
+    assert view.ls() == ["a"]
+
+
+def test_status_as_text_and_json(t):
+    view = t.view()
+    view.write("x", "1")
+    s = view.store.status()
+    v = s["views"][0]
+    assert v["mountpoint"] == view.path and v["branch"] == "main", s
+    text = view.store.out("status", "--ops")
+    assert "LOOKUP" in text or "lookup" in text, text
+
+
+def test_check_of_a_sound_store(t):
+    view = t.view()
+    view.store.ply("checkpoint", "--sync", view.path)
+    assert view.store.ply("check").returncode == 0
+    assert view.store.ply("check", "--read-data").returncode == 0
+    got = view.store.json("check")
+    assert got.get("damaged", 0) == 0, got
+
+
+def test_dump_is_for_people(t):
+    view = t.view()
+    snap = view.checkpoint()
+    view.store.ply("checkpoint", "--sync", view.path)
+    assert snap in view.store.out("dump")
+    assert "a.txt" in view.store.out("dump", snap)
+
+
+def test_doctor_works_without_a_store(t):
+    p = t.run([ply.PLYFS, "doctor"], check=False)
+    assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout, p
+    assert os.uname().release in p.stdout, p.stdout
+
+
+def test_the_store_is_found_by_option_and_environment(t):
+    view = t.view()
+    for argv, env in (([ply.PLYFS, "--store", view.store.path, "log"], {}),
+                      ([ply.PLYFS, "log"], {"PLYFS_STORE": view.store.path}),
+                      ([ply.PLYFS, "--store", os.path.relpath(view.store.path, t.path), "log"],
+                       {})):
+        assert "main" in t.run(argv, env=dict(t.env, **env)).stdout
+    p = t.run([ply.PLYFS, "log"], check=False)
+    assert p.returncode in (1, 2) and "--store" in p.stderr, p
+
+
+def test_a_very_long_store_path(t):
+    deep = t.at(*["d" * 50] * 6)
+    os.makedirs(deep)
+    store = t.store(os.path.relpath(os.path.join(deep, "store"), t.path))
+    store.import_(t.tree({"a": "1"}))
+    assert store.mount().read("a") == "1"
+
+
+def test_completion_is_valid_shell(t):
+    p = t.run([ply.PLYFS, "completion", "bash"])
+    t.run(["bash", "-n"], input=p.stdout)
+    assert "checkpoint" in p.stdout
+
+
+def test_a_command_is_quick(t):
+    view = t.view()
+    best = 1.0
+    for i in range(30):
+        view.write("f", str(i))
+        began = time.perf_counter()
+        view.store.ply("checkpoint", view.path)
+        best = min(best, time.perf_counter() - began)
+    print("# checkpoint as a command, process included: %.1f ms at best" % (best * 1e3))
+    assert best < 0.05
+
+
+def test_broken_pipes_are_quiet(t):
+    view = t.view({"f": "0"})
+    for i in range(300):
+        view.write("f", str(i))
+        view.checkpoint()
+    p = t.sh("PLYFS_STORE='%s' '%s' log | head -n 1" % (view.store.path, ply.PLYFS))
+    assert p.stderr == "" and len(p.stdout.splitlines()) == 1, p
+    assert view.store.daemon()
+
+
+def test_an_interrupted_import_leaves_nothing(t):
+    import signal
+    source = ply.make_bulk(t.at("source"), 20000, size=4000)
+    store = t.store()
+    p = subprocess.Popen([ply.PLYFS, "import", source], env=dict(t.env, PLYFS_STORE=store.path),
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.15)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60)
+    if p.returncode == 0:
+        ply.skip("the import was faster")
+    store.daemon()
+    assert "main" not in store.out("tree", check=False)
+    store.import_(source)
+    store.ply("check")
+
+
+def test_the_log_of_the_daemon_holds_no_noise(t):
+    view = t.view()
+    view.write("x", "1")
+    snap = view.checkpoint()
+    view.restore(snap)
+    view.store.out("log")
+    view.unmount()
+    view.store.stop()
+    for line in view.store.log_tail().splitlines():
+        assert not re.search(r"error|warning|fail|libfuse|fuse:", line, re.I), line
+
+
+if __name__ == "__main__":
+    ply.main()

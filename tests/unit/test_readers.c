@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The reader pool (fs/readers.c), serving pipes whose requests are single letters. */
+
+#include <check.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <time.h>
+
+#include "fs/mount.h"
+#include "fs/readers.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+
+/* Longer than any hand-over on a loaded machine; a test that waits so long has failed. */
+#define PATIENCE_S 10
+
+struct letters {
+	struct served served;
+	int in[2];          /* requests */
+	sem_t open;         /* lets one blocked request go on */
+	sem_t handled;      /* posted for each request that is done */
+	sem_t blocked;      /* posted for each request that is about to wait */
+	sem_t over;
+	unsigned reading;   /* atomic: threads in read(), for R1 */
+	unsigned max_reading;
+	unsigned handling;  /* atomic: in a handler */
+	unsigned left_over; /* handlers that were not done when over() came */
+	pthread_t last;     /* who handled the last plain request */
+};
+
+static void wait_for(sem_t *sem)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += PATIENCE_S;
+	ck_assert_int_eq(sem_timedwait(sem, &until), 0);
+}
+
+/* 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'B': both, twice. EOF: the end. */
+static int serve_letter(struct served *s, const struct reader_buffers *buffers)
+{
+	struct letters *l = container_of(s, struct letters, served);
+	unsigned reading = __atomic_add_fetch(&l->reading, 1, __ATOMIC_SEQ_CST);
+	ssize_t n;
+
+	if (reading > l->max_reading)
+		l->max_reading = reading;
+	n = read(l->in[0], buffers->request, 1);
+	__atomic_sub_fetch(&l->reading, 1, __ATOMIC_SEQ_CST);
+	if (n <= 0)
+		return END;
+
+	__atomic_add_fetch(&l->handling, 1, __ATOMIC_SEQ_CST);
+	switch (buffers->request[0]) {
+	case 'p':
+		l->last = pthread_self();
+		break;
+	case 'B':
+		readers_will_block();
+		readers_step_aside();
+		/* fall through */
+	case 'b':
+		readers_step_aside();
+		sem_post(&l->blocked);
+		sem_wait(&l->open);
+		readers_step_aside();
+		break;
+	case 'd':
+		readers_will_block();
+		sem_post(&l->blocked);
+		sem_wait(&l->open);
+		break;
+	}
+	buffers->reply[REPLY_BYTES - 1] = 1;
+	__atomic_sub_fetch(&l->handling, 1, __ATOMIC_SEQ_CST);
+	sem_post(&l->handled);
+	return 0;
+}
+
+static void letters_over(struct served *s)
+{
+	struct letters *l = container_of(s, struct letters, served);
+
+	l->left_over = __atomic_load_n(&l->handling, __ATOMIC_SEQ_CST);
+	sem_post(&l->over);
+}
+
+static void letters_start(struct letters *l, struct readers *rs)
+{
+	*l = (struct letters){ .served = { .serve_one = serve_letter, .over = letters_over } };
+	ck_assert_int_eq(pipe(l->in), 0);
+	sem_init(&l->open, 0, 0);
+	sem_init(&l->handled, 0, 0);
+	sem_init(&l->blocked, 0, 0);
+	sem_init(&l->over, 0, 0);
+	ck_assert_int_eq(readers_serve(rs, &l->served), 0);
+}
+
+static void ask(struct letters *l, const char *letters)
+{
+	ck_assert_int_eq(write(l->in[1], letters, strlen(letters)), (ssize_t)strlen(letters));
+}
+
+static void letters_end(struct letters *l)
+{
+	close(l->in[1]);
+	wait_for(&l->over);
+	ck_assert_uint_eq(l->left_over, 0);
+	ck_assert_uint_le(l->max_reading, 1);
+	close(l->in[0]);
+}
+
+static struct readers *pool(unsigned max_spare)
+{
+	struct readers *rs;
+
+	ck_assert_int_eq(readers_new(max_spare, &rs), 0);
+	return rs;
+}
+
+START_TEST(one_thread_serves_what_never_waits)
+{
+	struct readers *rs = pool(4);
+	struct letters l;
+	pthread_t first;
+
+	letters_start(&l, rs);
+	ask(&l, "p");
+	wait_for(&l.handled);
+	first = l.last;
+	for (int i = 0; i < 1000; i++) {
+		ask(&l, "p");
+		wait_for(&l.handled);
+		ck_assert(pthread_equal(first, l.last));
+	}
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(a_waiting_request_does_not_stop_the_next)
+{
+	struct readers *rs = pool(4);
+	struct letters l;
+
+	letters_start(&l, rs);
+	for (int i = 0; i < 200; i++) {
+		ask(&l, "bBdp");
+		for (int k = 0; k < 3; k++)
+			wait_for(&l.blocked);
+		wait_for(&l.handled); /* the p, while three wait */
+		for (int k = 0; k < 3; k++)
+			sem_post(&l.open);
+		for (int k = 0; k < 3; k++)
+			wait_for(&l.handled);
+	}
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(disk_waits_beyond_the_spares_just_go_on)
+{
+	struct readers *rs = pool(1);
+	struct letters l;
+	struct timespec short_time;
+
+	letters_start(&l, rs);
+	ask(&l, "ddp");
+	wait_for(&l.blocked);
+	wait_for(&l.blocked);
+	clock_gettime(CLOCK_REALTIME, &short_time);
+	short_time.tv_nsec += 20 * 1000 * 1000;
+	ck_assert_int_eq(sem_timedwait(&l.handled, &short_time), -1); /* nobody reads the p */
+	sem_post(&l.open); /* whichever goes on: both lead to somebody reading again (R2) */
+	wait_for(&l.handled);
+	wait_for(&l.handled);
+	sem_post(&l.open);
+	wait_for(&l.handled);
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(kernel_waits_find_a_thread_beyond_the_spares)
+{
+	struct readers *rs = pool(0);
+	struct letters l;
+
+	letters_start(&l, rs);
+	ask(&l, "bbbbbbbbp");
+	for (int i = 0; i < 8; i++)
+		wait_for(&l.blocked);
+	wait_for(&l.handled);
+	for (int i = 0; i < 8; i++)
+		sem_post(&l.open);
+	for (int i = 0; i < 8; i++)
+		wait_for(&l.handled);
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(over_comes_after_the_last_request_is_done)
+{
+	struct readers *rs = pool(4);
+	struct letters l;
+	struct timespec short_time;
+
+	letters_start(&l, rs);
+	ask(&l, "bb");
+	wait_for(&l.blocked);
+	wait_for(&l.blocked);
+	close(l.in[1]);
+	clock_gettime(CLOCK_REALTIME, &short_time);
+	short_time.tv_nsec += 20 * 1000 * 1000;
+	ck_assert_int_eq(sem_timedwait(&l.over, &short_time), -1);
+	sem_post(&l.open);
+	sem_post(&l.open);
+	wait_for(&l.over);
+	ck_assert_uint_eq(l.left_over, 0);
+	close(l.in[0]);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(sixty_four_share_the_pool)
+{
+	static struct letters l[64];
+	struct readers *rs = pool(4);
+
+	for (size_t i = 0; i < ARRAY_SIZE(l); i++)
+		letters_start(&l[i], rs);
+	for (int round = 0; round < 20; round++) {
+		for (size_t i = 0; i < ARRAY_SIZE(l); i++)
+			ask(&l[i], i % 8 == 0 ? "bp" : "pp");
+		for (size_t i = 0; i < ARRAY_SIZE(l); i++) {
+			wait_for(&l[i].handled);
+			sem_post(&l[i].open);
+			if (i % 8 != 0)
+				sem_wait(&l[i].open);
+			wait_for(&l[i].handled);
+		}
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(l); i++)
+		letters_end(&l[i]);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(stepping_aside_elsewhere_does_nothing)
+{
+	readers_will_block();
+	readers_step_aside();
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("readers");
+	TCase *tc = tcase_create("pool");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tc, 60);
+	tcase_add_test(tc, one_thread_serves_what_never_waits);
+	tcase_add_test(tc, a_waiting_request_does_not_stop_the_next);
+	tcase_add_test(tc, disk_waits_beyond_the_spares_just_go_on);
+	tcase_add_test(tc, kernel_waits_find_a_thread_beyond_the_spares);
+	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
+	tcase_add_test(tc, sixty_four_share_the_pool);
+	tcase_add_test(tc, stepping_aside_elsewhere_does_nothing);
+	suite_add_tcase(suite, tc);
+
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * plyfs doctor: each thing that mounting needs, whether it is there, and what to do when not. Ends
+ * with a real mount on a temporary directory, for that is what settles it.
+ */
+
+#include "tools/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+
+#include "store/base/util.h"
+#include "tools/mounts.h"
+
+/* One line: "ok", "note" (works, but) or "BAD" (will not work). */
+static void report(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void report(const char *kind, const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("%-5s ", kind);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	putchar('\n');
+}
+
+static bool check_device(void)
+{
+	_cleanup_close_ int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+	if (fd >= 0) {
+		report("ok", "/dev/fuse can be opened");
+		return true;
+	}
+	if (errno == ENOENT || errno == ENODEV)
+		report("BAD", "no /dev/fuse: as root, modprobe fuse; a container needs --device /dev/fuse");
+	else
+		report("BAD", "/dev/fuse: %s: a container needs --device /dev/fuse; else, chmod 666 /dev/fuse",
+		       strerror(errno));
+	return false;
+}
+
+static void check_kernel(void)
+{
+	unsigned major = 0, minor = 0;
+	struct utsname u;
+
+	if (uname(&u) < 0 || sscanf(u.release, "%u.%u", &major, &minor) != 2)
+		return;
+	if (major > 6 || (major == 6 && minor >= 16))
+		report("ok", "kernel %s: large restores take constant time", u.release);
+	else if (major > 6 || (major == 6 && minor >= 2))
+		report("note", "kernel %s: works; from 6.16 on large restores take constant time", u.release);
+	else
+		report("note", "kernel %s: works; before 6.2 a restore drops more of the kernel's caches than needed",
+		       u.release);
+}
+
+static bool find_in_path(const char *name, char found[static PATH_MAX])
+{
+	const char *path = getenv("PATH") ?: "/usr/bin:/bin";
+
+	while (*path) {
+		size_t n = strcspn(path, ":");
+
+		snprintf(found, PATH_MAX, "%.*s/%s", (int)n, path, name);
+		if (access(found, X_OK) == 0)
+			return true;
+		path += n + (path[n] == ':');
+	}
+	return false;
+}
+
+static void check_helper(void)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (!find_in_path("fusermount3", path))
+		report(geteuid() ? "BAD" : "note",
+		       "no fusermount3: ordinary users cannot mount; install the package fuse3");
+	else if (stat(path, &st) == 0 && st.st_uid == 0 && (st.st_mode & S_ISUID))
+		report("ok", "%s lets ordinary users mount", path);
+	else
+		report(geteuid() ? "BAD" : "note", "%s is not setuid root: ordinary users cannot mount", path);
+}
+
+static void check_conf(void)
+{
+	_cleanup_fclose_ FILE *f = fopen("/etc/fuse.conf", "re");
+	_cleanup_free_ char *line = NULL;
+	bool allowed = false;
+	size_t cap = 0;
+
+	while (f && getline(&line, &cap, f) > 0)
+		if (strncmp(line, "user_allow_other", 16) == 0)
+			allowed = true;
+	if (geteuid() == 0)
+		report("ok", "root's views are open to all users (mode bits decide), unless --private");
+	else
+		report("note", "views of ordinary users are theirs alone%s",
+		       allowed ? "" : " (user_allow_other is not set in /etc/fuse.conf)");
+}
+
+static void check_limits(void)
+{
+	struct rlimit files;
+
+	/* A daemon needs a few descriptors per view and per pack; 1024 is the usual soft limit. */
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0)
+		report(files.rlim_max < 4096 ? "note" : "ok", "up to %llu open files (hard limit)%s",
+		       (unsigned long long)files.rlim_max,
+		       files.rlim_max < 4096 ? ": raise it for many views" : "");
+}
+
+static int check_stale(void *arg, const struct mount_entry *e)
+{
+	struct client at = { .store_fd = -1, .view_fd = -1 };
+	int *stale = arg;
+
+	if (strcmp(e->type, PLYFS_FS_TYPE))
+		return 0;
+	if (client_look(&at, e->path) == -ENOTCONN) {
+		report("note", "'%s' is a view whose daemon died: plyfs unmount '%s'", e->path, e->path);
+		(*stale)++;
+	}
+	closep(&at.view_fd);
+	return 0;
+}
+
+static bool try_mount(struct client *cl)
+{
+	char dir[] = "/tmp/plyfs-doctor-XXXXXX";
+	struct fuse_mount m = { .mountpoint = dir };
+	int fd = -1, r;
+
+	if (!mkdtemp(dir)) {
+		report("note", "no temporary directory for a trial mount: %s", strerror(errno));
+		return true;
+	}
+	fflush(stdout);
+	r = fuse_mount(cl, &m, &fd);
+	if (r == DONE) {
+		closep(&fd);
+		fuse_unmount(dir);
+	}
+	(void)rmdir(dir); /* ours and empty */
+	report(r == DONE ? "ok" : "BAD", "a trial mount %s", r == DONE ? "worked" : "failed (see above)");
+	return r == DONE;
+}
+
+int client_doctor(struct client *cl)
+{
+	int r = client_parse(cl, NULL, 0, 0, 0, 0), stale = 0;
+	bool good;
+
+	if (r)
+		return r;
+	good = check_device();
+	check_kernel();
+	check_helper();
+	check_conf();
+	check_limits();
+	r = mounts_each(check_stale, &stale);
+	if (r == 0 && !stale)
+		report("ok", "no dead views are left behind");
+	good = good && try_mount(cl);
+	printf("%s\n", good ? "views can be mounted here" : "views cannot be mounted here");
+	return fflush(stdout) || !good ? FAILED : DONE;
+}

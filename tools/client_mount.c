@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * mount and unmount, and the short form: `plyfs mount DIR` on an ordinary directory.
+ *
+ * The short form keeps a store per directory below $XDG_DATA_HOME/plyfs. A file `origin` in that
+ * store holds the directory's path; it is written after the import succeeded, so its absence means
+ * "import (again)". unmount finds out by it that it has a short-form view before it.
+ */
+
+#include "tools/client.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/mounts.h"
+
+static void closedirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d); /* read only */
+}
+
+static bool directory_is_empty(const char *path)
+{
+	_cleanup_(closedirp) DIR *d = opendir(path);
+	struct dirent *e;
+
+	if (!d)
+		return true; /* what mount(2) then says is more to the point */
+	while ((e = readdir(d)))
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+			return false;
+	return true;
+}
+
+/* realpath, also where the last part is a dead mount that cannot be asked. */
+static char *absolute(const char *path)
+{
+	char *real = realpath(path, NULL);
+	char cwd[PATH_MAX], *made = NULL;
+
+	if (real || (errno != ENOTCONN && errno != ECONNABORTED))
+		return real;
+	if (path[0] == '/')
+		made = strdup(path);
+	else if (!getcwd(cwd, sizeof(cwd)) || asprintf(&made, "%s/%s", cwd, path) < 0)
+		return NULL;
+	for (size_t n = made ? strlen(made) : 0; n > 1 && made[n - 1] == '/'; n--)
+		made[n - 1] = 0;
+	return made;
+}
+
+int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_path)
+{
+	_cleanup_free_ char *path = absolute(dir);
+	struct stat st;
+	int r;
+
+	if (!path)
+		return errno == ENOENT ? client_fail(cl, "the mount point '%s' does not exist; make it with mkdir", dir) :
+					 client_fail(cl, "the mount point '%s': %s", dir, strerror(errno));
+
+	/* A view that lost its daemon is taken off; views may lie on each other. */
+	while (mounts_is_plyfs(path) == 1) {
+		struct client at = { .verb = cl->verb, .store_fd = -1, .view_fd = -1 };
+
+		r = client_look(&at, path);
+		if (r != -ENOTCONN) {
+			closep(&at.view_fd);
+			return client_fail(cl, "'%s' is a mounted plyfs view already (%s%s)", path,
+					   *at.info.branch ? "branch " : "snapshot ",
+					   *at.info.branch ? at.info.branch : at.info.head);
+		}
+		r = mounts_unmount(path, true);
+		if (r < 0)
+			return client_fail(cl, "taking the dead view off '%s': %s", path, strerror(-r));
+	}
+
+	if (stat(path, &st) < 0)
+		return client_fail(cl, "the mount point '%s': %s", path, strerror(errno));
+	if (!S_ISDIR(st.st_mode))
+		return client_fail(cl, "the mount point '%s' is not a directory", path);
+	if (!over && !directory_is_empty(path))
+		return client_fail(cl, "the mount point '%s' is not empty", path);
+
+	*ret_path = TAKE_PTR(path);
+	return DONE;
+}
+
+int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv)
+{
+	_cleanup_close_ int fuse_fd = -1;
+	int r;
+
+	/* The store first: a mount that nobody serves should not even begin. */
+	r = client_store(cl);
+	if (r)
+		return r;
+	r = fuse_mount(cl, m, &fuse_fd);
+	if (r)
+		return r;
+
+	r = client_send(cl, true, argc, argv, fuse_fd);
+	if (r) {
+		closep(&fuse_fd); /* aborts the connection: whoever waits in it is let go */
+		fuse_fd = -1;
+		fuse_unmount(m->mountpoint);
+	}
+	return r;
+}
+
+/* ---- the short form ---- */
+
+/* FNV-1a: spreads paths over store names; collisions are caught by `origin`. */
+static unsigned long long path_hash(const char *path)
+{
+	unsigned long long h = 14695981039346656037ull;
+
+	for (; *path; path++)
+		h = (h ^ (unsigned char)*path) * 1099511628211ull;
+	return h;
+}
+
+static int make_parents(struct client *cl, char *path)
+{
+	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
+		*p = 0;
+		if (mkdir(path, 0700) < 0 && errno != EEXIST)
+			return client_fail(cl, "making '%s': %s", path, strerror(errno));
+		*p = '/';
+	}
+	return DONE;
+}
+
+static int short_store(struct client *cl, const char *dir, char **ret_path)
+{
+	const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+	const char *base = strrchr(dir, '/') + 1;
+	_cleanup_free_ char *path = NULL;
+	int n, r;
+
+	if (data && *data == '/')
+		n = asprintf(&path, "%s/plyfs/%.40s-%016llx", data, base, path_hash(dir));
+	else if (home && *home == '/')
+		n = asprintf(&path, "%s/.local/share/plyfs/%.40s-%016llx", home, base, path_hash(dir));
+	else
+		return client_fail(cl, "neither XDG_DATA_HOME nor HOME says where to keep the store");
+	if (n < 0)
+		return client_fail(cl, "%s", strerror(ENOMEM));
+
+	n = (int)strlen(dir);
+	if (strncmp(path, dir, (size_t)n) == 0 && (path[n] == '/' || strcmp(dir, "/") == 0))
+		return client_fail(cl, "the store '%s' would lie below '%s'; set XDG_DATA_HOME to a place outside",
+				   path, dir);
+	r = make_parents(cl, path);
+	if (r)
+		return r;
+	*ret_path = TAKE_PTR(path);
+	return DONE;
+}
+
+/* The content of STORE/origin; NULL when there is none. */
+static char *read_origin(const char *store)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_fclose_ FILE *f = NULL;
+	char buf[PATH_MAX];
+	size_t n;
+
+	if (asprintf(&path, "%s/origin", store) < 0)
+		return NULL;
+	f = fopen(path, "re");
+	if (!f)
+		return NULL;
+	n = fread(buf, 1, sizeof(buf) - 1, f);
+	return n ? strndup(buf, n) : NULL;
+}
+
+static int write_origin(struct client *cl, const char *store, const char *dir)
+{
+	_cleanup_free_ char *path = NULL;
+	FILE *f;
+	bool good;
+
+	if (asprintf(&path, "%s/origin", store) < 0)
+		return client_fail(cl, "%s", strerror(ENOMEM));
+	f = fopen(path, "we");
+	if (!f)
+		return client_fail(cl, "making '%s': %s", path, strerror(errno));
+	good = fputs(dir, f) >= 0;
+	if (fclose(f) || !good)
+		return client_fail(cl, "writing '%s': %s", path, strerror(errno));
+	return DONE;
+}
+
+/* Imports dir as branch main; the id that import prints is not ours to print. */
+static int short_import(struct client *cl, const char *dir)
+{
+	char *argv[] = { (char *)"import", (char *)"--replace", (char *)"--branch", (char *)"main",
+			 (char *)"--", (char *)dir, NULL };
+	_cleanup_close_ int saved = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	int r;
+
+	if (null < 0 || (saved >= 0 && dup2(null, 1) < 0))
+		return client_fail(cl, "/dev/null: %s", strerror(errno));
+	r = client_send(cl, true, ARRAY_SIZE(argv) - 1, argv, -1);
+	if (saved >= 0)
+		(void)dup2(saved, 1); /* a descriptor that was open before */
+	return r;
+}
+
+static int mount_short(struct client *cl, const char *dir, bool fresh, bool private)
+{
+	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
+	struct fuse_mount m = { .private = private, .over = true };
+	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL };
+	char cwd[PATH_MAX];
+	size_t n;
+	int r;
+
+	r = mount_point_check(cl, dir, true, &path);
+	if (r)
+		return r;
+	r = client_look(cl, path);
+	if (r == 0 && cl->in_view)
+		return client_fail(cl, "'%s' lies in a plyfs view already; use checkpoint and fork there", path);
+	r = short_store(cl, path, &store);
+	if (r)
+		return r;
+	r = client_init_store(cl, store, true);
+	if (r)
+		return r;
+	r = client_use_store(cl, store);
+	if (r)
+		return r;
+
+	origin = read_origin(store);
+	if (origin && strcmp(origin, path))
+		return client_fail(cl, "the store '%s' belongs to '%s'", store, origin);
+	if (!origin || fresh) {
+		r = short_import(cl, path);
+		if (r)
+			return r;
+		r = write_origin(cl, store, path);
+		if (r)
+			return r;
+	} else {
+		client_talk(cl, "the view of '%s' goes on where it was; --fresh imports the directory anew", path);
+	}
+
+	m.mountpoint = argv[2] = path;
+	argv[3] = private ? (char *)"--private" : NULL;
+	r = mount_and_send(cl, &m, private ? 4 : 3, argv);
+	n = strlen(path);
+	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 && (cwd[n] == '/' || !cwd[n]))
+		client_talk(cl, "your shell is still in the directory beneath; cd into it again");
+	return r;
+}
+
+int client_mount(struct client *cl)
+{
+	const char *branch = NULL, *snapshot = NULL, *at = NULL;
+	bool private = false, fresh = false;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &branch },	 { .name = "snapshot", .text = &snapshot },
+		{ .name = "at", .text = &at },		 { .name = "private", .flag = &private },
+		{ .name = "fresh", .flag = &fresh },
+	};
+	_cleanup_free_ char *mountpoint = NULL;
+	struct fuse_mount m = {};
+	char *argv[10];
+	int argc = 0, r;
+
+	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
+	if (r)
+		return r;
+	if (branch && snapshot)
+		return client_misuse(cl, "either --branch or --snapshot");
+	if (at && cl->args.n)
+		return client_misuse(cl, "either --at or a directory");
+	if (cl->args.n && !client_store_name(cl)) {
+		if (branch || snapshot)
+			return client_misuse(cl, "which store? give --store STORE or set PLYFS_STORE");
+		return mount_short(cl, cl->args.v[0], fresh, private);
+	}
+	if (fresh)
+		return client_misuse(cl, "--fresh is for the short form: plyfs mount DIR, without a store");
+	if (cl->args.n)
+		at = cl->args.v[0];
+	if (!at)
+		return client_misuse(cl, "where? --at MOUNTPOINT");
+
+	r = mount_point_check(cl, at, false, &mountpoint);
+	if (r)
+		return r;
+
+	m = (struct fuse_mount){ .mountpoint = mountpoint, .read_only = snapshot, .private = private };
+	argv[argc++] = (char *)"mount";
+	argv[argc++] = (char *)"--at";
+	argv[argc++] = mountpoint;
+	if (branch || snapshot) {
+		argv[argc++] = (char *)(branch ? "--branch" : "--snapshot");
+		argv[argc++] = (char *)(branch ? branch : snapshot);
+	}
+	if (private)
+		argv[argc++] = (char *)"--private";
+	argv[argc] = NULL;
+	return mount_and_send(cl, &m, argc, argv);
+}
+
+/* ---- unmount ---- */
+
+static bool is_below(const char *path, const char *top)
+{
+	size_t n = strlen(top);
+
+	return strncmp(path, top, n) == 0 && (path[n] == '/' || path[n] == 0 || path[n] == ' ');
+}
+
+/* Does a link of a process (cwd, root, exe, fd/N) lead below the mount point? */
+static bool link_is_below(int dir_fd, const char *name, const char *top)
+{
+	char to[PATH_MAX];
+	ssize_t n = readlinkat(dir_fd, name, to, sizeof(to) - 1);
+
+	if (n <= 0)
+		return false;
+	to[n] = 0;
+	return is_below(to, top);
+}
+
+static bool process_is_below(int proc_fd, const char *pid, const char *top)
+{
+	_cleanup_close_ int fd = openat(proc_fd, pid, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_(closedirp) DIR *fds = NULL;
+	_cleanup_fclose_ FILE *maps = NULL;
+	_cleanup_free_ char *line = NULL;
+	struct dirent *e;
+	size_t cap = 0;
+	int sub;
+
+	if (fd < 0)
+		return false;
+	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) || link_is_below(fd, "exe", top))
+		return true;
+
+	sub = openat(fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fds = sub >= 0 ? fdopendir(sub) : NULL;
+	while (fds && (e = readdir(fds)))
+		if (link_is_below(dirfd(fds), e->d_name, top))
+			return true;
+
+	sub = openat(fd, "maps", O_RDONLY | O_CLOEXEC);
+	maps = sub >= 0 ? fdopen(sub, "r") : NULL;
+	while (maps && getline(&line, &cap, maps) > 0) {
+		char *path = strchr(line, '/');
+
+		line[strcspn(line, "\n")] = 0;
+		if (path && is_below(path, top))
+			return true;
+	}
+	return false;
+}
+
+/* "pid (name), ..." of up to five processes below a mount point, as far as we may look. */
+static void find_users(const char *top, char *buf, size_t size)
+{
+	_cleanup_(closedirp) DIR *proc = opendir("/proc");
+	struct dirent *e;
+	size_t len = 0;
+	int found = 0;
+
+	buf[0] = 0;
+	while (proc && (e = readdir(proc)) && found < 5) {
+		char name[64] = "", path[300];
+		_cleanup_close_ int fd = -1;
+		ssize_t n;
+
+		if (e->d_name[0] < '0' || e->d_name[0] > '9' ||
+		    !process_is_below(dirfd(proc), e->d_name, top))
+			continue;
+		snprintf(path, sizeof(path), "%s/comm", e->d_name);
+		fd = openat(dirfd(proc), path, O_RDONLY | O_CLOEXEC);
+		n = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
+		name[n > 0 ? n : 0] = 0;
+		name[strcspn(name, "\n")] = 0;
+		len += (size_t)snprintf(buf + len, size - len, "%s%s (%s)", found ? ", " : "", e->d_name,
+					name);
+		if (len >= size)
+			return;
+		found++;
+	}
+}
+
+int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
+{
+	char snapshot[PLYFS_ID_SIZE + 1] = "", users[400];
+	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint, cl->info.branch, snapshot, NULL };
+	int r;
+
+	if (!*cl->info.branch)
+		snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
+	/* Our own descriptor would keep the view busy. */
+	closep(&cl->view_fd);
+	cl->view_fd = -1;
+
+	r = mounts_unmount(mountpoint, lazy);
+	if (r == -EBUSY && busy_lazy && !lazy) {
+		lazy = true;
+		r = mounts_unmount(mountpoint, true);
+	}
+	if (r == -EBUSY) {
+		find_users(mountpoint, users, sizeof(users));
+		return client_fail(cl, "'%s' is in use%s%s; --lazy detaches it all the same", mountpoint,
+				   *users ? " by " : "", users);
+	}
+	if (r == -EPERM)
+		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
+	if (r < 0)
+		return client_fail(cl, "unmounting '%s': %s", mountpoint, strerror(-r));
+	if (lazy || !cl->in_view)
+		return DONE;
+
+	/* The kernel has let go; the daemon is told by the kernel and closes the view in a moment. */
+	cl->in_view = false; /* its descriptor is closed: no way around the socket */
+	if (access(cl->info.store, F_OK) < 0)
+		return DONE; /* hidden from us: nobody to ask */
+	r = client_use_store(cl, cl->info.store);
+	if (r)
+		return r;
+	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv, -1);
+	return r == NO_DAEMON ? DONE : r;
+}
+
+/* What became of the differences of a short-form view. */
+static int write_back(struct client *cl, const char *dir, const char *how)
+{
+	char *argv[] = { (char *)"writeback", (char *)"--", (char *)dir, NULL, NULL };
+
+	if (how) {
+		argv[1] = (char *)how;
+		argv[2] = (char *)"--";
+		argv[3] = (char *)dir;
+	}
+	return client_send(cl, true, how ? 4 : 3, argv, -1);
+}
+
+int client_unmount(struct client *cl)
+{
+	bool lazy = false, back = false, dry = false;
+	const struct option_def defs[] = {
+		{ .name = "lazy", .flag = &lazy },
+		{ .name = "write-back", .flag = &back },
+		{ .name = "dry-run", .flag = &dry },
+	};
+	_cleanup_free_ char *path = NULL, *origin = NULL;
+	bool is_short;
+	int r;
+
+	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
+	if (r)
+		return r;
+	if (dry && !back)
+		return client_misuse(cl, "--dry-run goes with --write-back");
+	if (back && lazy)
+		return client_misuse(cl, "--write-back needs the view to be over: not with --lazy");
+
+	path = absolute(cl->args.v[0]);
+	if (!path)
+		return client_fail(cl, "'%s': %s", cl->args.v[0], strerror(errno));
+	r = mounts_is_plyfs(path);
+	if (r < 0)
+		return client_fail(cl, "reading what is mounted: %s", strerror(-r));
+	if (r == 0)
+		return client_fail(cl, "no plyfs view is mounted on '%s'", path);
+
+	r = client_look(cl, path);
+	if (r == -ENOTCONN) {
+		r = mounts_unmount(path, true);
+		if (r < 0)
+			return client_fail(cl, "taking the dead view off '%s': %s", path, strerror(-r));
+		client_talk(cl, "the view's daemon had ended; '%s' is free again", path);
+		return back ? client_fail(cl, "nothing was written back; mount it again first") : DONE;
+	}
+	origin = cl->in_view ? read_origin(cl->info.store) : NULL;
+	is_short = origin && strcmp(origin, path) == 0 && strcmp(cl->info.branch, "main") == 0;
+	if (back && !is_short)
+		return client_fail(cl, "'%s' is not a short-form view ('plyfs mount DIR'); use export", path);
+
+	if (is_short) {
+		r = client_use_store(cl, cl->info.store);
+		if (r)
+			return r;
+	}
+	if (dry)
+		return write_back(cl, path, "--dry-run");
+	r = unmount_view(cl, path, lazy, false);
+	if (r || !is_short || lazy)
+		return r;
+	return write_back(cl, path, back ? NULL : "--tell");
+}

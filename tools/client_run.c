@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * plyfs run: a command in a view. Without --fork and --timeout it is an exec; else we stay as its
+ * parent, and pass on what ended it: its exit code, 128 + its signal, 124 on timeout, 127 and 126
+ * when it could not be started.
+ *
+ * The command gets a process group of its own, so that a timeout ends what it started as well, and
+ * the terminal if we had it. With --fork we are also the reaper of its orphans: they would keep the
+ * fork's view busy after the command's end, so they are ended with it.
+ */
+
+#include "tools/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "store/base/util.h"
+
+#define EXIT_TIMEOUT 124 /* as timeout(1) */
+#define EXIT_NOT_RUNNABLE 126
+#define EXIT_NOT_FOUND 127
+
+/* After a polite SIGTERM a command has this long until SIGKILL. */
+#define GRACE_SECONDS 2
+
+static int start_failed(struct client *cl, int error)
+{
+	client_talk(cl, "'%s': %s", cl->args.v[0], strerror(error));
+	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Waits for any child until `end` (0: for ever). Returns its pid, 0 at `end`, -1 without children. */
+static pid_t wait_child(const sigset_t *chld, double end, int *ret_status)
+{
+	for (;;) {
+		pid_t pid = waitpid(-1, ret_status, WNOHANG);
+		double left = end - now();
+		struct timespec t;
+
+		if (pid != 0)
+			return pid;
+		if (end == 0) {
+			(void)sigwaitinfo(chld, NULL); /* any reason to look again will do */
+			continue;
+		}
+		if (left <= 0)
+			return 0;
+		t.tv_sec = (time_t)left;
+		t.tv_nsec = (long)((left - (double)t.tv_sec) * 1e9);
+		(void)sigtimedwait(chld, NULL, &t);
+	}
+}
+
+static pid_t passed_on_to; /* the command's process group, for pass_on() */
+
+static void pass_on(int sig)
+{
+	if (passed_on_to > 0)
+		(void)kill(-passed_on_to, sig); /* it may be gone */
+}
+
+static int exit_code(int status)
+{
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void run_child(struct client *cl, const char *dir, const sigset_t *mask, int failure)
+{
+	int error;
+
+	if (chdir(dir) < 0) {
+		error = errno;
+	} else {
+		(void)setenv("PWD", dir, 1); /* shells trust it; a failure costs nothing else */
+		(void)sigprocmask(SIG_SETMASK, mask, NULL);
+		execvp(cl->args.v[0], cl->args.v);
+		error = errno;
+	}
+	if (write(failure, &error, sizeof(error)) != sizeof(error))
+		_exit(EXIT_NOT_RUNNABLE);
+	_exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE);
+}
+
+/* Ends what is left of us as parent: our direct children, then theirs that fall to us. */
+static void end_orphans(const sigset_t *chld, pid_t group)
+{
+	double end = now() + GRACE_SECONDS;
+	int status;
+
+	(void)kill(-group, SIGTERM);
+	for (;;) {
+		char path[64], line[4096] = "";
+		_cleanup_close_ int fd = -1;
+		ssize_t n;
+
+		if (waitpid(-1, &status, WNOHANG) < 0)
+			return; /* no children left */
+		/* Processes that left the group: the kernel lists our children. */
+		snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
+		line[n > 0 ? n : 0] = 0;
+		for (char *save, *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save))
+			(void)kill(atoi(word), now() > end ? SIGKILL : SIGTERM);
+		if (now() > end + 1) /* unkillable: in a wait of the kernel's; the unmount goes lazy */
+			return;
+		(void)wait_child(chld, now() + 0.05, &status);
+	}
+}
+
+/* Runs the command in dir; its exit code. */
+static int supervise(struct client *cl, const char *dir, double timeout, bool reap)
+{
+	double end = timeout > 0 ? now() + timeout : 0;
+	_cleanup_close_ int in = -1, out = -1;
+	bool timed_out = false, terminal;
+	sigset_t chld, old;
+	int p[2], error, code = FAILED, status;
+	pid_t pid, got;
+
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return client_fail(cl, "a pipe: %s", strerror(errno));
+	in = p[0];
+	out = p[1];
+	if (reap)
+		(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* else orphans only outlive us */
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &chld, &old);
+	terminal = isatty(0) && tcgetpgrp(0) == getpgrp();
+
+	pid = fork();
+	if (pid < 0)
+		return client_fail(cl, "fork: %s", strerror(errno));
+	if (pid == 0) {
+		setpgid(0, 0);
+		if (terminal) {
+			(void)signal(SIGTTOU, SIG_IGN); /* we are in the background for a moment */
+			(void)tcsetpgrp(0, getpid());
+			(void)signal(SIGTTOU, SIG_DFL);
+		}
+		run_child(cl, dir, &old, out);
+	}
+	setpgid(pid, pid); /* both sides do it, so that it is done whoever is first */
+	passed_on_to = pid;
+	for (int i = 0, sigs[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT }; i < 4; i++)
+		(void)signal(sigs[i], pass_on);
+	closep(&out);
+	out = -1;
+	if (read(in, &error, sizeof(error)) == sizeof(error)) {
+		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+			;
+		code = start_failed(cl, error);
+		goto out;
+	}
+
+	for (;;) {
+		got = wait_child(&chld, end, &status);
+		if (got == pid) {
+			code = timed_out ? EXIT_TIMEOUT : exit_code(status);
+			break;
+		}
+		if (got < 0)
+			break;
+		if (got > 0)
+			continue; /* an orphan that fell to us */
+		(void)kill(-pid, timed_out ? SIGKILL : SIGTERM);
+		(void)kill(-pid, SIGCONT); /* a stopped one must wake to die */
+		end = timed_out ? 0 : now() + GRACE_SECONDS;
+		timed_out = true;
+	}
+	if (timed_out)
+		(void)kill(-pid, SIGKILL); /* what ignored the SIGTERM that ended their leader */
+	if (reap)
+		end_orphans(&chld, pid);
+out:
+	passed_on_to = 0;
+	if (terminal) {
+		(void)signal(SIGTTOU, SIG_IGN);
+		(void)tcsetpgrp(0, getpgrp());
+	}
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	return code;
+}
+
+/* The part of dir's path below the root of its view ("" or "/a/b"), lent from path. */
+static const char *below_root(char *path)
+{
+	struct stat st, up;
+	size_t n = strlen(path);
+
+	if (stat(path, &st) < 0)
+		return "";
+	while (n > 1) {
+		size_t k = n;
+		char kept;
+		int r;
+
+		while (k > 1 && path[k - 1] != '/')
+			k--;
+		k = k > 1 ? k - 1 : 1;
+		kept = path[k];
+		path[k] = 0;
+		r = stat(path, &up);
+		path[k] = kept;
+		if (r < 0 || up.st_dev != st.st_dev)
+			break; /* path[0..n) is where the view begins */
+		n = k;
+	}
+	return path + n;
+}
+
+static int run_in_fork(struct client *cl, char *dir, double timeout, const char *name, bool drop)
+{
+	const char *tmp = getenv("XDG_RUNTIME_DIR") ?: getenv("TMPDIR") ?: "/tmp";
+	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
+	char *fork_argv[] = { (char *)"fork", (char *)"--at", mountpoint, (char *)"--from", cl->info.branch,
+			      (char *)"--", made, NULL };
+	char *drop_argv[] = { (char *)"drop", (char *)"--", made, NULL };
+	struct fuse_mount m = { .mountpoint = mountpoint };
+	_cleanup_close_ int saved = -1, null = -1;
+	_cleanup_free_ char *real = NULL;
+	char snapshot[PLYFS_ID_SIZE + 1];
+	int r, code;
+
+	/* The view says which store, whatever the environment says. */
+	r = client_use_store(cl, cl->info.store);
+	if (r)
+		return r;
+	snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
+	if (!*cl->info.branch)
+		fork_argv[4] = snapshot;
+	if (name)
+		snprintf(made, sizeof(made), "%s", name);
+	else
+		snprintf(made, sizeof(made), "run-%lld-%d", (long long)time(NULL), (int)getpid());
+	snprintf(mountpoint, sizeof(mountpoint), "%s/plyfs-run-XXXXXX", tmp);
+	if (!mkdtemp(mountpoint))
+		return client_fail(cl, "making '%s': %s", mountpoint, strerror(errno));
+	real = realpath(mountpoint, NULL);
+	if (real && strlen(real) < sizeof(mountpoint))
+		strcpy(mountpoint, real);
+
+	/* The mount point that fork prints is only ours to know. */
+	saved = fcntl(1, F_DUPFD_CLOEXEC, 3);
+	null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (saved >= 0 && null >= 0)
+		(void)dup2(null, 1);
+	(void)syncfs(cl->view_fd);
+	r = mount_and_send(cl, &m, ARRAY_SIZE(fork_argv) - 1, fork_argv);
+	if (saved >= 0)
+		(void)dup2(saved, 1);
+	if (r) {
+		(void)rmdir(mountpoint); /* empty: nothing was mounted */
+		return r;
+	}
+
+	snprintf(inside, sizeof(inside), "%s%s", mountpoint, below_root(dir));
+	code = supervise(cl, inside, timeout, true);
+
+	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
+	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", made);
+	r = unmount_view(cl, mountpoint, false, true);
+	if (r == 0)
+		(void)rmdir(mountpoint); /* stays when the unmount is lazy and not over */
+	if (drop)
+		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1);
+	else
+		client_talk(cl, "the command's state is branch %s", made);
+	return code;
+}
+
+int client_run(struct client *cl)
+{
+	bool in_fork = false, drop = false;
+	const char *in = ".", *name = NULL;
+	double timeout = 0;
+	const struct option_def defs[] = {
+		{ .name = "fork", .flag = &in_fork },	{ .name = "drop", .flag = &drop },
+		{ .name = "in", .text = &in },		{ .name = "name", .text = &name },
+		{ .name = "timeout", .seconds = &timeout },
+	};
+	_cleanup_free_ char *dir = NULL;
+	int r;
+
+	r = client_parse(cl, defs, ARRAY_SIZE(defs), OPTIONS_LEADING, 1, -1);
+	if (r)
+		return r;
+	if ((drop || name) && !in_fork)
+		return client_misuse(cl, "--%s goes with --fork", drop ? "drop" : "name");
+	if (name && strlen(name) >= PLYFS_NAME_SIZE)
+		return client_misuse(cl, "a branch name has at most %d bytes", PLYFS_NAME_SIZE - 1);
+
+	r = client_look(cl, in);
+	if (r < 0)
+		return client_fail(cl, "'%s': %s", in, strerror(-r));
+	if (!cl->in_view)
+		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs run --in DIR COMMAND", in);
+	dir = realpath(in, NULL);
+	if (!dir)
+		return client_fail(cl, "'%s': %s", in, strerror(errno));
+
+	if (in_fork)
+		return run_in_fork(cl, dir, timeout, name, drop);
+	closep(&cl->view_fd);
+	cl->view_fd = -1;
+	if (timeout > 0)
+		return supervise(cl, dir, timeout, false);
+
+	if (chdir(dir) < 0)
+		return start_failed(cl, errno);
+	execvp(cl->args.v[0], cl->args.v);
+	return start_failed(cl, errno);
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * checkpoint, restore, undo, fork: inside a view straight through its ioctl, with a syncfs before
+ * so that dirty pages of shared mappings belong to the state; else through the store's socket, which
+ * wants to be told explicitly what it is about (--store or --branch): nobody restores a branch by
+ * standing in the wrong directory.
+ */
+
+#include "tools/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/base/util.h"
+
+/*
+ * DONE: cl->in_view tells where to go: true = ioctl on view_fd. Otherwise an exit code.
+ * again: the words that would work, for the message.
+ */
+static int find_view(struct client *cl, const char *dir, const char *branch, const char *again)
+{
+	int r;
+
+	if (cl->store_option || branch) {
+		if (dir)
+			return client_misuse(cl, "a directory tells the branch; leave out --store and --branch");
+		return DONE;
+	}
+
+	r = client_look(cl, dir ? dir : ".");
+	if (r == -ENOTCONN)
+		return client_fail(cl, "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
+				   dir ? dir : ".");
+	if (r == -EPERM || r == -EACCES)
+		return client_ioctl_failed(cl, -r, dir ? dir : "this directory");
+	if (r < 0)
+		return client_fail(cl, "'%s': %s", dir ? dir : ".", strerror(-r));
+	if (!cl->in_view)
+		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs %s", dir ? dir : ".",
+				   again);
+	(void)syncfs(cl->view_fd); /* on a read-only view there is nothing to flush */
+	return DONE;
+}
+
+int client_checkpoint(struct client *cl)
+{
+	const char *label = "", *branch = NULL;
+	bool sync_too = false;
+	const struct option_def defs[] = {
+		{ .name = "label", .letter = 'm', .text = &label },
+		{ .name = "branch", .text = &branch },
+		{ .name = "sync", .flag = &sync_too },
+	};
+	struct plyfs_checkpoint c = {};
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
+
+	if (r)
+		return r;
+	if (strlen(label) >= sizeof(c.label))
+		return client_misuse(cl, "a label has at most %zu bytes", sizeof(c.label) - 1);
+	r = find_view(cl, cl->args.n ? cl->args.v[0] : NULL, branch, "checkpoint DIR");
+	if (r)
+		return r;
+	if (!cl->in_view)
+		return client_send(cl, true, cl->argc, cl->argv, -1);
+
+	c.flags = sync_too ? PLYFS_CHECKPOINT_SYNC : 0;
+	strcpy(c.label, label);
+	if (ioctl(cl->view_fd, PLYFS_IOC_CHECKPOINT, &c) < 0)
+		return client_ioctl_failed(cl, errno, "checkpoint");
+	printf("%.*s\n", PLYFS_ID_SIZE, c.id);
+	return fflush(stdout) ? client_fail(cl, "writing the id: %s", strerror(errno)) : DONE;
+}
+
+/* One line for people who watch. */
+static void tell_restored(struct client *cl, const struct plyfs_restore *q)
+{
+	if (isatty(STDERR_FILENO))
+		client_talk(cl, "at %.12s now; left %.12s, which 'plyfs undo' brings back", q->id, q->left);
+}
+
+int client_restore(struct client *cl)
+{
+	const char *branch = NULL, *id;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &branch },
+	};
+	struct plyfs_restore q = {};
+	char again[400];
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 2);
+
+	if (r)
+		return r;
+	id = cl->args.v[0];
+	if (strlen(id) >= sizeof(q.id))
+		return client_misuse(cl, "no snapshot is called '%.20s...'", id);
+	snprintf(again, sizeof(again), "restore %s DIR", id);
+	r = find_view(cl, cl->args.n > 1 ? cl->args.v[1] : NULL, branch, again);
+	if (r)
+		return r;
+	if (!cl->in_view)
+		return client_send(cl, true, cl->argc, cl->argv, -1);
+
+	strcpy(q.id, id);
+	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
+		if (errno == ENOENT)
+			return client_fail(cl, "no snapshot is called '%s'; 'plyfs log' lists them", id);
+		if (errno == EINVAL)
+			return client_fail(cl, "more than one snapshot id starts with '%s'; give more digits", id);
+		return client_ioctl_failed(cl, errno, id);
+	}
+	tell_restored(cl, &q);
+	return DONE;
+}
+
+int client_undo(struct client *cl)
+{
+	const char *branch = NULL;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &branch },
+	};
+	struct plyfs_restore q = {};
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
+
+	if (r)
+		return r;
+	r = find_view(cl, cl->args.n ? cl->args.v[0] : NULL, branch, "undo DIR");
+	if (r)
+		return r;
+	if (!cl->in_view)
+		return client_send(cl, true, cl->argc, cl->argv, -1);
+
+	if (ioctl(cl->view_fd, PLYFS_IOC_UNDO, &q) < 0) {
+		if (errno == ENOENT)
+			return client_fail(cl, "there is no restore to undo on this branch");
+		return client_ioctl_failed(cl, errno, "undo");
+	}
+	tell_restored(cl, &q);
+	return DONE;
+}
+
+/* The mounted form: one mount(2), one message. */
+static int fork_and_mount(struct client *cl, const char *from, const char *name, const char *at,
+			  bool private)
+{
+	_cleanup_free_ char *mountpoint = NULL;
+	struct fuse_mount m = { .private = private };
+	char *argv[12];
+	int argc = 0, r;
+
+	r = mount_point_check(cl, at, false, &mountpoint);
+	if (r)
+		return r;
+	m.mountpoint = mountpoint;
+
+	argv[argc++] = (char *)"fork";
+	if (from) {
+		argv[argc++] = (char *)"--from";
+		argv[argc++] = (char *)from;
+	}
+	argv[argc++] = (char *)"--at";
+	argv[argc++] = mountpoint;
+	if (private)
+		argv[argc++] = (char *)"--private";
+	argv[argc++] = (char *)"--";
+	argv[argc++] = (char *)name;
+	argv[argc] = NULL;
+	return mount_and_send(cl, &m, argc, argv);
+}
+
+int client_fork(struct client *cl)
+{
+	const char *from = NULL, *at = NULL, *name;
+	bool private = false;
+	const struct option_def defs[] = {
+		{ .name = "from", .text = &from },
+		{ .name = "at", .text = &at },
+		{ .name = "private", .flag = &private },
+	};
+	struct plyfs_fork q = {};
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
+
+	if (r)
+		return r;
+	name = cl->args.v[0];
+	if (strlen(name) >= sizeof(q.name))
+		return client_misuse(cl, "a branch name has at most %zu bytes", sizeof(q.name) - 1);
+
+	if (!client_store_name(cl) || !from) {
+		r = client_look(cl, ".");
+		if (r == -EPERM || r == -EACCES)
+			return client_ioctl_failed(cl, -r, "fork");
+	}
+	if (cl->in_view)
+		(void)syncfs(cl->view_fd); /* dirty shared mappings belong to the fork */
+	if (cl->in_view && !cl->store_option && !from) {
+		/* The view says which store, whatever the environment says. */
+		r = at ? client_use_store(cl, cl->info.store) : DONE;
+		if (r)
+			return r;
+	}
+	if (at)
+		return fork_and_mount(cl, from, name, at, private);
+	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)
+		return client_send(cl, true, cl->argc, cl->argv, -1);
+
+	strcpy(q.name, name);
+	if (ioctl(cl->view_fd, PLYFS_IOC_FORK, &q) < 0) {
+		if (errno == EEXIST)
+			return client_fail(cl, "a branch '%s' exists", name);
+		if (errno == EINVAL)
+			return client_misuse(cl, "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash");
+		return client_ioctl_failed(cl, errno, name);
+	}
+	return DONE;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Getting a mounted /dev/fuse descriptor: by mount(2) as root, by the setuid helper fusermount3
+ * otherwise. The client does it, not the daemon: the mount belongs into the namespace and to the
+ * rights of whoever asked.
+ *
+ * mount(2) returns before the daemon has answered INIT: until the daemon has the descriptor,
+ * nothing in this process may touch the mount point, or it would wait for ever.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "store/base/util.h"
+#include "tools/client.h"
+#include "tools/mounts.h"
+
+extern char **environ;
+
+static int open_fuse(struct client *cl, int *ret_fd)
+{
+	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+	if (fd >= 0) {
+		*ret_fd = fd;
+		return DONE;
+	}
+	if (errno == ENOENT || errno == ENODEV || errno == ENXIO)
+		return client_fail(cl, "there is no /dev/fuse; as root: modprobe fuse; in a container: run it "
+				       "with --device /dev/fuse --cap-add SYS_ADMIN");
+	if (errno == EPERM || errno == EACCES)
+		return client_fail(cl, "/dev/fuse may not be opened (%s); in a container: run it with "
+				       "--device /dev/fuse --cap-add SYS_ADMIN", strerror(errno));
+	return client_fail(cl, "/dev/fuse: %s", strerror(errno));
+}
+
+static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret_fd)
+{
+	_cleanup_close_ int fd = -1;
+	char options[200];
+	int r;
+
+	r = open_fuse(cl, &fd);
+	if (r)
+		return r;
+
+	/* 40000: the root is a directory. Every check by mode is the kernel's (default_permissions). */
+	snprintf(options, sizeof(options),
+		 "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd,
+		 (unsigned)getuid(), (unsigned)getgid(), m->private ? "" : ",allow_other");
+	if (mount("plyfs", m->mountpoint, PLYFS_FS_TYPE,
+		  MS_NOSUID | MS_NODEV | MS_NOATIME | (m->read_only ? MS_RDONLY : 0), options) < 0) {
+		if (errno == EPERM)
+			return client_fail(cl, "this root may not mount; in a container: run it with "
+					       "--device /dev/fuse --cap-add SYS_ADMIN");
+		if (errno == ENODEV)
+			return client_fail(cl, "the kernel has no fuse; as root: modprobe fuse");
+		return client_fail(cl, "mounting on '%s': %s", m->mountpoint, strerror(errno));
+	}
+
+	*ret_fd = TAKE_FD(fd);
+	return DONE;
+}
+
+/* What fusermount3 sends when it mounted: one byte and the descriptor. */
+static int receive_fd(int sock)
+{
+	union {
+		char bytes[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	char byte;
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+			      .msg_controllen = sizeof(control.bytes) };
+	struct cmsghdr *cm;
+	ssize_t n;
+	int fd;
+
+	do
+		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n <= 0)
+		return -1;
+	cm = CMSG_FIRSTHDR(&msg);
+	if (!cm || cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS ||
+	    cm->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -1;
+	memcpy(&fd, CMSG_DATA(cm), sizeof(fd));
+	return fd;
+}
+
+static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret_fd)
+{
+	char options[100], said[500] = "", number[16];
+	char *argv[] = { (char *)"fusermount3", (char *)"-o", options, (char *)"--",
+			 (char *)m->mountpoint, NULL };
+	_cleanup_close_ int ours = -1, theirs = -1, words_in = -1, words_out = -1, fuse = -1;
+	posix_spawn_file_actions_t actions;
+	int pair[2], words[2], r, status;
+	size_t len = 0;
+	pid_t pid;
+
+	r = open_fuse(cl, &fuse); /* only to see whether it is there */
+	if (r)
+		return r;
+	snprintf(options, sizeof(options), "fsname=plyfs,subtype=plyfs,default_permissions,noatime%s",
+		 m->read_only ? ",ro" : "");
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return client_fail(cl, "a socket pair: %s", strerror(errno));
+	ours = pair[0];
+	theirs = pair[1];
+	if (pipe2(words, O_CLOEXEC) < 0)
+		return client_fail(cl, "a pipe: %s", strerror(errno));
+	words_in = words[0];
+	words_out = words[1];
+
+	/* 3 and 2 in the helper, whatever they are here. */
+	snprintf(number, sizeof(number), "%d", 3);
+	setenv("_FUSE_COMMFD", number, 1);
+	r = posix_spawn_file_actions_init(&actions);
+	if (r)
+		return client_fail(cl, "starting fusermount3: %s", strerror(r));
+	posix_spawn_file_actions_adddup2(&actions, words_out, 2);
+	posix_spawn_file_actions_adddup2(&actions, theirs, 3);
+	r = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&actions);
+	unsetenv("_FUSE_COMMFD");
+	if (r == ENOENT)
+		return client_fail(cl, "there is no fusermount3, which mounts for ordinary users; install the package fuse3");
+	if (r)
+		return client_fail(cl, "starting fusermount3: %s", strerror(r));
+	closep(&theirs);
+	closep(&words_out);
+	theirs = words_out = -1;
+
+	*ret_fd = receive_fd(ours);
+	for (ssize_t n; len < sizeof(said) - 1; len += (size_t)n) {
+		n = read(words_in, said + len, sizeof(said) - 1 - len);
+		if (n <= 0)
+			break;
+	}
+	said[len] = 0;
+	said[strcspn(said, "\n")] = 0;
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (*ret_fd < 0)
+		return client_fail(cl, "mounting on '%s': %s", m->mountpoint,
+				   *said ? said : "fusermount3 failed");
+	return DONE;
+}
+
+int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd)
+{
+	return geteuid() == 0 ? mount_as_root(cl, m, ret_fd) : mount_as_user(cl, m, ret_fd);
+}
+
+void fuse_unmount(const char *mountpoint)
+{
+	(void)mounts_unmount(mountpoint, true); /* best effort: there is an error to report already */
+}
