@@ -436,6 +436,9 @@ int export_directory(struct store *s, struct root *root, int dir_fd, const struc
 	if (!ex.buf || !ex.xattr)
 		return -ENOMEM;
 
+	/* What is made below would inherit it; the state brings its own. */
+	(void)fremovexattr(dir_fd, "system.posix_acl_default");
+
 	r = walk_state(&ex.talk, &ex.fs, &fill, &ex);
 	if (r < 0)
 		return r;

@@ -89,13 +89,6 @@ static int entry_new(const char *name, struct entry **ret)
 	return 0;
 }
 
-void entry_free(struct entry *e)
-{
-	if (e->root)
-		root_unref(e->root);
-	free(e);
-}
-
 void entry_unref_locked(struct store *s, struct entry *e)
 {
 	struct snap *head = e->head, *undo = e->undo;
@@ -252,6 +245,16 @@ static void handle_free(struct branch *b)
 	pthread_rwlock_destroy(&b->lock);
 	free(b);
 }
+
+void entry_free(struct entry *e)
+{
+	if (e->live)
+		handle_free(e->live); /* at close: what branch_close had no memory for */
+	if (e->root)
+		root_unref(e->root);
+	free(e);
+}
+
 static void handle_freep(struct branch **b)
 {
 	if (*b)
@@ -454,7 +457,14 @@ void branch_unmount(struct branch *b)
 
 /* ---- lists ---- */
 
-int entry_list_take(struct store *s, struct entry_list *ret)
+/* All entries, those of orphans too. */
+struct entry_list {
+	struct store *store;
+	struct entry **entries; /* owned; each referenced */
+	size_t count;
+};
+
+static int entry_list_take(struct store *s, struct entry_list *ret)
 {
 	LOCK_GUARD(&s->table);
 	size_t count = s->entry_count;
@@ -476,7 +486,7 @@ int entry_list_take(struct store *s, struct entry_list *ret)
 	return 0;
 }
 
-void entry_list_release(struct entry_list *list)
+static void entry_list_release(struct entry_list *list)
 {
 	if (!list->store)
 		return;

@@ -3,28 +3,24 @@
 /*
  * Mark and sweep, and the claims that keep it apart from whoever writes chunks.
  *
- * Why nothing that is needed is swept. Chunks become referenced in two ways. By *sealing*: that
- * waits (S6). Or by a tree taking over items of a state it can see: then the chunk is
- * reachable from that state. Take a tree that is live while we mark, and the moment F of its
- * freeze in our own round:
+ * Why nothing that is needed is swept. What to keep is listed at one instant L, under the table
+ * lock: the states of all snapshots, of all branches (the newest frozen one and the committed one)
+ * and the pinned ones.
  *
- *  G1 What it held at F is marked, through entry->root or what is committed (S4).
- *  G2 What it is reset to later is a snapshot's state, looked up in the table under the branch's
- *     lock. Either that snapshot is still in the table when we list it after F, or it was dropped
- *     after F, or before; in the first case it is in the second list; otherwise the look-up came
- *     before F while the lock was held, so F waited for the reset and G1 holds, or the snapshot is
- *     in the first list, which was taken before F.
- *  G3 Snapshots and branches made after F have states that were marked by G1 or G2.
- *  G4 Whoever holds a state by other means has it pinned.
- *
- * The records on disk are safe too: the second list holds whatever the last transaction named,
- * except what it deleted, and branches are marked by their committed state beside the newest.
+ *  G1 At L a live tree holds, besides blobs that are no chunks yet, only chunks of its branch's
+ *     newest frozen state: that is what it was last frozen to or reset to, and restore looks a
+ *     target up, resets the tree and sets entry->root in one critical section (S4).
+ *  G2 After L a tree gets chunks only from states that were listed, or that were frozen since
+ *     from trees of which this holds as well: sealing, the only other source, waits (S6).
+ *  G3 Whoever holds a state by other means has it pinned.
+ *  G4 The records on disk name nothing else: they were committed before L, and what was dropped
+ *     and not deleted yet is listed too.
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
  * be told from garbage. Check names the snapshots to drop.
  *
  * On a full disk the round may be unable to seal. Marking does not need that, only that nothing
- * is pending: frozen states are walked in memory, so gc goes on and makes room.
+ * is pending: unsealed states are walked in memory, so gc goes on and makes room.
  */
 
 #include <errno.h>
@@ -122,130 +118,129 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 	return r == EXISTS ? 1 : r;
 }
 
-static int mark_root(struct gc *gc, struct root *root)
+/* A state to keep: in memory, by name, or both. */
+struct source {
+	struct root *root; /* referenced, may be NULL */
+	struct name name;
+	bool named;
+	uint64_t snap; /* whose it is, for a note: a snapshot, a branch or neither */
+	char branch[BRANCH_NAME_MAX + 1];
+};
+
+struct sources {
+	struct source *list;
+	size_t count;
+};
+
+static void sources_release(struct sources *sources)
 {
+	for (size_t i = 0; i < sources->count; i++)
+		if (sources->list[i].root)
+			root_unref(sources->list[i].root);
+	free(sources->list);
+}
+
+static void add_snap(struct sources *sources, const struct snap *sn)
+{
+	sources->list[sources->count++] = (struct source){
+		.root = sn->root ? root_ref(sn->root) : NULL,
+		.name = sn->name,
+		.named = sn->durable,
+		.snap = sn->id,
+	};
+}
+
+static void add_entry(struct sources *sources, const struct entry *e)
+{
+	struct source *source = &sources->list[sources->count++];
+
+	*source = (struct source){
+		.root = e->root ? root_ref(e->root) : NULL,
+		.name = e->committed.root,
+		.named = e->in_index,
+	};
+	strcpy(source->branch, e->name);
+}
+
+/* Everything to keep, at one instant. */
+static int sources_take(struct store *s, struct sources *ret)
+{
+	LOCK_GUARD(&s->table);
+	size_t room = s->snap_count + link_count(&s->doomed) + s->entry_count +
+		      link_count(&s->orphans) + link_count(&s->doomed_branches);
+
+	for (struct pin *pin = s->pins; pin; pin = pin->next)
+		room++;
+	ret->list = os_malloc((room + 1) * sizeof(*ret->list));
+	if (!ret->list)
+		return -ENOMEM;
+
+	for (size_t i = 0; i < s->snap_slots; i++)
+		if (s->snaps[i])
+			add_snap(ret, s->snaps[i]);
+	for (struct link *l = s->doomed.next; l != &s->doomed; l = l->next) {
+		struct snap *sn = container_of(l, struct snap, link);
+
+		if (!sn->damaged)
+			add_snap(ret, sn);
+	}
+	for (size_t i = 0; i < s->entry_count; i++)
+		add_entry(ret, s->entries[i]);
+	for (struct link *l = s->orphans.next; l != &s->orphans; l = l->next)
+		add_entry(ret, container_of(l, struct entry, orphan));
+	for (struct link *l = s->doomed_branches.next; l != &s->doomed_branches; l = l->next) {
+		struct entry *e = container_of(l, struct entry, link);
+
+		if (!e->damaged)
+			add_entry(ret, e);
+	}
+	for (struct pin *pin = s->pins; pin; pin = pin->next)
+		ret->list[ret->count++] = (struct source){ .root = root_ref(pin->root) };
+	return 0;
+}
+
+static int mark_source(struct gc *gc, const struct source *source)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	int r;
+
+	if (source->root) {
+		r = root_mark(source->root, mark_chunk, NULL, gc);
+		if (r < 0)
+			return r;
+	}
+	if (!source->named || nameset_find(&gc->marked, &source->name) != NAMESET_NONE)
+		return 0;
+	r = store_load_root(gc->store, &source->name, &root);
+	if (r < 0)
+		return r;
 	return root_mark(root, mark_chunk, NULL, gc);
 }
 
-static int mark_name(struct gc *gc, const struct name *name)
+static int note_unreadable(struct gc *gc, const struct source *source, int r)
 {
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	int r;
+	char id[SNAP_ID_SIZE];
 
-	if (nameset_find(&gc->marked, name) != NAMESET_NONE)
-		return 0;
-	r = store_load_root(gc->store, name, &root);
-	if (r < 0)
-		return r;
-	return mark_root(gc, root);
+	return note(&gc->store->noter, r,
+		    "gc: the state of %s %s cannot be read (%s), nothing was removed; run 'plyfs "
+		    "check' and drop what it names",
+		    source->snap ? "snapshot" : source->branch[0] ? "branch" : "an open view",
+		    source->snap ? snap_id_to_text(source->snap, id) : source->branch, err_str(r));
 }
 
-static int mark_snap(struct gc *gc, struct snap *sn)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct name name;
-
-	{
-		LOCK_GUARD(&gc->store->table);
-		name = sn->name;
-		if (!sn->durable)
-			root = root_ref(sn->root);
-	}
-	return root ? mark_root(gc, root) : mark_name(gc, &name);
-}
-
-static int mark_snaps(struct gc *gc, const struct snap_list *list, bool tell)
+static int mark_sources(struct gc *gc, const struct sources *sources)
 {
 	const struct progress *p = gc->progress;
-	char text[SNAP_ID_SIZE];
 	int r;
 
-	for (size_t i = 0; i < list->count; i++) {
-		r = mark_snap(gc, list->snaps[i]);
-		if (r == -ERR_CANCELLED)
+	for (size_t i = 0; i < sources->count; i++) {
+		r = mark_source(gc, &sources->list[i]);
+		if (r == -ERR_CANCELLED || r == -ENOMEM)
 			return r;
 		if (r < 0)
-			return note(&gc->store->noter, r,
-				    "gc: snapshot %s cannot be read (%s), nothing was removed; run "
-				    "'plyfs check' and drop what it names",
-				    snap_id_to_text(list->snaps[i]->id, text), err_str(r));
-		if (tell && p && p->fn)
-			p->fn(p->arg, "marking", i + 1, list->count);
-	}
-	return 0;
-}
-
-static int mark_entry(struct gc *gc, struct entry *e)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct name name;
-	bool in_index;
-	int r = 0;
-
-	{
-		LOCK_GUARD(&gc->store->table);
-		name = e->committed.root;
-		in_index = e->in_index;
-		if (e->root)
-			root = root_ref(e->root);
-	}
-	if (root)
-		r = mark_root(gc, root);
-	if (r == 0 && in_index)
-		r = mark_name(gc, &name);
-	return r;
-}
-
-static int mark_entries(struct gc *gc)
-{
-	_cleanup_(entry_list_release) struct entry_list list = { 0 };
-	int r;
-
-	r = entry_list_take(gc->store, &list);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < list.count; i++) {
-		r = mark_entry(gc, list.entries[i]);
-		if (r == -ERR_CANCELLED)
-			return r;
-		if (r < 0)
-			return note(&gc->store->noter, r,
-				    "gc: branch '%s' cannot be read (%s), nothing was removed; run "
-				    "'plyfs check'",
-				    list.entries[i]->name, err_str(r));
-	}
-	return 0;
-}
-
-static void roots_release(struct root ***roots)
-{
-	for (struct root **at = *roots; at && *at; at++)
-		root_unref(*at);
-	free(*roots);
-}
-
-static int mark_pins(struct gc *gc)
-{
-	_cleanup_(roots_release) struct root **roots = NULL;
-	int r;
-
-	{
-		LOCK_GUARD(&gc->store->table);
-		size_t count = 1;
-
-		for (struct pin *pin = gc->store->pins; pin; pin = pin->next)
-			count++;
-		roots = os_calloc(count, sizeof(*roots));
-		if (!roots)
-			return -ENOMEM;
-		count = 0;
-		for (struct pin *pin = gc->store->pins; pin; pin = pin->next)
-			roots[count++] = root_ref(pin->root);
-	}
-	for (struct root **at = roots; *at; at++) {
-		r = mark_root(gc, *at);
-		if (r < 0)
-			return r;
+			return note_unreadable(gc, &sources->list[i], r);
+		if (p && p->fn)
+			p->fn(p->arg, "marking", i + 1, sources->count);
 	}
 	return 0;
 }
@@ -289,33 +284,21 @@ static void sweep_progress(void *arg, uint64_t done, uint64_t total)
 
 static int mark_all(struct gc *gc)
 {
-	_cleanup_(snap_list_release) struct snap_list before = { 0 }, after = { 0 };
+	_cleanup_(sources_release) struct sources sources = { 0 };
 	uint64_t pending, bytes;
 	int r, sealed;
 
-	r = snap_list_take(gc->store, &before);
-	if (r < 0)
-		return r;
 	sealed = seal_round(gc->store, SEAL_LIVE);
 	if (sealed < 0 && sealed != -ENOSPC && sealed != -EDQUOT)
 		return sealed;
 	chunks_pending(gc->store->chunks, &pending, &bytes);
 	if (pending > 0)
-		return sealed < 0 ? sealed : -EBUSY;
+		return sealed < 0 ? sealed : -EBUSY; /* of a writer without a claim */
 
-	r = snap_list_take(gc->store, &after);
+	r = sources_take(gc->store, &sources);
 	if (r < 0)
 		return r;
-	r = mark_snaps(gc, &after, true);
-	if (r < 0)
-		return r;
-	r = mark_snaps(gc, &before, false); /* mostly the same: seen at their first node */
-	if (r < 0)
-		return r;
-	r = mark_entries(gc);
-	if (r < 0)
-		return r;
-	return mark_pins(gc);
+	return mark_sources(gc, &sources);
 }
 
 static int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)

@@ -229,7 +229,8 @@ static void inner_copy_children(const struct node *n, unsigned pos, unsigned cou
 	 * of them first lets the memory fetch them side by side.
 	 */
 	for (unsigned i = 0; i < count; i++) {
-		struct node *child = atomic_load_explicit(&in->child[pos + i], memory_order_acquire);
+		struct node *child =
+			atomic_load_explicit(&in->child[pos + i], memory_order_acquire);
 
 		if (child)
 			__builtin_prefetch(child, 1);
@@ -312,7 +313,7 @@ void node_unref(struct node *n)
 						n = child;
 				}
 				if (n)
-					break; /* d stays on the list with the rest of its children */
+					break; /* d stays listed, with the rest of its children */
 			} else if (d->blobs > 0) {
 				for (unsigned i = 0; i < d->count; i++) {
 					struct val v;
@@ -500,7 +501,7 @@ int node_encode(const struct node *n, uint8_t *buf, uint32_t *ret_len)
 
 	for (unsigned i = 0; n->level > 0 && i < n->count; i++) {
 		struct node *child;
-		struct name name;
+		struct name name = { 0 };
 		bool named = node_child_name(n, i, &child, &name);
 
 		assert(named);

@@ -98,15 +98,6 @@ static void batch_init(struct batch *batch)
 	link_init(&batch->doomed_branches);
 }
 
-static size_t link_count(const struct link *head)
-{
-	size_t n = 0;
-
-	for (const struct link *l = head->next; l != head; l = l->next)
-		n++;
-	return n;
-}
-
 static void take_branch(struct batch *batch, struct entry *e)
 {
 	struct batch_branch *bb = &batch->branches[batch->branch_count++];

@@ -528,7 +528,13 @@ uint64_t snap_count(struct store *s)
  * The list is pointers with references: one taken at a time under the lock would miss or repeat
  * snapshots that move, and a copy of all infos would hold the lock for milliseconds.
  */
-int snap_list_take(struct store *s, struct snap_list *ret)
+struct snap_list {
+	struct store *store;
+	struct snap **snaps; /* owned; each referenced */
+	size_t count;
+};
+
+static int snap_list_take(struct store *s, struct snap_list *ret)
 {
 	LOCK_GUARD(&s->table);
 	struct snap **snaps = os_malloc((s->snap_count + 1) * sizeof(struct snap *));
@@ -545,7 +551,7 @@ int snap_list_take(struct store *s, struct snap_list *ret)
 	return 0;
 }
 
-void snap_list_release(struct snap_list *list)
+static void snap_list_release(struct snap_list *list)
 {
 	if (!list->store)
 		return;

@@ -79,6 +79,14 @@ static inline struct link *link_take_first(struct link *head)
 	link_remove(l);
 	return l;
 }
+static inline size_t link_count(const struct link *head)
+{
+	size_t n = 0;
+
+	for (const struct link *l = head->next; l != head; l = l->next)
+		n++;
+	return n;
+}
 /* All of `from` to the end of `to`. */
 static inline void link_move_all(struct link *from, struct link *to)
 {
@@ -271,14 +279,6 @@ static inline void snap_freep(struct snap **sn)
 }
 /* Loading at open. */
 int snap_load_all(struct store *s);
-/* All snapshots in order of creation, each with a reference; without the table lock. */
-struct snap_list {
-	struct store *store;
-	struct snap **snaps;
-	size_t count;
-};
-int snap_list_take(struct store *s, struct snap_list *ret);
-void snap_list_release(struct snap_list *list); /* takes the table lock */
 
 /* branch.c */
 struct entry *entry_find(struct store *s, const char *name);
@@ -295,14 +295,6 @@ int branch_load_all(struct store *s);
 int branch_freeze_live(struct store *s);
 /* Brings stale handles up to date. Takes branch locks. */
 void branch_publish(struct store *s);
-/* All entries, those of orphans too, each with a reference; without the table lock. */
-struct entry_list {
-	struct store *store;
-	struct entry **entries;
-	size_t count;
-};
-int entry_list_take(struct store *s, struct entry_list *ret);
-void entry_list_release(struct entry_list *list); /* takes the table lock */
 /* Frees dead entries; without the table lock. */
 void branch_reap(struct store *s);
 

@@ -28,13 +28,13 @@ static int flushed(void)
 
 int help_print(void)
 {
-	printf("usage: plyfs [--store STORE] VERB [ARGUMENT]...    (or PLYFS_STORE in the environment)\n\n");
+	printf("usage: plyfs [--store STORE] VERB [ARGUMENT]...   (or PLYFS_STORE names it)\n\n");
 	for (unsigned i = 0; i < VERBS_SHOWN; i++)
 		printf("  %-11s %s\n", verb_texts[i].name, verb_texts[i].summary);
 	printf("  also:      ");
 	for (unsigned i = VERBS_SHOWN; i < n_verb_texts; i++)
 		printf(" %s", verb_texts[i].name);
-	printf("\n\nInside a mounted view no store needs to be named. 'plyfs VERB --help' says more.\n");
+	printf("\n\nInside a mounted view no store need be named. 'plyfs VERB --help' says more.\n");
 	return flushed();
 }
 

@@ -33,9 +33,9 @@
 	  "  --branch NAME   the branch (main); one view per branch\n"                             \
 	  "  --snapshot ID   a snapshot, read-only\n"                                              \
 	  "  --private       as root: for root only (else every user, checked by modes)\n"         \
-	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of its\n"    \
-	  "own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next time\n"      \
-	  "its view goes on where it was; --fresh imports DIR anew.\n")                            \
+	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n"       \
+	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n"       \
+	  "time its view goes on where it was; --fresh imports DIR anew.\n")                            \
 	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store",       \
 	  "  --lazy          detach now, end when the last process has left\n"                     \
 	  "After the short form of mount, what differs from the directory is told, and:\n"         \
@@ -55,8 +55,8 @@
 	  "An undo can be undone as well.\n"                                                       \
 	  "  --branch NAME   this branch, whether mounted or not\n")                               \
 	X(fork, BOTH, "[--from ID] NAME [--at MOUNTPOINT]", "begin a branch from a state",          \
-	  "  --from ID       a snapshot, or a branch (its present state); default: the view\n"     \
-	  "                  that the current directory lies in, else main\n"                      \
+	  "  --from ID       a snapshot, or a branch (its present state); default: the\n"          \
+	  "                  view that the current directory lies in, else main\n"                      \
 	  "  --at DIR        mount it there (an empty directory) at once\n"                        \
 	  "  --private       with --at, as mount has it\n")                                        \
 	X(drop, DAEMON, "[--dry-run] ID|NAME...", "forget snapshots or branches",                   \
@@ -69,8 +69,8 @@
 	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree",                             \
 	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n")                       \
 	X(diff, DAEMON, "[OPTION]... [A [B]]", "what changed between two states",                   \
-	  "A, B: snapshots, or branches (their present states). B: the view's present state;\n"    \
-	  "without A: since the view's last snapshot.\n"                                           \
+	  "A, B: snapshots, or branches (their present states). B: the view's present\n"           \
+	  "state; without A: since the view's last snapshot.\n"                                           \
 	  "  --name-status   a letter and a path for each change (the default)\n"                  \
 	  "  --stat          lines added and removed\n"                                            \
 	  "  --patch         as git prints it; git apply takes it\n"                               \

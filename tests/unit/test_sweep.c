@@ -310,6 +310,27 @@ START_TEST(a_damaged_record_keeps_its_pack)
 }
 END_TEST
 
+static void sweep_once(void)
+{
+	struct sweep_stats stats;
+
+	chunks_set_io_hook(s.chunks, NULL);
+	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten, 1);
+}
+
+START_TEST(a_reader_overtaken_by_a_sweep_looks_again)
+{
+	/* the hook comes between looking up the place and reading there */
+	scratch_close(&s);
+	scratch_open(&s);
+	keep(0, N, 4);
+	chunks_set_io_hook(s.chunks, sweep_once);
+	expect_state();
+	ck_assert_uint_eq(s.notes, 0);
+}
+END_TEST
+
 struct reading {
 	pthread_t thread;
 	int stop;
@@ -334,7 +355,7 @@ static void *read_on(void *arg)
 			rd->failures += b->len != LEN || memcmp(b->data, data, LEN) != 0;
 			chunkbuf_unref(b);
 		}
-		rd->rounds++;
+		__atomic_add_fetch(&rd->rounds, 1, __ATOMIC_RELAXED);
 	}
 	return NULL;
 }
@@ -379,6 +400,7 @@ int main(void)
 		a_failing_sweep_loses_nothing,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
+		a_reader_overtaken_by_a_sweep_looks_again,
 		readers_go_on_during_sweeps,
 	};
 

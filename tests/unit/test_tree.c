@@ -93,6 +93,16 @@ static void put(struct tree *t, uint64_t a, unsigned version, unsigned len)
 	ck_assert_int_eq(tree_put(t, &k, &(struct val){ .data = data, .len = len }), 0);
 }
 
+/* Item a: one byte, and a reference to the blob from off on. */
+static void put_blob(struct tree *t, uint64_t a, uint32_t off, struct blob *b)
+{
+	struct key k = key(a);
+	struct val v = { .data = "x", .len = 1 };
+
+	v.ref = (struct ref){ .kind = REF_BLOB, .off = off, .blob = b };
+	ck_assert_int_eq(tree_put(t, &k, &v), 0);
+}
+
 static void expect(const struct tree *t, uint64_t a, unsigned version, unsigned len)
 {
 	uint8_t data[VAL_MAX];
@@ -168,9 +178,7 @@ static unsigned leaf_fill(struct tree *t, struct shape *ret)
 
 	seal(r);
 	*ret = (struct shape){ 0 };
-	ck_assert_int_eq(
-		root_check(r, &(struct tree_check){ .node = shape_node, .item = shape_item, .arg = ret }),
-		0);
+	ck_assert_int_eq(root_check(r, &(struct tree_check){ shape_node, shape_item, ret }), 0);
 	return ret->bytes * 100 / (ret->leaves * NODE_MAX);
 }
 
@@ -192,7 +200,9 @@ static int differences(struct root *a, struct root *b)
 
 START_TEST(keys_are_ordered_by_a_then_t_then_b)
 {
-	const struct key k[] = { KEY_MIN, { 1, 9, 0 }, { 1, 0, 1 }, { 1, 5, 1 }, { 2, 0, 0 }, KEY_MAX };
+	const struct key k[] = {
+		KEY_MIN, { 1, 9, 0 }, { 1, 0, 1 }, { 1, 5, 1 }, { 2, 0, 0 }, KEY_MAX,
+	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(k); i++)
 		for (size_t j = 0; j < ARRAY_SIZE(k); j++)
@@ -265,7 +275,7 @@ static int mark_nothing(void *arg, const struct name *name, bool is_node)
 
 START_TEST(a_high_tree_survives_deletion_in_any_order)
 {
-	enum { N = 40000 }; /* four to a leaf, 123 leaves to a node: three levels of interior nodes */
+	enum { N = 40000 }; /* four to a leaf, 123 leaves to a node: two levels above */
 
 	for (int order = 0; order < 4; order++) {
 		_cleanup_(tree_freep) struct tree *t = new_tree();
@@ -499,11 +509,7 @@ START_TEST(a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory)
 	int n = 0;
 
 	ck_assert_int_eq(blob_new(stage, "hello, blob", 11, &blob), 0);
-	ck_assert_int_eq(tree_put(t, &k,
-				  &(struct val){ .data = "x",
-						 .len = 1,
-						 .ref = { .kind = REF_BLOB, .off = 3, .blob = blob } }),
-			 0);
+	put_blob(t, 7, 3, blob);
 	ck_assert(!blob_is_sole(blob));
 	ck_assert(!blob_name(blob, &none));
 	a = freeze(t);
@@ -587,8 +593,7 @@ START_TEST(touching_tells_whether_a_blob_is_shared)
 	struct key k = key(7);
 
 	ck_assert_int_eq(blob_new(stage, "0123456789", 10, &blob), 0);
-	ck_assert_int_eq(
-		tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = blob } }), 0);
+	put_blob(t, 7, 0, blob);
 	blob_unref(blob);
 	ck_assert_int_eq(tree_touch(t, &k), 0);
 	ck_assert(blob_is_sole(blob));
@@ -641,15 +646,13 @@ START_TEST(marking_visits_every_chunk_without_loading_nodes)
 	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
 	ck_assert_int_eq(m.nodes + m.data, 0);
 	for (uint64_t i = 0; i < 5000; i++) {
-		struct key k = key(i);
 		struct blob *b;
 
 		put(t, i, 0, 40);
 		if (i % 50 != 0)
 			continue;
 		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
-		ck_assert_int_eq(
-			tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = b } }), 0);
+		put_blob(t, i, 0, b);
 		blob_unref(b);
 	}
 	root_unref(r);
@@ -858,15 +861,13 @@ START_TEST(sealing_that_failed_goes_on_where_it_stopped)
 	int e = -1;
 
 	for (uint64_t i = 0; i < 2000; i++) {
-		struct key k = key(i);
 		struct blob *b;
 
 		put(t, i, 0, 60);
 		if (i % 100 != 0)
 			continue;
 		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
-		ck_assert_int_eq(
-			tree_put(t, &k, &(struct val){ .ref = { .kind = REF_BLOB, .blob = b } }), 0);
+		put_blob(t, i, 0, b);
 		blob_unref(b);
 	}
 	r = freeze(t);

@@ -3,7 +3,8 @@
 /*
  * The tree against a model: random operations go to a tree and to a sorted array, states are
  * frozen, kept, sealed, forked from and gone back to, and each must go on saying what the array
- * said then. A failure prints its seed; PLYFS_TEST_SEED repeats it, PLYFS_TEST_ROUNDS asks for more.
+ * said then. A failure prints its seed: PLYFS_TEST_SEED repeats it, PLYFS_TEST_ROUNDS makes it
+ * longer or shorter.
  */
 
 #include <check.h>
@@ -88,7 +89,8 @@ static void teardown(void)
 
 /* ck_assert with the seed beside it. */
 #define must(cond)                                                                                 \
-	ck_assert_msg(cond, #cond " failed at %s:%d; PLYFS_TEST_SEED=%" PRIu64, __func__, __LINE__, seed)
+	ck_assert_msg(cond, #cond " failed at %s:%d; PLYFS_TEST_SEED=%" PRIu64, __func__,          \
+		      __LINE__, seed)
 
 /* ---- the model: what each of KEYS keys holds ---- */
 
@@ -394,7 +396,8 @@ static int count_only(void *arg, const struct key *k, const struct val *o, const
 
 START_TEST(a_diff_of_an_equal_range_reads_only_the_way_to_it)
 {
-	_cleanup_(root_unrefp) struct root *empty = NULL, *a = NULL, *b = NULL, *x = NULL, *y = NULL;
+	_cleanup_(root_unrefp) struct root *empty = NULL, *a = NULL, *b = NULL;
+	struct root *x, *y;
 	_cleanup_(tree_freep) struct tree *t = NULL;
 	struct nodes *fresh;
 	struct name na, nb;
@@ -428,8 +431,8 @@ START_TEST(a_diff_of_an_equal_range_reads_only_the_way_to_it)
 	ck_assert_uint_le(count, 8);
 	ck_assert_int_eq(root_diff(x, y, &KEY_MIN, &KEY_MAX, count_only, &found), 0);
 	ck_assert_uint_eq(found, 15000);
-	root_unref(TAKE_PTR(x));
-	root_unref(TAKE_PTR(y));
+	root_unref(x);
+	root_unref(y);
 	nodes_free(fresh);
 }
 END_TEST

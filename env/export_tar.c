@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/*
+ * A state becomes a PAX archive: "./" for the root, then every name in order of path. The same
+ * state gives the same bytes.
+ *
+ * Invariants:
+ *  1. Names are bytes: what is not ASCII goes into a PAX record marked hdrcharset=BINARY.
+ *  2. The first name of a hard link group carries the content; the others are links to it.
+ *  3. Data runs of a sparse file are stored, holes are not; a file of one run is stored plainly.
+ */
+
+#include <errno.h>
+
+#include "env/tar.h"
+#include "env/transfer_internal.h"
+#include "fs/format.h"
+
+#define COPY_BYTES (1024 * 1024) /* as export_dir.c */
+
+struct tar_export {
+	struct talk talk;
+	struct fs fs;
+	struct tree *tree;       /* owned */
+	struct archive *archive; /* owned */
+	struct archive_entry *entry; /* owned */
+	int fd;                  /* borrowed */
+	struct tar_locale locale;
+	struct link_table links; /* ino -> index + 1 */
+	char **paths;            /* owned, each too */
+	size_t n_paths, paths_cap;
+	char *buf;   /* owned: COPY_BYTES */
+	char *zeros; /* owned: COPY_BYTES of them */
+	char *xattr; /* owned: 2 * XATTR_BYTES_MAX */
+	bool odd_attributes; /* a name with '=' in it */
+	const struct walk_entry *e; /* what is being written */
+	uint64_t written;           /* bytes of it, holes included */
+	unsigned runs;
+	bool failed; /* the descriptor refused, saved_errno says why */
+	int saved_errno;
+};
+
+static void tar_export_release(struct tar_export *te)
+{
+	if (te->entry)
+		archive_entry_free(te->entry);
+	if (te->archive)
+		(void)archive_write_free(te->archive); /* a good end was archive_write_close's */
+	for (size_t i = 0; i < te->n_paths; i++)
+		free(te->paths[i]);
+	free(te->paths);
+	link_table_release(&te->links);
+	free(te->buf);
+	free(te->zeros);
+	free(te->xattr);
+	tree_freep(&te->tree);
+	tar_locale_leave(&te->locale);
+}
+
+static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
+{
+	struct tar_export *te = arg;
+	ssize_t n;
+
+	do
+		n = write(te->fd, data, len);
+	while (n < 0 && errno == EINTR);
+	if (n < 0) {
+		te->failed = true;
+		te->saved_errno = errno;
+		archive_set_error(a, errno, "%s", strerror(errno));
+	}
+	return n;
+}
+
+static int archive_failed(struct tar_export *te, const char *what)
+{
+	const char *why = archive_error_string(te->archive);
+
+	if (te->failed)
+		return talk_fail(&te->talk, -te->saved_errno, "writing the archive");
+	return talk_fail(&te->talk, -EIO, "%s: %s", what, why ? why : "libarchive does not say why");
+}
+
+static int write_bytes(struct tar_export *te, const char *data, size_t len)
+{
+	while (len > 0) {
+		la_ssize_t n = archive_write_data(te->archive, data, len);
+
+		if (n <= 0)
+			return archive_failed(te, te->e->path);
+		te->written += (uint64_t)n;
+		data += n;
+		len -= (size_t)n;
+	}
+	return talk_cancelled(&te->talk);
+}
+
+/* libarchive counts through holes with us; the zeros themselves go nowhere. */
+static int skip_to(struct tar_export *te, uint64_t off)
+{
+	int r = 0;
+
+	while (r == 0 && te->written < off)
+		r = write_bytes(te, te->zeros, MIN(off - te->written, (uint64_t)COPY_BYTES));
+	return r;
+}
+
+static int write_run(void *arg, uint64_t off, uint64_t len)
+{
+	struct tar_export *te = arg;
+	int r;
+
+	r = skip_to(te, off);
+	while (r == 0 && len > 0) {
+		size_t n = MIN(len, (uint64_t)COPY_BYTES), got;
+
+		r = fs_read(&te->fs, te->e->inode.ino, off, te->buf, n, &got);
+		if (r == 0 && got != n)
+			r = -ERR_ITEM_DAMAGED;
+		if (r < 0)
+			return talk_fail(&te->talk, r, "reading '%s'", te->e->path);
+		r = write_bytes(te, te->buf, n);
+		off += n;
+		len -= n;
+	}
+	return r;
+}
+
+static int count_run(void *arg, uint64_t off, uint64_t len)
+{
+	struct tar_export *te = arg;
+
+	te->runs++;
+	archive_entry_sparse_add_entry(te->entry, (la_int64_t)off, (la_int64_t)len);
+	return 0;
+}
+
+static int put_xattr(void *arg, const char *name, const void *value, size_t len)
+{
+	struct tar_export *te = arg;
+
+	if (strcmp(name, "system.posix_acl_access") == 0)
+		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_ACCESS, value, len);
+	if (strcmp(name, "system.posix_acl_default") == 0)
+		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_DEFAULT, value, len);
+	te->odd_attributes |= strchr(name, '=') != NULL;
+	archive_entry_xattr_add_entry(te->entry, name, value, len);
+	return 0;
+}
+
+static int describe(struct tar_export *te)
+{
+	const struct inode *i = &te->e->inode;
+	struct archive_entry *entry = te->entry;
+	_cleanup_free_ char *dir = NULL;
+	char target[TARGET_MAX + 1];
+	int64_t sec;
+	long nsec;
+	size_t len;
+	int r;
+
+	archive_entry_clear(entry);
+	archive_entry_set_pathname(entry, te->e->path);
+	if (S_ISDIR(i->mode)) {
+		if (asprintf(&dir, "%s/", te->e->depth == 0 ? "." : te->e->path) < 0)
+			return -ENOMEM;
+		archive_entry_set_pathname(entry, dir);
+	}
+	archive_entry_set_mode(entry, i->mode);
+	archive_entry_set_uid(entry, i->uid);
+	archive_entry_set_gid(entry, i->gid);
+	tar_time_out(i->mtime, &sec, &nsec);
+	archive_entry_set_mtime(entry, sec, nsec);
+	tar_time_out(i->atime, &sec, &nsec);
+	archive_entry_set_atime(entry, sec, nsec);
+	tar_time_out(i->ctime, &sec, &nsec);
+	archive_entry_set_ctime(entry, sec, nsec);
+	if (S_ISCHR(i->mode) || S_ISBLK(i->mode))
+		archive_entry_set_rdev(entry, i->rdev);
+
+	te->odd_attributes = false;
+	r = walk_xattrs(&te->fs, i, te->xattr, put_xattr, te);
+	if (r < 0)
+		return r;
+	if (S_ISLNK(i->mode)) {
+		r = fs_readlink(&te->fs, i->ino, target, TARGET_MAX, &len);
+		if (r < 0)
+			return r;
+		target[len] = '\0';
+		archive_entry_set_symlink(entry, target);
+	}
+	archive_entry_set_size(entry, S_ISREG(i->mode) ? (la_int64_t)i->size : 0);
+	if (!S_ISREG(i->mode) || i->size == 0)
+		return 0;
+
+	te->runs = 0;
+	r = walk_data(&te->fs, i, count_run, te);
+	if (r < 0)
+		return r;
+	if (te->runs == 0) /* one hole: an empty run says so */
+		archive_entry_sparse_add_entry(entry, 0, 0);
+	return 0;
+}
+
+static int write_header(struct tar_export *te)
+{
+	int r;
+
+	/*
+	 * GNU tar knows the SCHILY form of attributes only, and complains about the other; but '='
+	 * ends a keyword there, so such names need the other form as well.
+	 */
+	if (archive_write_set_format_option(te->archive, "pax", "xattrheader",
+					    te->odd_attributes ? "LIBARCHIVE" : "SCHILY") < ARCHIVE_WARN)
+		return archive_failed(te, te->e->path);
+	r = archive_write_header(te->archive, te->entry);
+	return r < ARCHIVE_WARN ? archive_failed(te, te->e->path) : 0; /* a warning: invariant 1 */
+}
+
+static int remember(struct tar_export *te)
+{
+	if (te->e->inode.nlink < 2 || S_ISDIR(te->e->inode.mode))
+		return 0;
+	if (te->n_paths == te->paths_cap) {
+		size_t cap = te->paths_cap ? 2 * te->paths_cap : 64;
+		char **p = realloc(te->paths, cap * sizeof(*p));
+
+		if (!p)
+			return -ENOMEM;
+		te->paths = p;
+		te->paths_cap = cap;
+	}
+	te->paths[te->n_paths] = strdup(te->e->path);
+	if (!te->paths[te->n_paths])
+		return -ENOMEM;
+	te->n_paths++;
+	return link_table_put(&te->links, 0, te->e->inode.ino, te->n_paths);
+}
+
+static int export_one(void *arg, const struct walk_entry *e)
+{
+	struct tar_export *te = arg;
+	const struct inode *i = &e->inode;
+	uint64_t first = 0;
+	int r;
+
+	te->e = e;
+	if (S_ISSOCK(i->mode)) {
+		talk_skip(&te->talk, "'%s' is a socket, which a tar cannot hold", e->path);
+		return 0;
+	}
+	r = describe(te);
+	if (r < 0)
+		return talk_fail(&te->talk, r, "reading '%s'", e->path);
+
+	if (!S_ISDIR(i->mode))
+		first = link_table_get(&te->links, 0, i->ino);
+	if (first) { /* invariant 2 */
+		archive_entry_sparse_clear(te->entry);
+		archive_entry_set_size(te->entry, 0);
+		archive_entry_set_hardlink(te->entry, te->paths[first - 1]);
+		return write_header(te);
+	}
+	r = write_header(te);
+	if (r < 0)
+		return r;
+	if (S_ISREG(i->mode) && i->size > 0) {
+		te->written = 0;
+		r = walk_data(&te->fs, i, write_run, te);
+		if (r == 0)
+			r = skip_to(te, i->size);
+		if (r < 0)
+			return r;
+	}
+	r = remember(te);
+	if (r < 0)
+		return r;
+	return talk_object(&te->talk, i->mode, S_ISREG(i->mode) ? i->size : 0);
+}
+
+int export_tar(struct store *s, struct root *root, int fd, const struct import_ops *ops,
+	       struct transfer_stats *ret)
+{
+	static const struct walk_ops walk = { .enter = export_one, .object = export_one };
+	_cleanup_(tar_export_release) struct tar_export te = {
+		.talk = { .store = s, .ops = ops, .what = "exporting" },
+		.fd = fd,
+	};
+	int r;
+
+	r = tree_new(store_nodes(s), root, &te.tree);
+	if (r < 0)
+		return r;
+	r = tar_locale_enter(&te.locale);
+	if (r < 0)
+		return r;
+	te.fs = (struct fs){ .store = s, .tree = te.tree };
+	te.buf = malloc(COPY_BYTES);
+	te.zeros = calloc(1, COPY_BYTES);
+	te.xattr = malloc(2 * XATTR_BYTES_MAX);
+	te.archive = archive_write_new();
+	te.entry = archive_entry_new();
+	if (!te.buf || !te.zeros || !te.xattr || !te.archive || !te.entry)
+		return -ENOMEM;
+
+	if (archive_write_set_format_pax(te.archive) != ARCHIVE_OK ||
+	    archive_write_set_bytes_in_last_block(te.archive, 1) != ARCHIVE_OK ||
+	    archive_write_open(te.archive, &te, NULL, write_target, NULL) != ARCHIVE_OK)
+		return archive_failed(&te, "starting the archive");
+
+	r = walk_state(&te.talk, &te.fs, &walk, &te);
+	if (r < 0) {
+		(void)archive_write_fail(te.archive); /* no end mark behind half an archive */
+		return r;
+	}
+	if (archive_write_close(te.archive) != ARCHIVE_OK)
+		return archive_failed(&te, "ending the archive");
+	if (ret)
+		*ret = te.talk.stats;
+	return 0;
+}

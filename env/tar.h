@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What reading and writing tar archives share: the character set guard, times, ACLs. */
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <locale.h>
+
+#include "fs/inode.h"
+#include "store/base/util.h"
+
+/*
+ * libarchive translates names between UTF-8 and the thread's character set, and normalises them on
+ * the way. Our names are bytes. In the C locale it cannot translate what is not ASCII, and then
+ * hands over the bytes as they are: that is what we want, so both directions run in it.
+ */
+struct tar_locale {
+	locale_t c, before;
+};
+int tar_locale_enter(struct tar_locale *l);
+void tar_locale_leave(struct tar_locale *l);
+#define _cleanup_tar_locale_ _cleanup_(tar_locale_leave)
+
+/*
+ * libarchive takes the fraction of a time for positive whatever the sign of the seconds: a header
+ * says "-1.5", and it hands over -1 s and +0.5 s (and writes it so). Exact in both directions but
+ * for the second before 1970, whose "-0.5" it cannot express.
+ */
+struct timens tar_time_in(int64_t sec, long nsec);
+void tar_time_out(struct timens t, int64_t *ret_sec, long *ret_nsec);
+
+/* An ACL as the system's attribute has it; type: ARCHIVE_ENTRY_ACL_TYPE_ACCESS or _DEFAULT. */
+int tar_acl_out(struct archive_entry *entry, int type, const void *value, size_t len);
+/*
+ * The attribute's bytes for the entry's ACL, malloced, given. ABSENT: none beyond the mode.
+ * *ret_unknown: entries of users and groups that this machine does not know, left out.
+ */
+int tar_acl_in(struct archive_entry *entry, int type, void **ret, size_t *ret_len,
+	       unsigned *ret_unknown);

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/scratch.h"
+
+#include <pthread.h>
+
+#include "store/base/fault.h"
+
+static struct scratch s;
+
+static void setup(void)
+{
+	scratch_make(&s);
+	scratch_open(&s);
+}
+
+static void teardown(void)
+{
+	fault_disarm();
+	scratch_close(&s);
+	scratch_remove(&s);
+}
+
+static struct blob *make(const void *data, size_t len)
+{
+	struct blob *b = NULL;
+
+	ck_ok(blob_new(s.stage, data, len, &b));
+	return b;
+}
+
+static void expect(struct blob *b, const void *data, size_t len)
+{
+	_cleanup_free_ uint8_t *buf = malloc(len);
+
+	ck_assert_uint_eq(blob_len(b), len);
+	ck_ok(blob_read(b, 0, buf, len));
+	ck_assert_mem_eq(buf, data, len);
+}
+
+static void expect_stage(uint64_t unsealed)
+{
+	uint64_t got, disk;
+
+	stage_stats(s.stage, &got, &disk);
+	ck_assert_uint_eq(got, unsealed);
+}
+
+static int count_file(void *arg, const char *name)
+{
+	++*(int *)arg;
+	return 0;
+}
+
+static int stage_files(void)
+{
+	int n = 0;
+
+	ck_ok(os_each_name(s.dir_fd, "stage", count_file, &n));
+	return n;
+}
+
+START_TEST(bytes_read_back_before_and_after_sealing)
+{
+	static uint8_t data[BLOB_MAX];
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct name name, again, direct;
+	uint8_t part[10];
+
+	scratch_fill(data, sizeof(data), 1);
+	b = make(data, sizeof(data));
+	ck_assert(!blob_name(b, &name));
+	expect(b, data, sizeof(data));
+	ck_ok(blob_seal(b, &name));
+	expect(b, data, sizeof(data));
+	ck_ok(blob_read(b, BLOB_MAX - 10, part, 10));
+	ck_assert_mem_eq(part, data + BLOB_MAX - 10, 10);
+	ck_err(blob_read(b, BLOB_MAX - 9, part, 10), -EINVAL);
+	ck_err(blob_read(b, UINT32_MAX, part, 10), -EINVAL);
+	ck_ok(blob_seal(b, &again));
+	ck_assert(name_eq(&name, &again));
+	ck_assert(blob_name(b, &again));
+	ck_assert(name_eq(&name, &again));
+	direct = name_of(data, sizeof(data), 0);
+	ck_assert(name_eq(&name, &direct));
+	expect_stage(0);
+}
+END_TEST
+
+START_TEST(sizes_outside_are_refused)
+{
+	static uint8_t data[BLOB_MAX + 1];
+	struct blob *b = NULL;
+
+	ck_err(blob_new(s.stage, data, 0, &b), -EINVAL);
+	ck_err(blob_new(s.stage, data, sizeof(data), &b), -EINVAL);
+	ck_assert_ptr_null(b);
+}
+END_TEST
+
+START_TEST(a_blob_grows_while_it_is_last)
+{
+	static uint8_t data[BLOB_MAX + 1];
+	_cleanup_(blob_unrefp) struct blob *a = NULL, *b = NULL;
+
+	scratch_fill(data, sizeof(data), 2);
+	a = make(data, 100);
+	ck_ok(blob_append(a, data + 100, 900));
+	expect(a, data, 1000);
+	b = make(data, 50);
+	ck_err(blob_append(a, data, 1), AGAIN);
+	expect(a, data, 1000);
+	ck_ok(blob_append(b, data + 50, BLOB_MAX - 50));
+	ck_err(blob_append(b, data, 1), AGAIN); /* full */
+	expect(b, data, BLOB_MAX);
+	expect_stage(1000 + BLOB_MAX);
+
+	blob_unref(b);
+	b = NULL;
+	ck_ok(blob_append(a, data + 1000, 5)); /* last again */
+	expect(a, data, 1005);
+	expect_stage(1005);
+}
+END_TEST
+
+START_TEST(a_sole_owner_writes_in_place)
+{
+	uint8_t data[300];
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct blob *other;
+	struct name name;
+
+	scratch_fill(data, sizeof(data), 3);
+	b = make(data, sizeof(data));
+	ck_assert(blob_is_sole(b));
+	other = blob_ref(b);
+	ck_assert(!blob_is_sole(b));
+	blob_unref(other);
+	ck_assert(blob_is_sole(b));
+
+	memset(data + 10, 0, 20);
+	ck_ok(blob_write(b, 10, data + 10, 20));
+	expect(b, data, sizeof(data));
+	ck_err(blob_write(b, 290, data, 20), -EINVAL);
+	ck_ok(blob_seal(b, &name));
+	ck_err(blob_write(b, 0, data, 1), AGAIN);
+	ck_err(blob_append(b, data, 1), AGAIN);
+	expect(b, data, sizeof(data));
+}
+END_TEST
+
+START_TEST(dropped_blobs_cost_nothing)
+{
+	static uint8_t data[BLOB_MAX];
+	uint64_t unsealed, disk, bytes, packs, chunks;
+
+	for (int i = 0; i < 2000; i++) {
+		struct blob *b = make(data, sizeof(data));
+
+		blob_unref(b);
+	}
+	stage_stats(s.stage, &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, 0);
+	ck_assert_uint_le(disk, 1024 * 1024);
+	ck_ok(chunks_stats(s.chunks, &bytes, &packs, &chunks));
+	ck_assert_uint_eq(bytes, 0);
+}
+END_TEST
+
+START_TEST(stage_files_go_when_nothing_lives_in_them)
+{
+	enum { N = 1100 }; /* of 128 KiB: more than two files of 64 MiB */
+	static uint8_t data[BLOB_MAX];
+	static struct blob *blobs[N];
+	uint64_t unsealed, disk;
+	struct name name;
+
+	for (int i = 0; i < N; i++) {
+		data[0] = (uint8_t)i;
+		blobs[i] = make(data, sizeof(data));
+	}
+	ck_assert_int_eq(stage_files(), 3);
+	for (int i = 0; i < N; i++) {
+		if (i % 2)
+			ck_ok(blob_seal(blobs[i], &name));
+	}
+	ck_assert_int_eq(stage_files(), 3);
+	for (int i = 0; i < N; i++)
+		blob_unref(blobs[i]);
+	ck_assert_int_eq(stage_files(), 1);
+	stage_stats(s.stage, &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, 0);
+	ck_assert_uint_le(disk, 1024 * 1024);
+}
+END_TEST
+
+START_TEST(leftovers_are_deleted_at_open)
+{
+	_cleanup_close_ int fd = -1;
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+
+	scratch_close(&s);
+	ck_ok(os_openat(s.dir_fd, "stage/00000001", O_RDWR | O_CREAT, 0600, &fd));
+	scratch_open(&s);
+	ck_assert_int_eq(stage_files(), 0);
+	b = make("abc", 3);
+	ck_assert_int_eq(stage_files(), 1);
+	expect(b, "abc", 3);
+}
+END_TEST
+
+START_TEST(same_bytes_seal_to_one_chunk)
+{
+	uint8_t data[5000];
+	_cleanup_(blob_unrefp) struct blob *a = NULL, *b = NULL;
+	struct name x, y;
+	uint64_t count, bytes;
+
+	scratch_fill(data, sizeof(data), 4);
+	a = make(data, sizeof(data));
+	b = make(data, sizeof(data));
+	ck_ok(blob_seal(a, &x));
+	ck_ok(blob_seal(b, &y));
+	ck_assert(name_eq(&x, &y));
+	chunks_pending(s.chunks, &count, &bytes);
+	ck_assert_uint_eq(count, 1);
+}
+END_TEST
+
+START_TEST(a_failed_seal_leaves_it_readable_and_is_retried)
+{
+	uint8_t data[3000];
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct name name;
+	int n;
+
+	scratch_fill(data, sizeof(data), 5);
+	b = make(data, sizeof(data));
+	for (n = 0;; n++) {
+		int r;
+
+		ck_assert_int_lt(n, 100);
+		fault_arm(n, 1, ENOSPC);
+		r = blob_seal(b, &name);
+		fault_disarm();
+		expect(b, data, sizeof(data));
+		if (r == 0)
+			break;
+		ck_assert(!blob_name(b, &name));
+		expect_stage(sizeof(data));
+		ck_err(blob_write(b, 0, data, 1), AGAIN); /* its bytes are fixed */
+		ck_err(blob_append(b, data, 1), AGAIN);
+	}
+	ck_assert_int_gt(n, 2);
+	expect_stage(0);
+}
+END_TEST
+
+START_TEST(a_failed_write_takes_no_room)
+{
+	uint8_t data[3000];
+	struct blob *b = NULL;
+	int n, r;
+
+	scratch_fill(data, sizeof(data), 6);
+	for (n = 0;; n++) {
+		fault_arm(n, 1, ENOSPC);
+		r = blob_new(s.stage, data, 2000, &b);
+		fault_disarm();
+		if (r == 0)
+			break;
+		ck_assert_ptr_null(b);
+		expect_stage(0);
+	}
+	ck_assert_int_gt(n, 1);
+	for (n = 0;; n++) {
+		fault_arm(n, 1, ENOSPC);
+		r = blob_append(b, data + 2000, 1000);
+		fault_disarm();
+		if (r == 0)
+			break;
+		expect(b, data, 2000);
+		expect_stage(2000);
+	}
+	ck_assert_int_gt(n, 0);
+	expect(b, data, 3000);
+	expect_stage(3000);
+	blob_unref(b);
+}
+END_TEST
+
+enum { READERS = 3, BLOBS = 300 };
+
+struct reading {
+	pthread_t thread;
+	int stop;
+	unsigned failures, rounds;
+};
+
+static struct blob *shared[BLOBS];
+
+static void *read_on(void *arg)
+{
+	struct reading *rd = arg;
+	uint8_t want[700], got[700];
+
+	while (!__atomic_load_n(&rd->stop, __ATOMIC_RELAXED)) {
+		for (uint32_t i = 0; i < BLOBS; i++) {
+			scratch_fill(want, sizeof(want), i);
+			if (blob_read(shared[i], 0, got, sizeof(got)) != 0 ||
+			    memcmp(want, got, sizeof(got)) != 0)
+				rd->failures++;
+		}
+		__atomic_add_fetch(&rd->rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+START_TEST(readers_go_on_while_blobs_are_sealed_and_grow)
+{
+	struct reading readers[READERS] = { 0 };
+	uint8_t data[800];
+	struct name name;
+
+	for (uint32_t i = 0; i < BLOBS; i++) {
+		scratch_fill(data, sizeof(data), i);
+		shared[i] = make(data, 700);
+	}
+	for (int i = 0; i < READERS; i++)
+		ck_ok(pthread_create(&readers[i].thread, NULL, read_on, &readers[i]));
+	scratch_fill(data, sizeof(data), BLOBS - 1);
+	for (uint32_t i = 0; i < 100; i++)
+		ck_ok(blob_append(shared[BLOBS - 1], data + 700 + i, 1));
+	for (uint32_t i = 0; i < BLOBS; i++) {
+		ck_ok(blob_seal(shared[i], &name));
+		if (i % 100 == 0)
+			scratch_commit(&s);
+	}
+	for (int i = 0; i < READERS; i++) {
+		while (__atomic_load_n(&readers[i].rounds, __ATOMIC_RELAXED) == 0)
+			usleep(1000);
+		__atomic_store_n(&readers[i].stop, 1, __ATOMIC_RELAXED);
+		pthread_join(readers[i].thread, NULL);
+		ck_assert_uint_eq(readers[i].failures, 0);
+	}
+	expect(shared[BLOBS - 1], data, sizeof(data));
+	for (uint32_t i = 0; i < BLOBS; i++)
+		blob_unref(shared[i]);
+	expect_stage(0);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		bytes_read_back_before_and_after_sealing,
+		sizes_outside_are_refused,
+		a_blob_grows_while_it_is_last,
+		a_sole_owner_writes_in_place,
+		dropped_blobs_cost_nothing,
+		stage_files_go_when_nothing_lives_in_them,
+		leftovers_are_deleted_at_open,
+		same_bytes_seal_to_one_chunk,
+		a_failed_seal_leaves_it_readable_and_is_retried,
+		a_failed_write_takes_no_room,
+		readers_go_on_while_blobs_are_sealed_and_grow,
+	};
+
+	return scratch_run("blob", tests, ARRAY_SIZE(tests), setup, teardown);
+}

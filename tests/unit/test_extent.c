@@ -1,0 +1,831 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* File data: inline bytes, appends, overwrites, holes, sharing, and what each costs in extents. */
+
+#include <linux/falloc.h>
+
+#include "store/hash.h"
+#include "tests/unit/fs_fixture.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * 1024)
+
+#define ALIGN_BLOCK(x) ((x) / BLOCK_BYTES * BLOCK_BYTES)
+
+static const uint8_t zeros[64 * 1024];
+
+START_TEST(small_file_lives_in_its_item)
+{
+	uint64_t ino = fx_file("f");
+	struct segments s;
+	uint8_t buf[INLINE_MAX];
+
+	fx_fill(buf, sizeof(buf), 1);
+	fx_write(ino, 0, buf, 100);
+	fx_write(ino, 100, buf + 100, sizeof(buf) - 100);
+	fx_expect(ino, 0, buf, sizeof(buf));
+
+	ck_assert_int_eq(fs_map(&fs, ino, 10, 1000, &s), 0);
+	ck_assert_uint_eq(s.n, 1);
+	ck_assert_uint_eq(s.len, sizeof(buf) - 10);
+	ck_assert(s.seg[0].is_inline);
+	ck_assert_int_eq(memcmp(s.inline_bytes, buf + 10, s.len), 0);
+	segments_release(&s);
+	fx_check_bytes(ino);
+	ck_assert_uint_eq(fx_stat(ino).bytes, INLINE_MAX);
+}
+END_TEST
+
+START_TEST(file_that_outgrows_its_item_keeps_its_bytes)
+{
+	static const size_t at[] = { 1, 100, 511, 512 };
+	uint8_t buf[2000];
+
+	fx_fill(buf, sizeof(buf), 2);
+	for (size_t n = 0; n < ARRAY_SIZE(at); n++) {
+		char name[2] = { (char)('a' + n), 0 };
+		uint64_t ino = fx_file(name);
+
+		fx_write(ino, 0, buf, at[n]);
+		fx_write(ino, at[n], buf + at[n], sizeof(buf) - at[n]);
+		fx_expect(ino, 0, buf, sizeof(buf));
+		ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 1);
+		fx_check_bytes(ino);
+	}
+}
+END_TEST
+
+START_TEST(gap_behind_inline_bytes_is_a_hole)
+{
+	uint64_t off, ino = fx_file("f");
+	uint8_t buf[3000];
+
+	fx_fill(buf, sizeof(buf), 3);
+	fx_write(ino, 0, buf, 100);
+	fx_write(ino, 300, buf, 3000);
+	fx_expect(ino, 0, buf, 100);
+	fx_expect(ino, 100, zeros, 200);
+	fx_expect(ino, 300, buf, 3000);
+	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, 100);
+	ck_assert_int_eq(fs_seek(&fs, ino, 100, SEEK_DATA, &off), 0);
+	ck_assert_uint_eq(off, 300);
+	fx_check_bytes(ino);
+	ck_assert_uint_eq(fx_stat(ino).bytes, 3100);
+
+	/* Over the end of the inline bytes and the hole. */
+	fx_write(ino, 50, buf, 200);
+	fx_expect(ino, 50, buf, 200);
+	fx_expect(ino, 0, buf, 50);
+	fx_expect(ino, 250, zeros, 50);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(sequential_writer_gets_full_extents)
+{
+	uint64_t ino = fx_file("f");
+	uint8_t buf[4096];
+
+	for (uint64_t off = 0; off < MIB; off += sizeof(buf)) {
+		fx_fill(buf, sizeof(buf), off);
+		fx_write(ino, off, buf, sizeof(buf));
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), MIB / BLOB_MAX);
+	for (uint64_t off = 0; off < MIB; off += sizeof(buf)) {
+		fx_fill(buf, sizeof(buf), off);
+		fx_expect(ino, off, buf, sizeof(buf));
+	}
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(one_large_write_is_cut_at_multiples_of_blob_max)
+{
+	_cleanup_free_ uint8_t *buf = malloc(MIB);
+	uint64_t ino = fx_file("f");
+	struct extent e;
+
+	fx_fill(buf, MIB, 4);
+	fx_write(ino, 5000, buf, MIB);
+	fx_expect(ino, 5000, buf, MIB);
+	fx_expect(ino, 0, zeros, 5000);
+	ck_assert_int_eq(extent_last(&fs, ino, 300 * KIB, &e), 0);
+	ck_assert_uint_eq(e.off, 256 * KIB);
+	ck_assert_uint_eq(e.len, BLOB_MAX);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(tiny_appends_make_no_extent_each)
+{
+	uint64_t ino = fx_file("log");
+	uint8_t line[100];
+
+	for (unsigned n = 0; n < 3000; n++) {
+		fx_fill(line, sizeof(line), n);
+		fx_write(ino, n * sizeof(line), line, sizeof(line));
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 3); /* 300,000 bytes */
+	for (unsigned n = 0; n < 3000; n++) {
+		fx_fill(line, sizeof(line), n);
+		fx_expect(ino, n * sizeof(line), line, sizeof(line));
+	}
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(appends_between_checkpoints_stay_few_extents)
+{
+	uint64_t ino = fx_file("log");
+	uint8_t line[100];
+
+	for (unsigned n = 0; n < 1000; n++) {
+		struct root *root;
+
+		fx_fill(line, sizeof(line), n);
+		fx_write(ino, n * sizeof(line), line, sizeof(line));
+		root = fx_freeze();
+		ck_assert_int_eq(root_seal(root), 0);
+		root_unref(root);
+	}
+	ck_assert_uint_le(fx_items(ino, ITEM_EXTENT), 24);
+	for (unsigned n = 0; n < 1000; n++) {
+		fx_fill(line, sizeof(line), n);
+		fx_expect(ino, n * sizeof(line), line, sizeof(line));
+	}
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(two_logs_in_turn_stay_few_extents)
+{
+	uint64_t a = fx_file("a"), b = fx_file("b");
+	uint8_t line[100];
+
+	for (unsigned n = 0; n < 1000; n++) {
+		fx_fill(line, sizeof(line), n);
+		fx_write(a, n * sizeof(line), line, sizeof(line));
+		fx_write(b, n * sizeof(line), line, sizeof(line));
+	}
+	ck_assert_uint_le(fx_items(a, ITEM_EXTENT), 24);
+	ck_assert_uint_le(fx_items(b, ITEM_EXTENT), 24);
+	fx_expect(b, 999 * sizeof(line), line, sizeof(line));
+	fx_check_bytes(a);
+	fx_check_bytes(b);
+}
+END_TEST
+
+START_TEST(overwriting_own_bytes_costs_nothing)
+{
+	uint64_t before, after, disk, ino = fx_file("f");
+	uint8_t buf[100 * 1024];
+
+	fx_fill(buf, sizeof(buf), 5);
+	fx_write(ino, 0, buf, sizeof(buf));
+	stage_stats(store_stage(fx_store), &before, &disk);
+	for (unsigned n = 0; n < 50; n++) {
+		fx_fill(buf + n * 1000, 3000, n);
+		fx_write(ino, n * 1000, buf + n * 1000, 3000);
+	}
+	stage_stats(store_stage(fx_store), &after, &disk);
+	ck_assert_uint_eq(before, after);
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 1);
+	fx_expect(ino, 0, buf, sizeof(buf));
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(overwrite_after_a_freeze_leaves_the_frozen_bytes)
+{
+	struct root *root;
+	struct fs old = fs;
+	uint64_t ino = fx_file("f");
+	uint8_t buf[10000], other[5000], got[10000];
+	size_t n;
+
+	fx_fill(buf, sizeof(buf), 6);
+	fx_fill(other, sizeof(other), 7);
+	fx_write(ino, 0, buf, sizeof(buf));
+	root = fx_freeze();
+	fx_write(ino, 2000, other, sizeof(other));
+	fx_write(ino, 10000, other, sizeof(other)); /* grows the shared blob, or makes a new one */
+
+	old.tree = fx_tree(root);
+	ck_assert_int_eq(fs_read(&old, ino, 0, got, sizeof(got), &n), 0);
+	ck_assert_uint_eq(n, sizeof(got));
+	ck_assert_int_eq(memcmp(got, buf, sizeof(buf)), 0);
+	fx_expect(ino, 2000, other, sizeof(other));
+	fx_expect(ino, 10000, other, sizeof(other));
+	fx_check_bytes(ino);
+	tree_free(old.tree);
+	root_unref(root);
+}
+END_TEST
+
+START_TEST(mapped_bytes_survive_an_overwrite)
+{
+	uint64_t ino = fx_file("f");
+	uint8_t buf[8192], got[8192];
+	struct segments s;
+
+	fx_fill(buf, sizeof(buf), 8);
+	fx_write(ino, 0, buf, sizeof(buf));
+	ck_assert_int_eq(fs_map(&fs, ino, 0, sizeof(buf), &s), 0);
+	fx_write(ino, 0, zeros, sizeof(buf));
+	ck_assert_int_eq(segments_read(fx_store, &s, got), 0);
+	ck_assert_int_eq(memcmp(got, buf, sizeof(buf)), 0);
+	segments_release(&s);
+	fx_expect(ino, 0, zeros, sizeof(buf));
+}
+END_TEST
+
+START_TEST(write_in_the_middle_of_a_large_file_costs_a_few_items)
+{
+	_cleanup_free_ uint8_t *buf = malloc(MIB);
+	uint64_t unsealed, before, disk, ino = fx_file("f");
+	struct root *root;
+	unsigned extents;
+
+	fx_fill(buf, MIB, 9);
+	for (unsigned n = 0; n < 64; n++)
+		fx_write(ino, n * MIB, buf, MIB);
+	root = fx_freeze();
+	ck_assert_int_eq(root_seal(root), 0);
+	extents = fx_items(ino, ITEM_EXTENT);
+	stage_stats(store_stage(fx_store), &before, &disk);
+
+	fx_write(ino, 32 * MIB + 8192, zeros, 4096);
+	stage_stats(store_stage(fx_store), &unsealed, &disk);
+	ck_assert_uint_eq(unsealed - before, 4096);
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), extents + 2);
+	fx_expect(ino, 32 * MIB + 8192, zeros, 4096);
+	fx_expect(ino, 32 * MIB, buf, 8192);
+	fx_expect(ino, 32 * MIB + 12288, buf + 12288, 200000);
+	fx_check_bytes(ino);
+	root_unref(root);
+}
+END_TEST
+
+START_TEST(small_overwrite_takes_the_block_around_it)
+{
+	uint64_t ino = fx_file("f");
+	struct root *root;
+	uint8_t buf[20000];
+
+	fx_fill(buf, sizeof(buf), 10);
+	fx_write(ino, 0, buf, sizeof(buf));
+	root = fx_freeze();
+	for (unsigned n = 0; n < 40; n++) {
+		fx_fill(buf + 8200 + n * 10, 10, n);
+		fx_write(ino, 8200 + n * 10, buf + 8200 + n * 10, 10);
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 3);
+	fx_expect(ino, 0, buf, sizeof(buf));
+	fx_check_bytes(ino);
+	root_unref(root);
+}
+END_TEST
+
+START_TEST(truncate_down_and_up_reads_zeros)
+{
+	static const size_t sizes[] = { 300, 5000, 300000 };
+	_cleanup_free_ uint8_t *buf = malloc(300000);
+
+	fx_fill(buf, 300000, 11);
+	for (size_t n = 0; n < ARRAY_SIZE(sizes); n++) {
+		char name[2] = { (char)('a' + n), 0 };
+		uint64_t ino = fx_file(name);
+		struct fs_set set = { .mask = SET_SIZE };
+		struct inode i;
+
+		fx_write(ino, 0, buf, sizes[n]);
+		set.size = sizes[n] / 3;
+		ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+		ck_assert_uint_eq(i.bytes, sizes[n] / 3);
+		set.size = sizes[n];
+		ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+		ck_assert_uint_eq(i.size, sizes[n]);
+		ck_assert_uint_eq(i.bytes, sizes[n] / 3);
+		fx_expect(ino, 0, buf, sizes[n] / 3);
+		fx_expect(ino, sizes[n] / 3, zeros, MIN(sizes[n] / 3, sizeof(zeros)));
+		fx_check_bytes(ino);
+
+		fx_write(ino, sizes[n] - 1, "x", 1);
+		fx_expect(ino, sizes[n] / 3, zeros, MIN(sizes[n] / 3, sizeof(zeros)));
+		fx_check_bytes(ino);
+	}
+}
+END_TEST
+
+START_TEST(truncate_to_the_same_size_updates_times)
+{
+	uint64_t ino = fx_file("f");
+	struct fs_set set = { .mask = SET_MTIME | SET_CTIME };
+	struct inode i;
+
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+	ck_assert_int_eq(i.mtime.sec, 0);
+	set.mask = SET_SIZE;
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+	ck_assert_int_ne(i.mtime.sec, 0);
+	ck_assert_int_ne(i.ctime.sec, 0);
+}
+END_TEST
+
+START_TEST(sparse_file_of_16_tib)
+{
+	struct fs_set set = { .mask = SET_SIZE, .size = FILE_SIZE_MAX };
+	uint64_t off, ino = fx_file("f");
+	uint8_t buf[100];
+	struct inode i;
+
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+	fx_fill(buf, sizeof(buf), 12);
+	fx_write(ino, FILE_SIZE_MAX - 100, buf, 100);
+	fx_write(ino, FILE_SIZE_MAX / 2 + 1, buf, 100);
+	ck_assert_int_eq(fs_write(&fs, ino, FILE_SIZE_MAX - 99, buf, 100, false), -EFBIG);
+	ck_assert_int_eq(fs_write(&fs, ino, FILE_SIZE_MAX, buf, 1, false), -EFBIG);
+	ck_assert_int_eq(fs_write(&fs, ino, UINT64_MAX, buf, 1, false), -EFBIG);
+	set.size = FILE_SIZE_MAX + 1;
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), -EFBIG);
+
+	fx_expect(ino, FILE_SIZE_MAX - 100, buf, 100);
+	fx_expect(ino, FILE_SIZE_MAX / 4, zeros, sizeof(zeros));
+	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_DATA, &off), 0);
+	ck_assert_uint_eq(off, FILE_SIZE_MAX / 2 + 1);
+	ck_assert_int_eq(fs_seek(&fs, ino, off, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, FILE_SIZE_MAX / 2 + 101);
+	ck_assert_int_eq(fs_seek(&fs, ino, off, SEEK_DATA, &off), 0);
+	ck_assert_uint_eq(off, FILE_SIZE_MAX - 100);
+	ck_assert_int_eq(fs_seek(&fs, ino, off, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, FILE_SIZE_MAX);
+	ck_assert_int_eq(fs_seek(&fs, ino, off, SEEK_HOLE, &off), -ENXIO);
+	ck_assert_uint_eq(fx_stat(ino).bytes, 200);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(mapping_a_huge_hole_goes_on_in_steps)
+{
+	struct fs_set set = { .mask = SET_SIZE, .size = FILE_SIZE_MAX };
+	uint64_t done = 0, ino = fx_file("f");
+	struct inode i;
+	struct segments s;
+
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+	while (done < FILE_SIZE_MAX) {
+		ck_assert_int_eq(fs_map(&fs, ino, done, UINT64_MAX, &s), 0);
+		ck_assert_uint_gt(s.len, 0);
+		done += s.len;
+		segments_release(&s);
+	}
+	ck_assert_uint_eq(done, FILE_SIZE_MAX);
+	ck_assert_int_eq(fs_map(&fs, ino, done, 10, &s), 0);
+	ck_assert_uint_eq(s.len, 0);
+}
+END_TEST
+
+START_TEST(seek_is_exact_to_the_byte)
+{
+	uint64_t off, ino = fx_file("f");
+	uint8_t buf[5000];
+
+	fx_fill(buf, sizeof(buf), 13);
+	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_DATA, &off), -ENXIO);
+	fx_write(ino, 0, buf, sizeof(buf));
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1001, 77), 0);
+	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, 1001);
+	ck_assert_int_eq(fs_seek(&fs, ino, 1001, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, 1001);
+	ck_assert_int_eq(fs_seek(&fs, ino, 1001, SEEK_DATA, &off), 0);
+	ck_assert_uint_eq(off, 1078);
+	ck_assert_int_eq(fs_seek(&fs, ino, 1078, SEEK_HOLE, &off), 0);
+	ck_assert_uint_eq(off, 5000);
+	ck_assert_int_eq(fs_seek(&fs, ino, 5000, SEEK_DATA, &off), -ENXIO);
+	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_END, &off), -EINVAL);
+	ck_assert_uint_eq(fx_stat(ino).bytes, 5000 - 77);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(fallocate_does_what_its_modes_say)
+{
+	_cleanup_free_ uint8_t *buf = malloc(MIB);
+	uint64_t ino = fx_file("f"), dir = fx_dir(ROOT_INO, "d");
+	uint64_t fifo = fx_make(ROOT_INO, "p", S_IFIFO | 0600);
+
+	fx_fill(buf, MIB, 14);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, 0, 0, 10000), 0);
+	ck_assert_uint_eq(fx_stat(ino).size, 10000);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_KEEP_SIZE, 0, 20000), 0);
+	ck_assert_uint_eq(fx_stat(ino).size, 10000);
+	ck_assert_uint_eq(fx_stat(ino).bytes, 0);
+
+	fx_write(ino, 0, buf, 400 * KIB);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_ZERO_RANGE, 399 * KIB, 2 * KIB), 0);
+	ck_assert_uint_eq(fx_stat(ino).size, 401 * KIB);
+	fx_expect(ino, 399 * KIB, zeros, 2 * KIB);
+
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, 100 * KIB, 200 * KIB), 0);
+	ck_assert_uint_eq(fx_stat(ino).size, 201 * KIB);
+	fx_expect(ino, 0, buf, 100 * KIB);
+	fx_expect(ino, 100 * KIB, buf + 300 * KIB, 99 * KIB);
+	fx_check_bytes(ino);
+
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, 40 * KIB, 4 * KIB), 0);
+	ck_assert_uint_eq(fx_stat(ino).size, 205 * KIB);
+	fx_expect(ino, 0, buf, 40 * KIB);
+	fx_expect(ino, 40 * KIB, zeros, 4 * KIB);
+	fx_expect(ino, 44 * KIB, buf + 40 * KIB, 60 * KIB);
+	fx_expect(ino, 104 * KIB, buf + 300 * KIB, 99 * KIB);
+	fx_check_bytes(ino);
+
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, 1, 4096), -EINVAL);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, 0, MIB), -EINVAL);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, 4 * MIB, 4096), -EINVAL);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, 0, FILE_SIZE_MAX), -EFBIG);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE, 0, 1), -EOPNOTSUPP);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, 0, 0, 0), -EINVAL);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, 0, FILE_SIZE_MAX, 1), -EFBIG);
+	ck_assert_int_eq(fs_fallocate(&fs, dir, 0, 0, 1), -EISDIR);
+	ck_assert_int_eq(fs_fallocate(&fs, fifo, 0, 0, 1), -ENODEV);
+}
+END_TEST
+
+START_TEST(inserting_before_inline_bytes_moves_them)
+{
+	uint64_t ino = fx_file("f");
+
+	fx_write(ino, 0, "hello", 5);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, 0, 4096), 0);
+	fx_expect(ino, 0, zeros, 4096);
+	fx_expect(ino, 4096, "hello", 5);
+	fx_check_bytes(ino);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, 0, 4096), 0);
+	fx_expect(ino, 0, "hello", 5);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(holes_in_inline_bytes_read_zeros)
+{
+	uint64_t ino = fx_file("f");
+
+	fx_write(ino, 0, "abcdefgh", 8);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2, 3), 0);
+	fx_expect(ino, 0, "ab\0\0\0fgh", 8);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 6, 100), 0);
+	fx_expect(ino, 0, "ab\0\0\0f\0\0", 8);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1), 0);
+	fx_expect(ino, 0, "\0b\0\0\0f\0\0", 8);
+	fx_check_bytes(ino);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8), 0);
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 0);
+	fx_check_bytes(ino);
+}
+END_TEST
+
+START_TEST(copy_shares_extents_and_copies_no_bytes)
+{
+	_cleanup_free_ uint8_t *buf = malloc(MIB);
+	uint64_t before, after, disk, len, a = fx_file("a"), b = fx_file("b");
+
+	fx_fill(buf, MIB, 15);
+	fx_write(a, 0, buf, MIB);
+	stage_stats(store_stage(fx_store), &before, &disk);
+	ck_assert_int_eq(fs_copy_range(&fs, a, 0, &fs, b, 0, 2 * MIB, &len), 0);
+	ck_assert_uint_eq(len, MIB);
+	stage_stats(store_stage(fx_store), &after, &disk);
+	ck_assert_uint_eq(before, after);
+	fx_expect(b, 0, buf, MIB);
+	fx_check_bytes(b);
+
+	/* Neither sees what the other writes then. */
+	fx_write(a, 5000, zeros, 5000);
+	fx_write(b, 200000, zeros, 5000);
+	fx_write(a, MIB, "tail", 4);
+	fx_expect(b, 0, buf, 200000);
+	fx_expect(a, 10000, buf + 10000, MIB - 10000);
+	ck_assert_uint_eq(fx_stat(b).size, MIB);
+	fx_check_bytes(a);
+	fx_check_bytes(b);
+}
+END_TEST
+
+START_TEST(copy_within_one_file_and_over_holes)
+{
+	uint8_t buf[10000];
+	uint64_t len, ino = fx_file("f");
+
+	fx_fill(buf, sizeof(buf), 16);
+	fx_write(ino, 0, buf, sizeof(buf));
+	ck_assert_int_eq(fs_copy_range(&fs, ino, 0, &fs, ino, 5000, 5001, &len), -EINVAL);
+	ck_assert_int_eq(fs_copy_range(&fs, ino, 0, &fs, ino, 20000, 10000, &len), 0);
+	ck_assert_uint_eq(len, 10000);
+	fx_expect(ino, 20000, buf, 10000);
+	fx_expect(ino, 10000, zeros, 10000);
+	fx_check_bytes(ino);
+
+	/* The hole is copied as a hole over data. */
+	ck_assert_int_eq(fs_copy_range(&fs, ino, 12000, &fs, ino, 1000, 5000, &len), 0);
+	fx_expect(ino, 1000, zeros, 5000);
+	fx_expect(ino, 0, buf, 1000);
+	fx_expect(ino, 6000, buf + 6000, 4000);
+	ck_assert_uint_eq(fx_stat(ino).bytes, 15000);
+	fx_check_bytes(ino);
+
+	ck_assert_int_eq(fs_copy_range(&fs, ino, 30000, &fs, ino, 0, 5, &len), 0);
+	ck_assert_uint_eq(len, 0);
+	ck_assert_int_eq(fs_copy_range(&fs, ino, 0, &fs, ino, FILE_SIZE_MAX - 5, 10, &len), -EFBIG);
+}
+END_TEST
+
+START_TEST(copy_with_inline_bytes_on_either_side)
+{
+	uint64_t len, a = fx_file("a"), b = fx_file("b");
+	uint8_t buf[5000];
+
+	fx_fill(buf, sizeof(buf), 17);
+	fx_write(a, 0, "small", 5);
+	fx_write(b, 0, buf, sizeof(buf));
+	ck_assert_int_eq(fs_copy_range(&fs, a, 1, &fs, b, 3, 4, &len), 0);
+	fx_expect(b, 0, buf, 3);
+	fx_expect(b, 3, "mall", 4);
+	fx_expect(b, 7, buf + 7, 4000);
+	fx_check_bytes(b);
+
+	ck_assert_int_eq(fs_copy_range(&fs, b, 4000, &fs, a, 2, 2, &len), 0);
+	fx_expect(a, 0, "sm", 2);
+	fx_expect(a, 2, buf + 4000, 2);
+	fx_expect(a, 4, "l", 1);
+	fx_check_bytes(a);
+}
+END_TEST
+
+START_TEST(copy_from_another_tree)
+{
+	uint64_t len, a = fx_file("a"), b;
+	struct root *root;
+	struct fs other = fs;
+	uint8_t buf[3000];
+
+	fx_fill(buf, sizeof(buf), 18);
+	fx_write(a, 0, buf, sizeof(buf));
+	root = fx_freeze();
+	other.tree = fx_tree(root);
+	fx_write(a, 0, zeros, 3000);
+	b = fx_file("b");
+	ck_assert_int_eq(fs_copy_range(&other, a, 0, &fs, b, 0, 3000, &len), 0);
+	fx_expect(b, 0, buf, 3000);
+	/* The same number in two trees is two objects. */
+	ck_assert_int_eq(fs_copy_range(&other, a, 0, &fs, a, 0, 3000, &len), 0);
+	fx_expect(a, 0, buf, 3000);
+	tree_free(other.tree);
+	root_unref(root);
+}
+END_TEST
+
+START_TEST(import_goes_to_chunks_and_is_stored_once)
+{
+	_cleanup_free_ uint8_t *buf = malloc(300000);
+	struct inode i = { .mode = S_IFREG | 0644, .size = 300000, .nlink = 1 };
+	uint64_t unsealed, disk, count, bytes, again;
+
+	fx_fill(buf, 300000, 19);
+	for (unsigned n = 0; n < 2; n++) {
+		char name[2] = { (char)('a' + n), 0 };
+
+		i.ino = store_take_ino(fx_store, 1);
+		ck_assert_int_eq(fs_add(&fs, ROOT_INO, name, 1, &i, NULL), 0);
+		for (size_t off = 0; off < 300000; off += CHUNK_MAX)
+			ck_assert_int_eq(fs_import_data(&fs, i.ino, off, buf + off,
+							MIN((size_t)CHUNK_MAX, 300000 - off)), 0);
+		fx_expect(i.ino, 0, buf, 300000);
+		fx_check_bytes(i.ino);
+		chunks_pending(store_chunks(fx_store), n ? &again : &count, &bytes);
+	}
+	ck_assert_uint_eq(count, again);
+	stage_stats(store_stage(fx_store), &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, 0);
+
+	i.ino = store_take_ino(fx_store, 1);
+	i.size = 20;
+	ck_assert_int_eq(fs_add(&fs, ROOT_INO, "small", 5, &i, NULL), 0);
+	ck_assert_int_eq(fs_import_data(&fs, i.ino, 0, buf, 21), -EINVAL);
+	ck_assert_int_eq(fs_import_data(&fs, i.ino, 0, buf, 20), 0);
+	fx_expect(i.ino, 0, buf, 20);
+	chunks_pending(store_chunks(fx_store), &again, &bytes);
+	ck_assert_uint_eq(count, again);
+	fx_check_bytes(i.ino);
+
+	/* Imported bytes can be changed like any. */
+	i.ino = fx_look(ROOT_INO, "a").ino;
+	fx_write(i.ino, 150000, zeros, 1000);
+	fx_expect(i.ino, 150000, zeros, 1000);
+	fx_expect(fx_look(ROOT_INO, "b").ino, 0, buf, 300000);
+	fx_check_bytes(i.ino);
+}
+END_TEST
+
+START_TEST(write_kills_privileges_when_asked)
+{
+	uint64_t ino = fx_make(ROOT_INO, "f", S_IFREG | 06755);
+
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, false), 0);
+	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 06755);
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 0);
+	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 0755);
+	ino = fx_make(ROOT_INO, "g", S_IFREG | 06745);
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 0);
+	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 02745);
+}
+END_TEST
+
+START_TEST(data_verbs_want_a_regular_file)
+{
+	uint64_t ret, dir = fx_dir(ROOT_INO, "d"), fifo = fx_make(ROOT_INO, "p", S_IFIFO | 0600);
+	struct segments s;
+	char c;
+	size_t n;
+
+	ck_assert_int_eq(fs_write(&fs, dir, 0, "x", 1, false), -EISDIR);
+	ck_assert_int_eq(fs_write(&fs, fifo, 0, "x", 1, false), -EINVAL);
+	ck_assert_int_eq(fs_write(&fs, 999, 0, "x", 1, false), -ENOENT);
+	ck_assert_int_eq(fs_read(&fs, dir, 0, &c, 1, &n), -EISDIR);
+	ck_assert_int_eq(fs_map(&fs, fifo, 0, 1, &s), -EINVAL);
+	ck_assert_int_eq(fs_copy_range(&fs, dir, 0, &fs, fifo, 0, 1, &ret), -EISDIR);
+}
+END_TEST
+
+START_TEST(damaged_extents_are_errors)
+{
+	uint64_t ino = fx_file("f");
+	struct key k = item_key(ino, ITEM_EXTENT, 4096);
+	struct fs_set set = { .mask = SET_SIZE, .size = 100000 };
+	struct ref ref = { .kind = REF_CHUNK };
+	uint8_t buf[10000];
+	struct inode i;
+	size_t n;
+
+	fx_fill(buf, sizeof(buf), 20);
+	ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+	/* inline bytes not at the start */
+	ck_assert_int_eq(tree_put(fs.tree, &k, &(struct val){ .data = buf, .len = 10 }), 0);
+	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	/* longer than a chunk, longer than this chunk, empty */
+	ck_assert_int_ge(chunk_put(store_chunks(fx_store), CHUNK_DATA, buf, 5000, &ref.name), 0);
+	ck_assert_int_eq(extent_put(&fs, ino, 4096, CHUNK_MAX + 1, &ref), 0);
+	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	ck_assert_int_eq(extent_put(&fs, ino, 4096, 5001, &ref), 0);
+	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	ck_assert_int_eq(extent_put(&fs, ino, 4096, 0, &ref), 0);
+	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	/* overlapping ones */
+	ck_assert_int_eq(extent_put(&fs, ino, 4096, 3000, &ref), 0);
+	ck_assert_int_eq(extent_put(&fs, ino, 5000, 3000, &ref), 0);
+	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	/* and the file can be got rid of */
+	ck_assert_int_eq(fs_unlink(&fs, ROOT_INO, "f", 1, &i), 0);
+	ck_assert_int_eq(fs_purge(&fs, ino), 0);
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 0);
+}
+END_TEST
+
+/* Random writes, holes, truncates, copies and freezes of one file against a plain buffer. */
+START_TEST(one_file_behaves_as_a_buffer)
+{
+	enum { MAX = 600 * 1024 };
+	_cleanup_free_ uint8_t *want = calloc(1, MAX), *bytes = malloc(MAX);
+	uint64_t ino = fx_file("f"), size = 0;
+	struct root *held = NULL;
+	unsigned seed = (unsigned)_i + 1;
+
+	for (unsigned step = 0; step < 1500; step++) {
+		static const uint32_t spans[] = { 100, 600, 5000, 40000, 300000 };
+		uint32_t span = spans[rand_r(&seed) % ARRAY_SIZE(spans)];
+		uint64_t off = (unsigned)rand_r(&seed) % (step % 3 ? span : MAX / 2);
+		uint64_t len = 1 + (unsigned)rand_r(&seed) % span, done;
+		struct fs_set set = { .mask = SET_SIZE };
+		struct inode i;
+
+		switch (rand_r(&seed) % 10) {
+		case 0:
+		case 1:
+			off = size; /* append */
+			/* fallthrough */
+		case 2:
+		case 3:
+		case 4:
+			if (off + len > MAX)
+				break;
+			fx_fill(bytes, len, step);
+			fx_write(ino, off, bytes, len);
+			memcpy(want + off, bytes, len);
+			size = MAX(size, off + len);
+			break;
+		case 5:
+			set.size = off;
+			ck_assert_int_eq(fs_setattr(&fs, ino, &set, &i), 0);
+			if (off < size)
+				memset(want + off, 0, size - off);
+			size = off;
+			break;
+		case 6:
+			ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+						      off, len), 0);
+			if (off < size)
+				memset(want + off, 0, MIN(len, size - off));
+			break;
+		case 7: {
+			uint64_t to = (unsigned)rand_r(&seed) % (MAX / 2);
+
+			if (off >= size || to + len > MAX || (to < off + len && off < to + len))
+				break;
+			ck_assert_int_eq(fs_copy_range(&fs, ino, off, &fs, ino, to, len, &done), 0);
+			ck_assert_uint_eq(done, MIN(len, size - off));
+			memmove(want + to, want + off, done);
+			size = MAX(size, to + done);
+			break;
+		}
+		case 8:
+			off = ALIGN_BLOCK(off);
+			len = ALIGN_BLOCK(len) + BLOCK_BYTES;
+			if (off + len < size && rand_r(&seed) % 2) {
+				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, off, len), 0);
+				memmove(want + off, want + off + len, size - off - len);
+				memset(want + size - len, 0, len);
+				size -= len;
+			} else if (off < size && size + len <= MAX) {
+				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, off, len), 0);
+				memmove(want + off + len, want + off, size - off);
+				memset(want + off, 0, len);
+				size += len;
+			}
+			break;
+		default:
+			if (held)
+				root_unref(held);
+			held = fx_freeze();
+			if (rand_r(&seed) % 2)
+				ck_assert_int_eq(root_seal(held), 0);
+		}
+		ck_assert_uint_eq(fx_stat(ino).size, size);
+		fx_check_bytes(ino);
+		if (step % 10 == 0)
+			fx_expect(ino, 0, want, size);
+	}
+	fx_expect(ino, 0, want, size);
+	if (held)
+		root_unref(held);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("extent");
+	TCase *c = tcase_create("data");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 240);
+	tcase_add_test(c, small_file_lives_in_its_item);
+	tcase_add_test(c, file_that_outgrows_its_item_keeps_its_bytes);
+	tcase_add_test(c, gap_behind_inline_bytes_is_a_hole);
+	tcase_add_test(c, sequential_writer_gets_full_extents);
+	tcase_add_test(c, one_large_write_is_cut_at_multiples_of_blob_max);
+	tcase_add_test(c, tiny_appends_make_no_extent_each);
+	tcase_add_test(c, appends_between_checkpoints_stay_few_extents);
+	tcase_add_test(c, two_logs_in_turn_stay_few_extents);
+	tcase_add_test(c, overwriting_own_bytes_costs_nothing);
+	tcase_add_test(c, overwrite_after_a_freeze_leaves_the_frozen_bytes);
+	tcase_add_test(c, mapped_bytes_survive_an_overwrite);
+	tcase_add_test(c, write_in_the_middle_of_a_large_file_costs_a_few_items);
+	tcase_add_test(c, small_overwrite_takes_the_block_around_it);
+	tcase_add_test(c, truncate_down_and_up_reads_zeros);
+	tcase_add_test(c, truncate_to_the_same_size_updates_times);
+	tcase_add_test(c, sparse_file_of_16_tib);
+	tcase_add_test(c, mapping_a_huge_hole_goes_on_in_steps);
+	tcase_add_test(c, seek_is_exact_to_the_byte);
+	tcase_add_test(c, fallocate_does_what_its_modes_say);
+	tcase_add_test(c, inserting_before_inline_bytes_moves_them);
+	tcase_add_test(c, holes_in_inline_bytes_read_zeros);
+	tcase_add_test(c, copy_shares_extents_and_copies_no_bytes);
+	tcase_add_test(c, copy_within_one_file_and_over_holes);
+	tcase_add_test(c, copy_with_inline_bytes_on_either_side);
+	tcase_add_test(c, copy_from_another_tree);
+	tcase_add_test(c, import_goes_to_chunks_and_is_stored_once);
+	tcase_add_test(c, write_kills_privileges_when_asked);
+	tcase_add_test(c, data_verbs_want_a_regular_file);
+	tcase_add_test(c, damaged_extents_are_errors);
+	tcase_add_loop_test(c, one_file_behaves_as_a_buffer, 0, 4);
+	suite_add_tcase(s, c);
+
+	runner = srunner_create(s);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 120
+"""
+Tests of the project itself: who may include whom, licences, stray files, widths, exported names.
+They hold for every file that exists, so a new one is covered from its first day.
+"""
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+TOP = os.environ.get("PLYFS_SOURCE") or os.path.dirname(os.path.dirname(
+    os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("PLYFS_BUILD") or os.path.join(TOP, "build")
+
+# Each room and what it may include: nothing points upwards.
+ROOMS = {
+    "store/base": ["store/base"],
+    "store": ["store", "store/base"],
+    "fs": ["fs", "store", "store/base"],
+    "env": ["env", "fs", "store", "store/base"],
+    "tools": ["tools", "env", "fs", "store", "store/base"],
+    "tools/bench": ["fs"],  # the ioctl header only
+    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "fs", "store", "store/base"],
+    "tests/lib": ["tests/lib"],
+    "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
+    "tests/fuzz": ["tests/fuzz", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
+}
+# A foreign header has one home.
+HOMES = {
+    "xxhash.h": {"store/hash.c", "tests/lib/treedigest.c"},
+    "lmdb.h": {"store/index.c"},
+    "fuse_lowlevel.h": {"fs/fuse.c"},
+    "git2.h": {"env/git.c"},
+}
+AT_THE_TOP = {"fs", "store", "env", "tools", "tests", "meson.build", "meson_options.txt",
+              "meson.options", "README.md", "LICENSE", ".ci", ".gitignore", ".gitattributes",
+              ".clang-format", ".clang-tidy", ".editorconfig", ".git", "subprojects"}
+
+
+def files():
+    """Paths of the project's files: what git knows or would take, else what is there."""
+    p = subprocess.run(["git", "-c", "safe.directory=*", "-C", TOP, "ls-files", "-co",
+                        "--exclude-standard"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                       text=True)
+    if p.returncode == 0 and p.stdout:
+        return [f for f in p.stdout.splitlines() if os.path.isfile(os.path.join(TOP, f))]
+    found = []
+    for d, dirs, names in os.walk(TOP):
+        dirs[:] = [x for x in dirs if not x.startswith((".git", "build", "__pycache__"))]
+        found += [os.path.relpath(os.path.join(d, n), TOP) for n in names]
+    return found
+
+
+FILES = sorted(files())
+
+
+def text(name):
+    with open(os.path.join(TOP, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def sources(*ends):
+    return [f for f in FILES if f.endswith(ends)]
+
+
+class Project(unittest.TestCase):
+    def test_includes_never_point_upwards(self):
+        wrong = []
+        for name in sources(".c", ".h"):
+            room = os.path.dirname(name)
+            self.assertIn(room, ROOMS, "%s lies in no known room" % name)
+            for inc in re.findall(r'^#include "([^"]+)"', text(name), re.M):
+                if os.path.dirname(inc) not in ROOMS[room]:
+                    wrong.append("%s includes %s" % (name, inc))
+                elif not os.path.exists(os.path.join(TOP, inc)):
+                    wrong.append("%s includes %s, which is not in the project" % (name, inc))
+        self.assertEqual(wrong, [])
+
+    def test_each_foreign_header_has_one_home(self):
+        wrong = []
+        for name in sources(".c", ".h"):
+            for inc in re.findall(r"^#\s*include <([^>]+)>", text(name), re.M):
+                if inc in HOMES and name not in HOMES[inc]:
+                    wrong.append("%s includes <%s>" % (name, inc))
+        self.assertEqual(wrong, [])
+
+    def test_every_source_names_its_licence_at_once(self):
+        ends = (".c", ".h", ".py", ".sh", "meson.build")
+        for name in sources(*ends) + [f for f in FILES if f.startswith(("tools/", ".ci/")) and
+                                      "." not in os.path.basename(f)]:
+            head = "\n".join(text(name).splitlines()[:2])
+            self.assertIn("SPDX-License-Identifier: Apache-2.0", head, name)
+        self.assertIn("Apache License", text("LICENSE"))
+
+    def test_headers_guard_themselves(self):
+        for name in sources(".h"):
+            self.assertIn("#pragma once", "\n".join(text(name).splitlines()[:4]), name)
+
+    def test_no_stray_files_at_the_top(self):
+        tops = {f.split("/")[0] for f in FILES}
+        self.assertEqual(tops - AT_THE_TOP, set())
+
+    def test_every_room_explains_itself(self):
+        for room in ("store", "fs", "env", "tools", "tests"):
+            self.assertTrue(os.path.exists(os.path.join(TOP, room, "README.md")), room)
+
+    def test_c_lines_fit_and_tabs_indent(self):
+        wrong = []
+        for name in sources(".c", ".h"):
+            for i, line in enumerate(text(name).split("\n"), 1):
+                if len(line.expandtabs(8)) > 100:
+                    wrong.append("%s:%d is %d wide" % (name, i, len(line.expandtabs(8))))
+                if line != line.rstrip():
+                    wrong.append("%s:%d ends with white space" % (name, i))
+                if re.match(r" {8}", line):
+                    wrong.append("%s:%d is indented with spaces" % (name, i))
+        self.assertEqual(wrong, [])
+
+    def test_no_machine_paths(self):
+        words = ["/" + "work/", "/" + "farm/"]
+        wrong = [f for f in FILES if not f.endswith((".bin", ".svg", ".tar", ".pack")) and
+                 any(w in open(os.path.join(TOP, f), errors="replace").read() for w in words)]
+        self.assertEqual(wrong, [])
+
+    def test_no_source_is_forgotten_by_its_build_file(self):
+        for name in sources(".c"):
+            room = os.path.dirname(name)
+            if not room.startswith("tests/") and room in ROOMS:
+                self.assertIn("'%s'" % os.path.basename(name), text(room + "/meson.build"), name)
+
+    def test_only_public_names_are_exported(self):
+        for program in ("plyfs", "plyfsd"):
+            path = os.path.join(BUILD, "tools", program)
+            if not os.path.exists(path):
+                self.skipTest("not built")
+            out = subprocess.run(["nm", "-D", "--defined-only", path], stdout=subprocess.PIPE,
+                                 text=True).stdout
+            if "asan" in out or "tsan" in out:
+                self.skipTest("a sanitizer exports its own")
+            names = [line.split()[-1] for line in out.splitlines()]
+            # What the loader itself puts there is not ours.
+            ours = [n for n in names if not n.startswith("_") and "@" not in n and
+                    n not in ("environ", "stdin", "stdout", "stderr", "optarg", "optind")]
+            self.assertEqual(ours, [], program)
+
+    def test_the_client_is_thin(self):
+        # Start-up of a command is most of its time: the client links nothing but libc.
+        path = os.path.join(BUILD, "tools", "plyfs")
+        if not os.path.exists(path):
+            self.skipTest("not built")
+        out = subprocess.run(["readelf", "-d", path], stdout=subprocess.PIPE, text=True).stdout
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", out)
+        extra = [n for n in needed if not n.startswith(("libc.", "libasan", "libubsan", "libtsan",
+                                                        "ld-", "libm.", "libgcc_s"))]
+        self.assertEqual(extra, [])
+
+    def test_help_fits_80_columns(self):
+        path = os.path.join(BUILD, "tools", "plyfs")
+        if not os.path.exists(path):
+            self.skipTest("not built")
+        out = subprocess.run([path, "--help"], stdout=subprocess.PIPE, text=True).stdout
+        self.assertTrue(out)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_scripts_are_executable(self):
+        for name in FILES:
+            if name.startswith(("tests/e2e/", ".ci/")) or name in (
+                    "tools/setup", "tools/test", "tools/quickstart", "tools/bench/bench"):
+                self.assertTrue(os.access(os.path.join(TOP, name), os.X_OK), name)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,587 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * plyfsd: opens a store, listens on STORE/sock, runs each client's verb in a thread of its own,
+ * serves views, and ends by itself when nobody wants anything for a second.
+ *
+ * INVARIANTS
+ *
+ *  D1 Only the process that has the store's lock touches STORE/sock: it removes a dead daemon's
+ *     before it binds its own, and removes its own before it lets the lock go.
+ *  D2 A client that got a hello is served to its answer, unless the daemon dies. Clients that still
+ *     wait in the queue when the daemon ends get no hello, and try again with a new daemon.
+ *  D3 The guard (guard.h) was forked before there were threads and descriptors of the store.
+ *  D4 The main thread never waits for a store, a view or a client: it can always take a signal.
+ *
+ * Who starts a daemon while another one is just beginning or ending finds the store locked; it
+ * waits until somebody listens (then that one serves) or the lock is free (then it serves).
+ *
+ * Started by root for another user's store, the daemon becomes that user; the guard stays root and
+ * can take the mounts down.
+ */
+
+#include "tools/daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/log.h"
+#include "tools/stream.h"
+#include "tools/wire.h"
+
+/* Waiting for another daemon that begins or ends: that one may have gigabytes to seal. */
+#define BUSY_WAIT_MS 30000
+#define BUSY_STEP_MS 5
+/* A client that got a hello sends its request at once. */
+#define REQUEST_SECONDS 30
+/* Verbs at work when the daemon is told to end are cancelled, and have this long. */
+#define VERBS_END_MS 5000
+/* Spare reader threads: each may be inside a slow read or a restore while others serve. */
+#define SPARE_READERS 16
+
+struct conn {
+	struct daemon *daemon;
+	struct conn *next;
+	int sock;
+	pthread_t thread;
+	_Atomic bool done; /* the thread has nothing left to do but return */
+	struct cmd cmd;
+};
+
+static void close_conn(struct conn *c)
+{
+	closep(&c->sock);
+	free(c);
+}
+
+void daemon_wake(struct daemon *d)
+{
+	uint64_t one = 1;
+
+	if (write(d->wake_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full: it is awake already */
+}
+
+bool daemon_may(const struct daemon *d, uid_t uid)
+{
+	return uid == 0 || uid == d->owner;
+}
+
+static void on_note(void *arg, const char *line)
+{
+	daemon_log("%s", line);
+}
+
+/* ---- one client ---- */
+
+static const char *env_of(const struct wire_request *q, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (int i = 0; i < q->n_env; i++)
+		if (strncmp(q->env[i], name, n) == 0 && q->env[i][n] == '=')
+			return q->env[i] + n + 1;
+	return NULL;
+}
+
+/* Answers a connection's hello; false when it is refused. */
+static bool greet(struct daemon *d, int sock)
+{
+	struct wire_answer a = { .version = WIRE_VERSION, .pid = getpid() };
+	socklen_t len = sizeof(struct ucred);
+	struct ucred peer;
+
+	snprintf(a.text, sizeof(a.text), "%s", PLYFS_VERSION);
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || !daemon_may(d, peer.uid)) {
+		a.status = CMD_FAILED;
+		snprintf(a.text, sizeof(a.text), "only root and the owner of the store '%s' may use it",
+			 d->store_path);
+	}
+	return wire_send_answer(sock, &a) == 0 && a.status == 0;
+}
+
+static void *conn_main(void *arg)
+{
+	struct conn *conn = arg;
+	struct daemon *d = conn->daemon;
+	struct wire_request q = { .fd = { -1, -1, -1, -1, -1 } };
+	struct wire_answer a = { .version = WIRE_VERSION, .pid = getpid() };
+	struct timeval wait = { .tv_sec = REQUEST_SECONDS };
+	struct cmd *c = &conn->cmd;
+
+	(void)setsockopt(conn->sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)); /* else: waits */
+	if (!greet(d, conn->sock) || wire_recv_request(conn->sock, &q) != 0)
+		goto out;
+
+	c->daemon = d;
+	c->store = d->store;
+	c->argc = q.argc;
+	c->argv = q.argv;
+	c->in_fd = q.fd[WIRE_IN];
+	c->out_fd = q.fd[WIRE_OUT];
+	c->cwd_fd = q.fd[WIRE_CWD];
+	c->fuse_fd = TAKE_FD(q.fd[WIRE_FUSE]);
+	c->branch = q.branch;
+	c->snapshot = q.snapshot;
+	c->columns = stream_columns(env_of(&q, "COLUMNS"), q.fd[WIRE_OUT], q.fd[WIRE_ERR]);
+	c->out_tty = q.fd[WIRE_OUT] >= 0 && isatty(q.fd[WIRE_OUT]);
+	c->err_tty = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]);
+	c->out = stream_to_fd(q.fd[WIRE_OUT], false, &c->cancel);
+	c->err = stream_to_fd(q.fd[WIRE_ERR], true, &c->cancel);
+	a.status = c->out && c->err ? verb_run(c) : CMD_FAILED;
+	closep(&c->fuse_fd); /* when the verb did not take it */
+
+	/* Everything of the client's is closed before it hears that we are done: it may unmount next. */
+	wire_request_release(&q);
+	(void)wire_send_answer(conn->sock, &a); /* a client that is gone needs none */
+out:
+	wire_request_release(&q);
+	atomic_store(&conn->done, true);
+	daemon_wake(d);
+	return NULL;
+}
+
+/* ---- the main loop ---- */
+
+struct loop {
+	struct daemon *daemon;
+	int epoll_fd, listen_fd, signal_fd;
+	struct conn *conns;
+	int idle_ms;
+	bool told; /* a signal came */
+};
+
+/* What epoll says an event is about; connections are the pointers beyond these. */
+enum { EVENT_LISTEN, EVENT_SIGNAL, EVENT_WAKE, EVENT_LAST };
+
+static int watch(struct loop *l, int fd, uint32_t events, uint64_t what)
+{
+	struct epoll_event e = { .events = events, .data.u64 = what };
+
+	return epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0 ? -errno : 0;
+}
+
+static void take_client(struct loop *l)
+{
+	struct conn *conn;
+	int sock, r;
+
+	sock = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+	if (sock < 0)
+		return; /* it went away, or no descriptors: the next event tries again */
+	conn = calloc(1, sizeof(*conn));
+	if (!conn) {
+		closep(&sock);
+		return;
+	}
+	conn->daemon = l->daemon;
+	conn->sock = sock;
+	r = pthread_create(&conn->thread, NULL, conn_main, conn);
+	if (r) {
+		daemon_log("warning: no thread for a client: %s, refusing it", strerror(r));
+		close_conn(conn);
+		return;
+	}
+	conn->next = l->conns;
+	l->conns = conn;
+	/* Only its hang-up is our affair: a verb whose client is gone is cancelled. */
+	(void)watch(l, sock, EPOLLRDHUP, (uint64_t)(uintptr_t)conn);
+}
+
+static void reap(struct loop *l)
+{
+	for (struct conn **p = &l->conns; *p;) {
+		struct conn *conn = *p;
+
+		if (!atomic_load(&conn->done)) {
+			p = &conn->next;
+			continue;
+		}
+		*p = conn->next;
+		pthread_join(conn->thread, NULL);
+		close_conn(conn); /* which takes it out of the epoll set */
+	}
+}
+
+static void cancel(struct loop *l, struct conn *conn)
+{
+	__atomic_store_n(&conn->cmd.cancel, true, __ATOMIC_RELAXED);
+	(void)epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, conn->sock, NULL); /* once is enough */
+}
+
+static void read_signal(struct loop *l)
+{
+	struct signalfd_siginfo s;
+
+	if (read(l->signal_fd, &s, sizeof(s)) != sizeof(s))
+		return;
+	daemon_log("got %s, ending", s.ssi_signo == SIGINT ? "SIGINT" : "SIGTERM");
+	l->told = true;
+}
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void loop_run(struct loop *l)
+{
+	int64_t idle_since = -1;
+
+	while (!l->told) {
+		struct epoll_event events[16];
+		unsigned calls = calls_expire(l->daemon, false);
+		bool busy = l->conns || calls || views_count(l->daemon);
+		int n, wait = -1;
+
+		if (busy) {
+			idle_since = -1;
+			wait = calls ? 1000 : -1; /* calls expire by time */
+		} else {
+			if (idle_since < 0)
+				idle_since = now_ms();
+			wait = (int)(idle_since + l->idle_ms - now_ms());
+			if (wait <= 0)
+				return;
+		}
+
+		n = epoll_wait(l->epoll_fd, events, ARRAY_SIZE(events), wait);
+		for (int i = 0; i < n; i++) {
+			uint64_t drop;
+
+			if (events[i].data.u64 == EVENT_LISTEN)
+				take_client(l);
+			else if (events[i].data.u64 == EVENT_SIGNAL)
+				read_signal(l);
+			else if (events[i].data.u64 != EVENT_WAKE)
+				cancel(l, (struct conn *)(uintptr_t)events[i].data.u64);
+			else if (read(l->daemon->wake_fd, &drop, sizeof(drop)) < 0)
+				continue; /* spurious: nothing to reset */
+		}
+		reap(l);
+	}
+}
+
+/* After the socket is gone: verbs end (cancelled when we were told to end). False: some will not. */
+static bool end_conns(struct loop *l)
+{
+	for (struct conn *c = l->conns; c; c = c->next)
+		cancel(l, c);
+	for (int ms = 0; l->conns && ms < VERBS_END_MS; ms += 10) {
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+		reap(l);
+	}
+	return !l->conns;
+}
+
+/* ---- beginning ---- */
+
+static int ready_fd = -1;
+
+/* The one line that the client prints, or the terminal of who started us by hand. */
+static void start_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void start_failed(const char *fmt, ...)
+{
+	char line[PATH_MAX + 512];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
+	va_end(ap);
+	n = MIN(n, (int)sizeof(line) - 2);
+	line[n++] = '\n';
+	if (ready_fd < 0)
+		(void)!write(2, "plyfsd: ", 8); /* a terminal that is gone has no reader */
+	(void)!write(ready_fd >= 0 ? ready_fd : 2, line, (size_t)n);
+}
+
+static void tell_ready(void)
+{
+	if (ready_fd < 0)
+		return;
+	(void)!write(ready_fd, "ready\n", 6); /* the client may have been killed */
+	closep(&ready_fd);
+	ready_fd = -1;
+}
+
+static void socket_address(int dir_fd, struct sockaddr_un *ret)
+{
+	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
+	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/sock", dir_fd);
+}
+
+static bool somebody_listens(int dir_fd)
+{
+	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un a;
+
+	socket_address(dir_fd, &a);
+	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN);
+}
+
+/* 0: the store is ours; EXISTS: another daemon serves it and listens. */
+static int open_store(struct daemon *d)
+{
+	for (int ms = 0;; ms += BUSY_STEP_MS) {
+		int r = store_open(d->dir_fd, &d->noter, &d->store);
+
+		if (r != -ERR_STORE_BUSY)
+			return r;
+		if (somebody_listens(d->dir_fd))
+			return EXISTS;
+		if (ms >= BUSY_WAIT_MS)
+			return r;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = BUSY_STEP_MS * 1000000L }, NULL);
+	}
+}
+
+/* D1: we have the lock. */
+static int listen_on_socket(struct daemon *d, int *ret_fd)
+{
+	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct sockaddr_un a;
+
+	if (sock < 0)
+		return -errno;
+	if (unlinkat(d->dir_fd, "sock", 0) < 0 && errno != ENOENT)
+		return -errno;
+	socket_address(d->dir_fd, &a);
+	if (bind(sock, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(sock, 128) < 0)
+		return -errno;
+	*ret_fd = TAKE_FD(sock);
+	return 0;
+}
+
+static int loop_open(struct loop *l)
+{
+	sigset_t set;
+	int r;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	l->daemon->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (l->signal_fd < 0 || l->epoll_fd < 0 || l->daemon->wake_fd < 0)
+		return -errno;
+	r = watch(l, l->listen_fd, EPOLLIN, EVENT_LISTEN);
+	if (r == 0)
+		r = watch(l, l->signal_fd, EPOLLIN, EVENT_SIGNAL);
+	if (r == 0)
+		r = watch(l, l->daemon->wake_fd, EPOLLIN, EVENT_WAKE);
+	return r;
+}
+
+/* Becomes the store's owner, if root started us for somebody else's store. */
+static int become_owner(const struct stat *st)
+{
+	if (geteuid() != 0 || st->st_uid == 0)
+		return 0;
+	if (setgroups(0, NULL) < 0 || setgid(st->st_gid) < 0 || setuid(st->st_uid) < 0)
+		return -errno;
+	return 0;
+}
+
+static int serve(struct daemon *d, int idle_ms)
+{
+	struct loop l = { .daemon = d, .epoll_fd = -1, .listen_fd = -1, .signal_fd = -1, .idle_ms = idle_ms };
+	int64_t began;
+	bool all_over;
+	int r;
+
+	r = open_store(d);
+	if (r == EXISTS && ready_fd >= 0) {
+		tell_ready();
+		return 0;
+	}
+	if (r) {
+		start_failed("opening store '%s': %s", d->store_path, err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
+		return 1;
+	}
+	r = log_open(d->dir_fd);
+	if (r < 0) {
+		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
+		goto fail;
+	}
+	r = readers_new(SPARE_READERS, &d->readers);
+	if (r < 0) {
+		start_failed("starting readers: %s", err_str(r));
+		goto fail;
+	}
+	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
+	r = listen_on_socket(d, &l.listen_fd);
+	if (r == 0)
+		r = loop_open(&l);
+	if (r < 0) {
+		start_failed("listening on '%s/sock': %s", d->store_path, err_str(r));
+		goto fail;
+	}
+
+	daemon_log("plyfsd %s serves '%s', pid %d", PLYFS_VERSION, d->store_path, (int)getpid());
+	tell_ready();
+	loop_run(&l);
+
+	/* D1, D2 */
+	(void)unlinkat(d->dir_fd, "sock", 0); /* if it stays, the next daemon removes it */
+	closep(&l.listen_fd);
+	l.listen_fd = -1;
+	all_over = views_end_all(d);
+	(void)calls_expire(d, true);
+	if (!end_conns(&l) || !all_over) {
+		/* What lives on would use the store while it is closed. The guard takes off the mounts. */
+		r = store_sync(d->store);
+		daemon_log("ends although views or clients are busy%s%s", r < 0 ? ": " : "",
+			   r < 0 ? err_str(r) : "");
+		_exit(r < 0);
+	}
+	readers_free(d->readers);
+	began = now_ms();
+	r = store_close(d->store);
+	if (r < 0)
+		daemon_log("error: the last commit failed: %s", err_str(r));
+	daemon_log("pid %d ends, closed in %lld ms", (int)getpid(), (long long)(now_ms() - began));
+	return r < 0;
+fail:
+	if (d->readers)
+		readers_free(d->readers);
+	(void)store_close(d->store); /* nothing was changed */
+	return 1;
+}
+
+static int init_store(const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		start_failed("'%s': %s", path, strerror(errno));
+		return 1;
+	}
+	r = become_owner(&st);
+	if (r == 0)
+		r = store_init(fd);
+	if (r == -ENOTEMPTY)
+		start_failed("'%s' is not empty; a store wants a directory of its own", path);
+	else if (r < 0)
+		start_failed("'%s': %s", path, err_str(r));
+	else
+		tell_ready();
+	return r < 0;
+}
+
+/* Signals that end us arrive at the signalfd, in whatever thread the kernel would have chosen. */
+static void block_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	(void)signal(SIGPIPE, SIG_IGN); /* a client's pipe that closes is a failed write */
+	(void)signal(SIGHUP, SIG_IGN);  /* the terminal of who started us is not ours */
+}
+
+int main(int argc, char **argv)
+{
+	const char *path = NULL, *init = NULL;
+	uint64_t fd_number = UINT64_MAX;
+	double idle = 1;
+	bool version = false, help = false;
+	const struct option_def defs[] = {
+		{ .name = "store", .text = &path },	  { .name = "init", .text = &init },
+		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
+		{ .name = "version", .flag = &version },  { .name = "help", .flag = &help },
+	};
+	struct daemon d = { .dir_fd = -1, .wake_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER,
+			    .changed = PTHREAD_COND_INITIALIZER, .noter = { .fn = on_note } };
+	struct arguments args;
+	struct rlimit files;
+	struct stat st;
+	char why[200];
+	int r;
+
+	if (options_parse(argc, argv, defs, ARRAY_SIZE(defs), 0, &args, why, sizeof(why)) < 0 || args.n) {
+		fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
+		return CMD_MISUSE;
+	}
+	if (help || (!path && !init && !version)) {
+		printf("usage: plyfsd --store STORE [--idle SECONDS]\n"
+		       "       plyfsd --init DIR\n\n"
+		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
+		return help ? 0 : CMD_MISUSE;
+	}
+	if (version) {
+		puts("plyfsd " PLYFS_VERSION);
+		return 0;
+	}
+
+	if (fd_number <= INT_MAX && fcntl((int)fd_number, F_SETFD, FD_CLOEXEC) == 0)
+		ready_fd = (int)fd_number;
+	umask(0077); /* everything in a store is its owner's alone */
+	if (init)
+		return init_store(init);
+
+	d.store_path = realpath(path, NULL);
+	if (!d.store_path) {
+		start_failed("opening store '%s': %s", path, strerror(errno));
+		return 1;
+	}
+	if (ready_fd >= 0) {
+		/* Away from the client's session and descriptors; 0 to 2 are /dev/null already. */
+		(void)setsid();
+		if (ready_fd > 3)
+			(void)close_range(3, (unsigned)ready_fd - 1, 0);
+		(void)close_range((unsigned)ready_fd + 1, ~0U, 0);
+	}
+	(void)!chdir("/"); /* hold no directory */
+	if (getenv("PLYFSD_IDLE"))
+		idle = atof(getenv("PLYFSD_IDLE"));
+
+	d.guard = guard_new();
+	r = d.guard ? guard_fork(d.guard) : -ENOMEM;
+	if (r < 0) {
+		start_failed("starting the guard: %s", strerror(-r));
+		return 1;
+	}
+
+	block_signals();
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files); /* the lower one may do as well */
+	}
+	d.dir_fd = open(d.store_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (d.dir_fd < 0 || fstat(d.dir_fd, &st) < 0) {
+		start_failed("opening store '%s': %s", d.store_path, strerror(errno));
+		return 1;
+	}
+	d.owner = st.st_uid;
+	r = become_owner(&st);
+	if (r < 0) {
+		start_failed("becoming the owner of '%s': %s", d.store_path, strerror(-r));
+		return 1;
+	}
+
+	r = serve(&d, (int)(idle * 1000));
+	free(d.store_path);
+	return r;
+}

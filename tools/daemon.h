@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The daemon: the one process that has the store open, serves its views, and runs verbs for
+ * clients. This header is for the daemon's own files; verbs mostly need cmd.h alone.
+ */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "fs/mount.h"
+#include "store/base/note.h"
+#include "tools/cmd.h"
+#include "tools/guard.h"
+
+struct json_t;
+
+struct daemon {
+	char *store_path; /* immutable: absolute */
+	int dir_fd;       /* immutable: the store's directory */
+	uid_t owner;      /* immutable: whose store it is; he and root may ask */
+	struct store *store;
+	struct readers *readers;
+	struct guard *guard; /* shared with the guard process */
+	struct noter noter;  /* to the log */
+	int wake_fd;         /* eventfd: the main loop should look around */
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed; /* a view ended, or nobody uses it any more */
+	struct view_entry *views; /* under lock */
+	bool ending;              /* under lock: no new views */
+	struct call *calls;       /* under lock: verbs asked for through ioctls (call.c) */
+};
+
+/* A mounted view. */
+struct view_entry {
+	struct daemon *daemon; /* immutable */
+	struct view_entry *next; /* under the daemon's lock */
+	struct mount *mount;   /* under the daemon's lock; NULL while starting */
+	unsigned users;        /* under the daemon's lock: who was lent it; it outlives them */
+	bool ended;            /* under the daemon's lock: the kernel has let go */
+	int guard_slot;
+	uint64_t snapshot;                /* immutable; 0 for a branch */
+	char branch[BRANCH_NAME_MAX + 1]; /* immutable; "" for a snapshot */
+	char mountpoint[];                /* immutable */
+};
+
+/* One line in the log, with the time. */
+void daemon_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Lets the main loop look whether there is something to do, or nothing at all any more. */
+void daemon_wake(struct daemon *d);
+bool daemon_may(const struct daemon *d, uid_t uid);
+
+/* ---- views (views.c) ---- */
+
+/* The view of a branch, lent until views_put; NULL when it is not mounted. */
+struct view_entry *views_get_branch(struct daemon *d, const char *branch);
+void views_put(struct view_entry *e);
+static inline void views_putp(struct view_entry **e)
+{
+	if (*e)
+		views_put(*e);
+}
+/* Each view that has not ended, lent for the call; fn's non-zero return stops and is returned. */
+int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg);
+/* Serves a branch (snapshot 0) or snapshot on fuse_fd (taken), which is mounted on mountpoint. */
+int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
+		int fuse_fd, bool allow_other);
+/* Waits until no such view is left; false when it is still there after `seconds`, or cancelled. */
+bool views_wait_gone(struct daemon *d, const char *mountpoint, const char *branch,
+		     uint64_t snapshot, int seconds, const bool *cancel);
+unsigned views_count(struct daemon *d);
+/* Unmounts all, waits a moment; false when some live on (processes are in them). */
+bool views_end_all(struct daemon *d);
+
+/* ---- running a verb (verb.c) ---- */
+
+/* Runs c->argv[0]; flushes and closes c->out and c->err. The exit code. */
+int verb_run(struct cmd *c);
+/* As an ioctl may ask: no verb that touches the client's files. */
+bool verb_is_known(const char *name, bool through_view);
+
+/* The control ioctls (control.c): a mount_ioctl_fn whose arg is the view_entry. */
+int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd, const void *in,
+		  size_t in_len, void *out, size_t out_cap, size_t *ret_out_len);
+
+/* Verbs through ioctls (call.c). */
+int call_start(struct view_entry *e, const struct cred *cred, struct plyfs_call *call);
+int call_read(struct view_entry *e, const struct cred *cred, struct plyfs_read *q);
+/* Forgets calls that nobody reads any more; how many are left. */
+unsigned calls_expire(struct daemon *d, bool all);

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The daemon's log: STORE/daemon.log, one line per event, each written with one write(2). */
+
+#include "tools/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "store/base/util.h"
+#include "tools/daemon.h"
+
+/* A log this long is set aside as daemon.log.old when a daemon starts: years of quiet work. */
+#define LOG_MAX (1024 * 1024)
+
+static int log_fd = -1; /* set before there are threads */
+
+int log_open(int dir_fd)
+{
+	struct stat st;
+	int fd;
+
+	if (fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
+		(void)renameat(dir_fd, "daemon.log", dir_fd, "daemon.log.old"); /* else it grows on */
+	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	log_fd = fd;
+
+	/* What a library or a sanitizer prints goes there as well. */
+	(void)dup2(fd, 1);
+	(void)dup2(fd, 2);
+	return 0;
+}
+
+void daemon_log(const char *fmt, ...)
+{
+	char line[2048];
+	struct timespec now;
+	struct tm tm;
+	size_t len;
+	va_list ap;
+	int n;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	len = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &tm);
+	len += (size_t)snprintf(line + len, sizeof(line) - len, ".%03ldZ ", now.tv_nsec / 1000000);
+	va_start(ap, fmt);
+	n = vsnprintf(line + len, sizeof(line) - len - 1, fmt, ap);
+	va_end(ap);
+	len = MIN(len + (size_t)MAX(n, 0), sizeof(line) - 2);
+	line[len++] = '\n';
+	if (write(log_fd >= 0 ? log_fd : 2, line, len) < 0)
+		return; /* a full disk: there is nowhere to say so */
+}
