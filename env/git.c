@@ -385,7 +385,7 @@ static bool is_binary(const struct side *s)
 	return s->len > 0 && memchr(s->data, '\0', MIN(s->len, (size_t)8000));
 }
 
-/* AGAIN: git has no form for it. */
+/* AGAIN: git has no form for it. -EFBIG: too large to hold. */
 static int load_side(const struct fs *fs, const struct inode *i, struct side *ret)
 {
 	_cleanup_(side_release) struct side s = { 0 };
@@ -400,7 +400,7 @@ static int load_side(const struct fs *fs, const struct inode *i, struct side *re
 	if (!S_ISREG(i->mode) && !S_ISLNK(i->mode))
 		return AGAIN;
 	if (i->size > (S_ISREG(i->mode) ? PATCH_FILE_MAX : TARGET_MAX))
-		return AGAIN;
+		return -EFBIG;
 
 	s.data = malloc(MAX(i->size, (uint64_t)1));
 	if (!s.data)

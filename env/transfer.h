@@ -61,8 +61,8 @@ struct change;
  * One change as git prints it (`git apply` takes it): header, mode lines, rename lines, hunks or a
  * GIT binary patch. Bytes are loaded from the trees of the two states. out is borrowed. Nothing is
  * printed for what git does not know (directories, owners, times).
- * AGAIN: git has no form for one side of it: a fifo, socket or device, or a file larger than
- * PATCH_FILE_MAX; that side was taken for absent. (git.c)
+ * AGAIN: git has no form for one side of it (a fifo, socket or device), which was taken for absent.
+ * -EFBIG: a file larger than PATCH_FILE_MAX; nothing was printed. (git.c)
  */
 #define PATCH_FILE_MAX (UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
 int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs,

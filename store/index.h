@@ -64,7 +64,10 @@ int index_each_chunk(struct index *ix,
 		     int (*fn)(void *arg, const struct name *name, const struct chunk_loc *loc),
 		     void *arg);
 
-/* Writing: one transaction at a time in the process; begin waits for the other. */
+/*
+ * Writing: one transaction at a time in the process; begin waits for the other. The thread that
+ * began it ends it.
+ */
 int index_begin(struct index *ix, struct index_txn **ret);
 int index_put_chunk(struct index_txn *t, const struct name *name, const struct chunk_loc *loc);
 int index_del_chunk(struct index_txn *t, const struct name *name); /* 0 or ABSENT */

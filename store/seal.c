@@ -378,6 +378,12 @@ static int write_records(struct index_txn *txn, const struct batch *batch)
 	return 0;
 }
 
+/* Failures that come before anything is in place, and pass. */
+static bool is_lack(int r)
+{
+	return r == -ENOSPC || r == -EDQUOT || r == -EFBIG || r == -ENOMEM || r == -ERR_INDEX_FULL;
+}
+
 /*
  * One try. *ret_unsure: the commit itself failed, so nobody knows what the disk holds, or the index
  * takes no more transactions since an earlier one.
@@ -411,7 +417,7 @@ static int write_batch(struct store *s, const struct batch *batch, bool *ret_uns
 		return r;
 
 	r = index_commit(&txn);
-	*ret_unsure = r < 0 && r != -ENOSPC && r != -EDQUOT && r != -ENOMEM && r != -ERR_INDEX_FULL;
+	*ret_unsure = r < 0 && !is_lack(r);
 	return r;
 }
 

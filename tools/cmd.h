@@ -38,6 +38,7 @@ struct cmd {
 	int in_fd;       /* the client's stdin, or -1 */
 	int out_fd;      /* beneath out; for bulk bytes fflush(c->out) first */
 	int cwd_fd;      /* the client's working directory, or -1: see cmd_openat */
+	int fuse_fd;     /* a mounted /dev/fuse for mount and fork --at, taken by them; else -1 */
 
 	bool out_tty, err_tty;
 	unsigned columns;   /* of the client's terminal; 80 when unknown */
@@ -118,3 +119,4 @@ int cmd_gc(struct cmd *c);
 int cmd_dump(struct cmd *c);
 int cmd_mount(struct cmd *c);
 int cmd_unmount(struct cmd *c);
+int cmd_writeback(struct cmd *c);

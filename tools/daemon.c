@@ -27,6 +27,7 @@
 #include <grp.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -38,6 +39,7 @@
 
 #include "store/base/err.h"
 #include "store/base/util.h"
+#include "store/chunk.h"
 #include "tools/log.h"
 #include "tools/stream.h"
 #include "tools/wire.h"
@@ -283,11 +285,13 @@ static bool end_conns(struct loop *l)
 {
 	for (struct conn *c = l->conns; c; c = c->next)
 		cancel(l, c);
-	for (int ms = 0; l->conns && ms < VERBS_END_MS; ms += 10) {
-		(void)nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	for (int ms = 0; ms < VERBS_END_MS; ms += 10) {
 		reap(l);
+		if (calls_expire(l->daemon, true) == 0 && !l->conns)
+			return true;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
 	}
-	return !l->conns;
+	return false;
 }
 
 /* ---- beginning ---- */
@@ -407,6 +411,8 @@ static int serve(struct daemon *d, int idle_ms)
 	bool all_over;
 	int r;
 
+	if (ready_fd >= 0)
+		(void)log_open(d->dir_fd, false); /* for what opening has to note */
 	r = open_store(d);
 	if (r == EXISTS && ready_fd >= 0) {
 		tell_ready();
@@ -416,7 +422,7 @@ static int serve(struct daemon *d, int idle_ms)
 		start_failed("opening store '%s': %s", d->store_path, err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
 		return 1;
 	}
-	r = log_open(d->dir_fd);
+	r = log_open(d->dir_fd, true);
 	if (r < 0) {
 		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
 		goto fail;
@@ -444,7 +450,6 @@ static int serve(struct daemon *d, int idle_ms)
 	closep(&l.listen_fd);
 	l.listen_fd = -1;
 	all_over = views_end_all(d);
-	(void)calls_expire(d, true);
 	if (!end_conns(&l) || !all_over) {
 		/* What lives on would use the store while it is closed. The guard takes off the mounts. */
 		r = store_sync(d->store);

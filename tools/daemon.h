@@ -33,6 +33,7 @@ struct daemon {
 	struct view_entry *views; /* under lock */
 	bool ending;              /* under lock: no new views */
 	struct call *calls;       /* under lock: verbs asked for through ioctls (call.c) */
+	uint64_t last_call;       /* under lock: their handles */
 };
 
 /* A mounted view. */

@@ -19,16 +19,17 @@
 
 static int log_fd = -1; /* set before there are threads */
 
-int log_open(int dir_fd)
+int log_open(int dir_fd, bool owned)
 {
 	struct stat st;
 	int fd;
 
-	if (fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
+	if (owned && fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
 		(void)renameat(dir_fd, "daemon.log", dir_fd, "daemon.log.old"); /* else it grows on */
-	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_APPEND | O_CLOEXEC | (owned ? O_CREAT : 0), 0600);
 	if (fd < 0)
 		return -errno;
+	closep(&log_fd);
 	log_fd = fd;
 
 	/* What a library or a sanitizer prints goes there as well. */

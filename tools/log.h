@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Opens (and when it grew long: begins anew) the log in the store; stdout and stderr go there, too. */
-int log_open(int dir_fd);
+#include <stdbool.h>
+
+/*
+ * Opens the log in the store; stdout and stderr go there, too. owned: the store's lock is ours, so
+ * the log may be made, and begun anew when it grew long; else only an existing one is used.
+ */
+int log_open(int dir_fd, bool owned);

@@ -49,7 +49,8 @@ enum outcome {
 	X(ERR_BRANCH_UNKNOWN, ENOENT, "no branch has this name; 'plyfs tree' lists them")          \
 	X(ERR_BRANCH_EXISTS, EEXIST, "a branch of this name exists")                               \
 	X(ERR_BRANCH_IN_USE, EBUSY, "the branch is mounted; unmount it first")                     \
-	X(ERR_BRANCH_NAME, EINVAL, "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash") \
+	X(ERR_BRANCH_NAME, EINVAL,                                                                 \
+	  "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash")              \
 	X(ERR_BRANCH_DAMAGED, EIO, "a branch record is damaged")                                   \
 	X(ERR_NO_UNDO, ENOENT, "there is no restore to undo on this branch")                       \
 	X(ERR_ITEM_DAMAGED, EIO, "an item of the file tree is damaged")                            \

@@ -7,7 +7,8 @@
  * note goes (the daemon: its log).
  */
 struct noter {
-	void (*fn)(void *arg, const char *line); /* one line without newline; may be NULL; any thread */
+	/* One line without newline; any thread; may be NULL. */
+	void (*fn)(void *arg, const char *line);
 	void *arg;
 };
 

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * A temporary directory and the lower half of a store in it, for the unit tests of store/. Used from
- * checked fixtures: LMDB must not be carried across Check's fork.
+ * A temporary directory and the lower half of a store in it, for the unit tests of store/. Used
+ * from checked fixtures: LMDB must not be carried across Check's fork.
  */
 
 #include <check.h>
@@ -29,17 +29,17 @@ struct scratch {
 	char last_note[512]; /* shown when a test wonders */
 };
 
-#define ck_ok(expression)                                                                          \
-	do {                                                                                       \
-		int ok_r_ = (expression);                                                          \
-		ck_assert_msg(ok_r_ == 0, "%s: %s (%d)", #expression, err_name(ok_r_), ok_r_);      \
+#define ck_ok(expression) \
+	do { \
+		int ok_r_ = (expression); \
+		ck_assert_msg(ok_r_ == 0, "%s: %s (%d)", #expression, err_name(ok_r_), ok_r_); \
 	} while (0)
 
-#define ck_err(expression, expected)                                                               \
-	do {                                                                                       \
-		int err_r_ = (expression);                                                         \
-		ck_assert_msg(err_r_ == (expected), "%s: %s, not %s", #expression,                  \
-			      err_name(err_r_), err_name(expected));                                \
+#define ck_err(expression, expected) \
+	do { \
+		int err_r_ = (expression); \
+		ck_assert_msg(err_r_ == (expected), "%s: %s, not %s", #expression, \
+			      err_name(err_r_), err_name(expected)); \
 	} while (0)
 
 _unused_ static void scratch_note(void *arg, const char *line)

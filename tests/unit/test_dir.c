@@ -30,7 +30,7 @@ static int take(void *arg, const char *name, size_t len, uint64_t ino, unsigned 
 		l->dots[len - 1] = ino;
 		ck_assert_uint_eq(next, len);
 	} else if (name[0] == 'n') {
-		l->seen[strtoul(name + 1, NULL, 10)]++; /* entries follow in the value: not a digit */
+		l->seen[strtoul(name + 1, NULL, 10)]++; /* the dot in the name ends it */
 	}
 	return 0;
 }

@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/store_fixture.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
+#include "store/store_internal.h"
+
+static void write_file(const char *name, const char *text)
+{
+	_cleanup_close_ int fd = -1;
+
+	ck_ok(os_openat(scratch.dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600, &fd));
+	ck_ok(os_pwrite_full(fd, text, strlen(text), 0));
+}
+
+static void read_format_text(char *text, size_t size)
+{
+	_cleanup_close_ int fd = -1;
+	struct stat st;
+
+	ck_ok(os_openat(scratch.dir_fd, "format", O_RDONLY | O_CLOEXEC, 0, &fd));
+	ck_ok(os_fstat(fd, &st));
+	ck_assert_uint_lt(st.st_size, size);
+	ck_ok(os_pread_full(fd, text, st.st_size, 0));
+	text[st.st_size] = '\0';
+}
+
+/* ---- life cycle ---- */
+
+START_TEST(a_second_init_is_refused)
+{
+	ck_err(store_init(scratch.dir_fd), -ERR_STORE_EXISTS);
+}
+END_TEST
+
+START_TEST(init_wants_an_empty_directory)
+{
+	struct scratch other;
+
+	scratch_make(&other);
+	ck_ok(os_mkdirat(other.dir_fd, "things", 0700));
+	ck_err(store_init(other.dir_fd), -ENOTEMPTY);
+	scratch_remove(&other);
+}
+END_TEST
+
+START_TEST(an_interrupted_init_is_taken_over)
+{
+	struct scratch other;
+
+	scratch_make(&other);
+	ck_ok(os_mkdirat(other.dir_fd, "packs", 0700));
+	ck_ok(os_mkdirat(other.dir_fd, "index", 0700));
+	ck_ok(store_init(other.dir_fd));
+	ck_err(store_init(other.dir_fd), -ERR_STORE_EXISTS);
+	scratch_remove(&other);
+}
+END_TEST
+
+START_TEST(init_never_takes_over_packs)
+{
+	struct scratch other;
+
+	scratch_make(&other);
+	ck_ok(os_mkdirat(other.dir_fd, "packs", 0700));
+	ck_ok(os_mkdirat(other.dir_fd, "packs/00000001.pack", 0700));
+	ck_err(store_init(other.dir_fd), -ENOTEMPTY);
+	scratch_remove(&other);
+}
+END_TEST
+
+START_TEST(only_one_has_a_store_open)
+{
+	struct store *second;
+
+	ck_err(store_open(scratch.dir_fd, NULL, &second), -ERR_STORE_BUSY);
+	store_reopen();
+}
+END_TEST
+
+START_TEST(a_directory_without_format_is_no_store)
+{
+	struct scratch other;
+	struct store *s;
+
+	scratch_make(&other);
+	ck_err(store_open(other.dir_fd, NULL, &s), -ERR_NOT_A_STORE);
+	scratch_remove(&other);
+}
+END_TEST
+
+START_TEST(the_format_file_is_text_and_checked)
+{
+	char text[FORMAT_TEXT_MAX + 1];
+	struct store *s;
+	char *uuid;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	read_format_text(text, sizeof(text));
+	ck_assert(strncmp(text, "plyfs store\nversion 1\nuuid ", 27) == 0);
+
+	write_file("format", "plyfs store\nversion 2\nand whatever they think of\n");
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_NEWER);
+	write_file("format", "plyfs store\nversion 0\n");
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_OLDER);
+	write_file("format", "something else\n");
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_NOT_A_STORE);
+	write_file("format", "plyfs store\nversion \n");
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
+	write_file("format", "plyfs store\nversion 1\nuuid 12");
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
+
+	uuid = strstr(text, "uuid ") + 5;
+	*uuid = *uuid == '0' ? '1' : '0';
+	write_file("format", text);
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
+
+	*uuid = 'x';
+	write_file("format", text);
+	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
+}
+END_TEST
+
+START_TEST(every_prefix_of_the_format_file_is_refused)
+{
+	const uint8_t uuid[16] = { 1, 2, 3 };
+	char text[FORMAT_TEXT_MAX];
+	size_t len = format_encode(uuid, text);
+	uint8_t got[16];
+
+	ck_ok(format_decode(text, len, got));
+	ck_assert_mem_eq(got, uuid, sizeof(uuid));
+	for (size_t i = 0; i < len; i++)
+		ck_assert_int_lt(format_decode(text, i, got), 0);
+}
+END_TEST
+
+/* ---- counters and ids ---- */
+
+START_TEST(inode_numbers_are_never_given_twice)
+{
+	uint64_t first = store_take_ino(store, 10), next;
+
+	ck_assert_uint_ge(first, 2);
+	ck_assert_uint_eq(store_take_ino(store, 1), first + 10);
+	store_raise_ino(store, 1000000);
+	store_raise_ino(store, 5);
+	next = store_take_ino(store, 1);
+	ck_assert_uint_eq(next, 1000000);
+	store_reopen();
+	ck_assert_uint_eq(store_take_ino(store, 1), 1000001);
+}
+END_TEST
+
+START_TEST(a_killed_process_gives_no_number_twice)
+{
+	uint64_t ino = 0, lineage = 0;
+	int fds[2], status;
+	pid_t child;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_assert_int_eq(pipe(fds), 0);
+	child = fork();
+	if (child == 0) {
+		store_up();
+		if (store_sync(store) < 0)
+			_exit(1);
+		ino = store_take_ino(store, 1000);
+		lineage = store_take_lineage(store);
+		if (write(fds[1], &ino, sizeof(ino)) != sizeof(ino) ||
+		    write(fds[1], &lineage, sizeof(lineage)) != sizeof(lineage))
+			_exit(1);
+		_exit(0); /* without closing the store */
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(read(fds[0], &ino, sizeof(ino)), sizeof(ino));
+	ck_assert_int_eq(read(fds[0], &lineage, sizeof(lineage)), sizeof(lineage));
+	store_up();
+	ck_assert_uint_ge(store_take_ino(store, 1), ino + 1000);
+	ck_assert_uint_gt(store_take_lineage(store), lineage);
+}
+END_TEST
+
+static int compare_ids(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+START_TEST(ids_never_repeat)
+{
+	enum { COUNT = 100000 };
+	uint64_t *ids = malloc(COUNT * sizeof(*ids));
+
+	for (uint64_t i = 0; i < COUNT; i++)
+		ids[i] = snap_id_of(12345, i + 1);
+	qsort(ids, COUNT, sizeof(*ids), compare_ids);
+	for (uint64_t i = 0; i < COUNT; i++) {
+		ck_assert_uint_ne(ids[i], 0);
+		ck_assert_uint_le(ids[i], SNAP_SEQ_MAX);
+		ck_assert(i == 0 || ids[i] != ids[i - 1]);
+	}
+	free(ids);
+}
+END_TEST
+
+/* ---- records ---- */
+
+START_TEST(records_read_back_and_cut_ones_are_refused)
+{
+	struct snap_record rec = { .seq = 7, .parent = 9, .lineage = 3, .time_ns = -1, .flags = 1,
+				   .branch = "main", .label = "a label" }, got;
+	struct branch_record branch = { .head = 1, .undo = 2, .lineage = 3, .changes = 4 }, back;
+	uint8_t buf[SNAP_RECORD_MAX];
+	size_t len;
+
+	len = snap_record_encode(&rec, buf);
+	ck_ok(snap_record_decode(buf, len, &got));
+	ck_assert_uint_eq(got.seq, 7);
+	ck_assert_int_eq(got.time_ns, -1);
+	ck_assert_str_eq(got.branch, "main");
+	ck_assert_str_eq(got.label, "a label");
+	for (size_t i = 0; i < len; i++)
+		ck_err(snap_record_decode(buf, i, &got), -ERR_SNAP_DAMAGED);
+	ck_err(snap_record_decode(NULL, len, &got), -ERR_SNAP_DAMAGED);
+
+	memset(rec.label, 'x', LABEL_MAX);
+	memset(rec.branch, 'y', BRANCH_NAME_MAX);
+	len = snap_record_encode(&rec, buf);
+	ck_assert_uint_eq(len, SNAP_RECORD_MAX);
+	ck_ok(snap_record_decode(buf, len, &got));
+	buf[1] = 255;
+	ck_err(snap_record_decode(buf, len, &got), -ERR_SNAP_DAMAGED);
+
+	branch_record_encode(&branch, buf);
+	ck_ok(branch_record_decode(buf, BRANCH_RECORD_BYTES, &back));
+	ck_assert_uint_eq(back.changes, 4);
+	ck_err(branch_record_decode(buf, BRANCH_RECORD_BYTES - 1, &back), -ERR_BRANCH_DAMAGED);
+	buf[0] = 9;
+	ck_err(branch_record_decode(buf, BRANCH_RECORD_BYTES, &back), -ERR_BRANCH_DAMAGED);
+}
+END_TEST
+
+/* ---- snapshots ---- */
+
+START_TEST(a_snapshot_is_usable_now_and_durable_soon)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t id;
+
+	change(b, 1, "one");
+	id = checkpoint(b, "first");
+	expect_in_snap(id, 1, "one");
+	ck_ok(snap_wait(store, id));
+	ck_ok(snap_get(store, id, &info));
+	ck_assert(info.durable && info.has_root);
+	ck_assert_uint_eq(info.seq, 1);
+	ck_assert_str_eq(info.label, "first");
+	ck_assert_str_eq(info.branch, "main");
+	branch_close(b);
+
+	store_reopen();
+	ck_ok(snap_get(store, id, &info));
+	ck_assert(info.durable);
+	ck_assert_str_eq(info.label, "first");
+	expect_in_snap(id, 1, "one");
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_waited_for_snapshot_survives_a_kill)
+{
+	int fds[2], status;
+	uint64_t id = 0;
+	pid_t child;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_assert_int_eq(pipe(fds), 0);
+	child = fork();
+	if (child == 0) {
+		struct branch *b;
+
+		store_up();
+		b = branch_make("main");
+		fill(b, 1, 2000, 1);
+		id = checkpoint(b, NULL);
+		if (snap_wait(store, id) < 0 || write(fds[1], &id, sizeof(id)) != sizeof(id))
+			_exit(1);
+		change(b, 1, "never saved");
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(read(fds[0], &id, sizeof(id)), sizeof(id));
+
+	store_up();
+	struct branch *b = branch_at("main");
+	struct val v;
+	const struct key k = key_at(1);
+
+	ck_assert_uint_eq(b->head, id);
+	ck_assert_uint_eq(b->changes, 0);
+	ck_ok(tree_get(b->tree, &k, &v));
+	ck_assert_uint_eq(v.len, 200);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(snapshots_are_found_by_text)
+{
+	struct branch *b = branch_make("main");
+	char text[32];
+	uint64_t ids[40], found;
+
+	for (int i = 0; i < 40; i++) {
+		change(b, i, "x");
+		ids[i] = checkpoint(b, i == 5 || i == 7 ? "twice" : i == 9 ? "odd~1" : NULL);
+	}
+	snap_id_to_text(ids[3], text);
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+	for (char *c = text; *c; c++)
+		*c = *c >= 'a' ? *c - 32 : *c;
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+	text[10] = '\0';
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+
+	ck_ok(snap_find(store, "main", &found));
+	ck_assert_uint_eq(found, ids[39]);
+	ck_ok(snap_find(store, "main~3", &found));
+	ck_assert_uint_eq(found, ids[36]);
+	ck_ok(snap_find(store, "main~", &found));
+	ck_assert_uint_eq(found, ids[38]);
+	ck_ok(snap_find(store, "@twice", &found));
+	ck_assert_uint_eq(found, ids[7]);
+	ck_ok(snap_find(store, "@odd~1", &found));
+	ck_assert_uint_eq(found, ids[9]);
+	ck_ok(snap_find(store, "@twice~1", &found));
+	ck_assert_uint_eq(found, ids[6]);
+	snap_id_to_text(ids[20], text);
+	strcat(text, "~20");
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[0]);
+
+	/* forty ids: some hex digit begins more than one of them */
+	int ambiguous = 0;
+	for (const char *digit = "0123456789abcdef"; *digit; digit++) {
+		const char prefix[2] = { *digit };
+
+		ambiguous += snap_find(store, prefix, &found) == -ERR_SNAP_AMBIGUOUS;
+	}
+	ck_assert_int_gt(ambiguous, 0);
+
+	ck_err(snap_find(store, "", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "@", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "@no", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "~1", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "main~40", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "main~99999999999999999999999", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "other", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "0123456789abcdef", &found), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+}
+END_TEST
+
+struct seen {
+	uint64_t ids[64];
+	int count;
+};
+
+static int see(void *arg, const struct snap_info *info)
+{
+	struct seen *seen = arg;
+
+	seen->ids[seen->count++] = info->id;
+	return 0;
+}
+
+START_TEST(dropping_moves_children_and_heads_to_the_parent)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	struct seen seen = { .count = 0 };
+	uint64_t one, two, three;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, NULL);
+	change(b, 1, "3");
+	three = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+
+	ck_ok(snap_drop(store, two));
+	ck_err(snap_get(store, two, &info), -ERR_SNAP_UNKNOWN);
+	ck_ok(snap_get(store, three, &info));
+	ck_assert_uint_eq(info.parent, one);
+	ck_ok(snap_drop(store, three));
+	ck_assert_uint_eq(b->head, one);
+	ck_assert_uint_gt(b->changes, 0);
+	ck_err(snap_drop(store, three), -ERR_SNAP_UNKNOWN);
+	ck_ok(snap_each(store, see, &seen));
+	ck_assert_int_eq(seen.count, 1);
+	ck_assert_uint_eq(snap_count(store), 1);
+	ck_ok(store_sync(store));
+	expect_sound(NULL);
+	branch_close(b);
+
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 1);
+	b = branch_at("main");
+	ck_assert_uint_eq(b->head, one);
+	expect_text(b, 1, "3");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_pinned_snapshot_cannot_be_dropped)
+{
+	struct branch *b = branch_make("main");
+	uint64_t id;
+
+	change(b, 1, "1");
+	id = checkpoint(b, NULL);
+	ck_ok(snap_pin(store, id));
+	ck_err(snap_drop(store, id), -ERR_SNAP_IN_USE);
+	snap_unpin(store, id);
+	ck_ok(snap_drop(store, id));
+	ck_err(snap_pin(store, id), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_wait(store, id), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(long_labels_are_refused)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	char label[LABEL_MAX + 2];
+	uint64_t id;
+
+	memset(label, 'x', sizeof(label));
+	label[LABEL_MAX + 1] = '\0';
+	ck_ok(root_empty(store_nodes(store), &root));
+	ck_err(snap_create(store, root, 0, 1, "main", label, 0, &id), -ENAMETOOLONG);
+	label[LABEL_MAX] = '\0';
+	ck_ok(snap_create(store, root, 0, 1, "main", label, 0, &id));
+	ck_ok(snap_wait(store, id));
+}
+END_TEST
+
+START_TEST(old_states_leave_memory_and_come_back)
+{
+	struct branch *b = branch_make("main");
+	struct store_stats stats;
+	uint64_t first = 0;
+	char text[16];
+
+	for (int i = 0; i < ROOTS_IN_MEMORY + 50; i++) {
+		(void)snprintf(text, sizeof(text), "%d", i);
+		change(b, 1, text);
+		uint64_t id = checkpoint(b, NULL);
+		first = first ? first : id;
+	}
+	ck_ok(store_sync(store));
+	for (int i = 0; i < 10000 && store->lru_length > ROOTS_IN_MEMORY; i++)
+		usleep(1000); /* trimmed after the round */
+	ck_ok(store_stats(store, &stats));
+	ck_assert_uint_le(stats.nodes, ROOTS_IN_MEMORY + 5);
+	expect_in_snap(first, 1, "0");
+	restore(b, first);
+	expect_text(b, 1, "0");
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_hundred_thousand_snapshots_open_fast)
+{
+	enum { COUNT = 100000 };
+	struct branch *b = branch_make("main");
+	uint64_t begin, took;
+
+	change(b, 1, "x");
+	for (int i = 0; i < COUNT; i++) {
+		WRITE_GUARD(&b->lock);
+		b->changes++;
+		tree_touch(b->tree, &(struct key){ .a = 1 });
+		put_text(b->tree, 1, i % 2 ? "x" : "y");
+		pthread_rwlock_unlock(&b->lock);
+		checkpoint(b, NULL);
+		pthread_rwlock_wrlock(&b->lock);
+	}
+	branch_close(b);
+	ck_ok(store_close(store));
+	begin = now_ns();
+	store_up();
+	took = now_ns() - begin;
+	ck_assert_uint_eq(snap_count(store), COUNT);
+	fprintf(stderr, "opened %d snapshots in %llu ms\n", COUNT,
+		(unsigned long long)took / 1000000);
+	ck_assert_uint_lt(took, UINT64_C(5000000000)); /* seen: well under 0.3 s; sanitizers */
+}
+END_TEST
+
+/* ---- damage at open ---- */
+
+static void put_raw(enum index_table table, const void *key, size_t key_len, const void *value,
+		    size_t len)
+{
+	struct index_txn *txn;
+
+	ck_ok(index_begin(store->index, &txn));
+	ck_ok(index_put(txn, table, key, key_len, value, len));
+	ck_ok(index_commit(&txn));
+}
+
+START_TEST(damaged_records_do_not_stop_the_rest)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	struct check_stats stats;
+	struct gc_stats gc;
+	uint8_t key[SNAP_KEY_BYTES];
+	uint64_t one, two, found;
+	char text[SNAP_ID_SIZE];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, NULL);
+	branch_close(b);
+	branch_close(other);
+	ck_ok(store_sync(store));
+	snap_key_encode(one, key);
+	put_raw(INDEX_SNAPS, key, sizeof(key), "nonsense", 8);
+	put_raw(INDEX_SNAPS, "k", 1, "nonsense", 8);
+	put_raw(INDEX_BRANCHES, "other", 5, "", 0);
+	put_raw(INDEX_BRANCHES, ".bad", 4, "", 0);
+	store_reopen();
+
+	ck_assert_uint_ge(scratch.notes, 4);
+	ck_assert_uint_eq(snap_count(store), 1);
+	b = branch_at("main");
+	ck_assert_uint_eq(b->head, two);
+	expect_text(b, 1, "2");
+	branch_close(b);
+	ck_err(branch_open(store, "other", &b), -ERR_BRANCH_DAMAGED);
+	ck_err(store_gc(store, NULL, &gc), -ERR_SNAP_DAMAGED);
+
+	int lines = 0;
+	const struct check_ops ops = { .damage = ignore_damage, .arg = &lines };
+	ck_err(store_check(store, 0, &ops, NULL, &stats), EXISTS);
+	ck_assert_int_eq(lines, 5); /* the two branches, the two snapshots, and two's parent */
+
+	ck_ok(snap_find(store, snap_id_to_text(one, text), &found));
+	ck_ok(snap_drop(store, found));
+	ck_err(store_gc(store, NULL, &gc), -ERR_BRANCH_DAMAGED);
+	ck_ok(branch_drop(store, "other"));
+	ck_ok(store_gc(store, NULL, &gc));
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 1);
+	ck_err(branch_open(store, "other", &b), -ERR_BRANCH_UNKNOWN);
+}
+END_TEST
+
+START_TEST(a_record_under_anothers_id_is_damaged)
+{
+	struct branch *b = branch_make("main");
+	struct snap_record rec = { .seq = 1 };
+	uint8_t key[SNAP_KEY_BYTES], buf[SNAP_RECORD_MAX];
+	size_t len;
+
+	change(b, 1, "1");
+	checkpoint(b, NULL);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	len = snap_record_encode(&rec, buf);
+	snap_key_encode(4711, key);
+	put_raw(INDEX_SNAPS, key, sizeof(key), buf, len);
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 1);
+}
+END_TEST
+
+START_TEST(damaged_counters_go_on_beyond_what_was_given)
+{
+	uint64_t ino = store_take_ino(store, 100);
+
+	ck_ok(store_close(store));
+	store_up();
+	ck_ok(store_sync(store));
+	put_raw(INDEX_META, "ino", 3, "abc", 3);
+
+	/* not closed in order: that would write the counter */
+	store->ino_limit = store->next_ino;
+	_cleanup_free_ void *value = NULL;
+	size_t len;
+	ck_ok(index_get(store->index, INDEX_META, "ino", 3, &value, &len));
+	ck_assert_uint_eq(len, 3);
+	store->failed = true;
+	ck_err(store_close(store), -ERR_STORE_FAILED);
+	store_up();
+	ck_assert_uint_gt(store_take_ino(store, 1), ino + 100);
+}
+END_TEST
+
+/* ---- failures ---- */
+
+static void limit_files(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	(void)signal(SIGXFSZ, SIG_IGN);
+	ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+	limit.rlim_cur = bytes;
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+START_TEST(a_full_disk_loses_nothing_and_is_tried_again)
+{
+	struct branch *b = branch_make("main");
+	unsigned notes;
+	uint64_t id;
+
+	fill(b, 1, 1000, 1);
+	ck_ok(store_sync(store));
+	fill(b, 1, 1000, 2);
+	id = checkpoint(b, NULL);
+	limit_files(4096);
+	ck_err(snap_wait(store, id), -EFBIG);
+	notes = scratch.notes;
+	ck_err(store_sync(store), -EFBIG);
+	ck_err(snap_wait(store, id), -EFBIG);
+	ck_assert_uint_le(__atomic_load_n(&scratch.notes, __ATOMIC_RELAXED) - notes, 4);
+	expect_in_snap(id, 5000, NULL);
+	limit_files(RLIM_INFINITY);
+	ck_ok(snap_wait(store, id));
+	branch_close(b);
+	store_reopen();
+	expect_sound(NULL);
+	ck_assert_uint_eq(snap_count(store), 1);
+}
+END_TEST
+
+START_TEST(out_of_memory_in_a_round_is_tried_again)
+{
+	struct branch *b = branch_make("main");
+	uint64_t id;
+
+	ck_ok(store_sync(store));
+	change(b, 1, "1");
+	id = checkpoint(b, NULL);
+	fault_arm(0, 1000, ENOMEM);
+	ck_assert_int_lt(snap_wait(store, id), 0);
+	fault_disarm();
+	ck_ok(snap_wait(store, id));
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+/* LMDB writes beneath the OS seam: give it descriptors that cannot be written. */
+static void break_index(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+
+	ck_assert_ptr_nonnull(dir);
+	while ((entry = readdir(dir))) {
+		char target[4096];
+		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+		if (len < 9)
+			continue;
+		target[len] = '\0';
+		if (strcmp(target + len - 9, "/data.mdb") != 0)
+			continue;
+		int fd = open(target, O_RDONLY | O_CLOEXEC);
+		ck_assert_int_ge(dup2(fd, atoi(entry->d_name)), 0);
+		close(fd);
+	}
+	closedir(dir);
+}
+
+START_TEST(a_failed_commit_stops_writing_and_keeps_what_was_good)
+{
+	struct branch *b = branch_make("main");
+	struct store_stats stats;
+	uint64_t good, lost, later;
+
+	change(b, 1, "good");
+	good = checkpoint(b, NULL);
+	ck_ok(snap_wait(store, good));
+	ck_ok(store_sync(store));
+	break_index();
+	change(b, 1, "lost");
+	lost = checkpoint(b, NULL);
+	ck_assert_int_lt(snap_wait(store, lost), 0);
+	ck_ok(store_stats(store, &stats));
+	ck_assert(stats.failed);
+
+	/* what is in memory goes on working */
+	change(b, 1, "later");
+	later = checkpoint(b, NULL);
+	restore(b, lost);
+	expect_text(b, 1, "lost");
+	ck_err(snap_wait(store, later), -ERR_STORE_FAILED);
+	ck_err(store_sync(store), -ERR_STORE_FAILED);
+	branch_close(b);
+	ck_err(store_close(store), -ERR_STORE_FAILED);
+
+	store_up();
+	ck_assert_uint_eq(snap_count(store), 1);
+	expect_in_snap(good, 1, "good");
+	expect_sound(NULL);
+}
+END_TEST
+
+/* ---- dump ---- */
+
+START_TEST(a_dump_names_branches_snapshots_and_items)
+{
+	_cleanup_free_ char *text = NULL;
+	struct branch *b = branch_make("main");
+	char id_text[SNAP_ID_SIZE];
+	size_t len = 0;
+	uint64_t id;
+	FILE *out;
+
+	change(b, 1, "one");
+	id = checkpoint(b, "odd\n'label'");
+	ck_ok(store_sync(store));
+	out = open_memstream(&text, &len);
+	ck_ok(store_dump(store, out, 0, NULL));
+	ck_ok(store_dump(store, out, id, NULL));
+	ck_err(store_dump(store, out, id ^ 1, NULL), -ERR_SNAP_UNKNOWN);
+	(void)fclose(out);
+	ck_assert_ptr_nonnull(strstr(text, snap_id_to_text(id, id_text)));
+	ck_assert_ptr_nonnull(strstr(text, "main head"));
+	ck_assert_ptr_nonnull(strstr(text, "'odd\\x0a\\x27label\\x27'"));
+	ck_assert_ptr_nonnull(strstr(text, "level 0, 1 items"));
+	branch_close(b);
+}
+END_TEST
+
+int main(void)
+{
+	static const TTest *tests[48];
+	size_t n = 0;
+
+	tests[n++] = a_second_init_is_refused;
+	tests[n++] = init_wants_an_empty_directory;
+	tests[n++] = an_interrupted_init_is_taken_over;
+	tests[n++] = init_never_takes_over_packs;
+	tests[n++] = only_one_has_a_store_open;
+	tests[n++] = a_directory_without_format_is_no_store;
+	tests[n++] = the_format_file_is_text_and_checked;
+	tests[n++] = every_prefix_of_the_format_file_is_refused;
+	tests[n++] = inode_numbers_are_never_given_twice;
+	tests[n++] = a_killed_process_gives_no_number_twice;
+	tests[n++] = ids_never_repeat;
+	tests[n++] = records_read_back_and_cut_ones_are_refused;
+	tests[n++] = a_snapshot_is_usable_now_and_durable_soon;
+	tests[n++] = a_waited_for_snapshot_survives_a_kill;
+	tests[n++] = snapshots_are_found_by_text;
+	tests[n++] = dropping_moves_children_and_heads_to_the_parent;
+	tests[n++] = a_pinned_snapshot_cannot_be_dropped;
+	tests[n++] = long_labels_are_refused;
+	tests[n++] = old_states_leave_memory_and_come_back;
+	tests[n++] = a_hundred_thousand_snapshots_open_fast;
+	tests[n++] = damaged_records_do_not_stop_the_rest;
+	tests[n++] = a_record_under_anothers_id_is_damaged;
+	tests[n++] = damaged_counters_go_on_beyond_what_was_given;
+	tests[n++] = a_full_disk_loses_nothing_and_is_tried_again;
+	tests[n++] = out_of_memory_in_a_round_is_tried_again;
+	tests[n++] = a_failed_commit_stops_writing_and_keeps_what_was_good;
+	tests[n++] = a_dump_names_branches_snapshots_and_items;
+	return scratch_run("store", tests, n, store_setup, store_teardown);
+}

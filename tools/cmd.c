@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What verbs share; see cmd.h. */
+
+#include "tools/cmd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "fs/view.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "store/tree.h"
+#include "tools/cmd_util.h"
+#include "tools/verbs.h"
+
+int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)
+{
+	const struct verb_text *v = verb_find(c->argv[0]);
+	char why[300];
+
+	if (options_parse(c->argc, c->argv, defs, n_defs, 0, &c->args, why, sizeof(why)) < 0)
+		return cmd_misuse(c, "%s (try 'plyfs %s --help')", why, c->argv[0]);
+	if (c->args.n < min || (max >= 0 && c->args.n > max))
+		return cmd_misuse(c, "wants: plyfs %s %s", c->argv[0], v->synopsis);
+	return CMD_DONE;
+}
+
+void cmd_progress_end(struct cmd *c)
+{
+	if (!c->bar_shown)
+		return;
+	c->bar_shown = false;
+	fputs("\r\033[K", c->err);
+	(void)fflush(c->err); /* talk */
+}
+
+static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, const char *sentence)
+{
+	char line[PATH_MAX + 1024];
+
+	cmd_progress_end(c);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	fprintf(c->err, "plyfs %s: %s%s%s%s\n", c->argv[0], kind, line, sentence ? ": " : "",
+		sentence ? sentence : "");
+}
+
+int cmd_fail(struct cmd *c, int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(c, "", fmt, ap, r ? err_str(r) : NULL);
+	va_end(ap);
+	return CMD_FAILED;
+}
+
+int cmd_misuse(struct cmd *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(c, "", fmt, ap, NULL);
+	va_end(ap);
+	return CMD_MISUSE;
+}
+
+void cmd_warn(struct cmd *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(c, "warning: ", fmt, ap, NULL);
+	va_end(ap);
+}
+
+void cmd_warn_line(void *arg, const char *line)
+{
+	cmd_warn(arg, "%s", line);
+}
+
+int cmd_openat(struct cmd *c, const char *path, int flags, unsigned mode, int *ret_fd)
+{
+	int fd;
+
+	if (c->cwd_fd < 0)
+		return -EPERM;
+	do
+		fd = openat(c->cwd_fd, path, flags | O_CLOEXEC, mode);
+	while (fd < 0 && errno == EINTR);
+	if (fd < 0)
+		return -errno;
+	*ret_fd = fd;
+	return 0;
+}
+
+int cmd_mkdirat(struct cmd *c, const char *path, unsigned mode)
+{
+	if (c->cwd_fd < 0)
+		return -EPERM;
+	return mkdirat(c->cwd_fd, path, mode) < 0 ? -errno : 0;
+}
+
+int cmd_path(struct cmd *c, const char *path, char **ret)
+{
+	char link[64], cwd[PATH_MAX];
+	ssize_t n;
+
+	if (c->cwd_fd < 0)
+		return -EPERM;
+	if (path[0] == '/') {
+		*ret = strdup(path);
+		return *ret ? 0 : -ENOMEM;
+	}
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", c->cwd_fd);
+	n = readlink(link, cwd, sizeof(cwd) - 1);
+	if (n < 0)
+		return -errno;
+	cwd[n] = 0;
+	if (asprintf(ret, "%s/%s", cwd, path) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+/* ---- states ---- */
+
+const char *cmd_branch_name(struct cmd *c, const char *name)
+{
+	return name ? name : *c->branch ? c->branch : BRANCH_DEFAULT;
+}
+
+static int state_of_branch(struct cmd *c, const char *name, struct cmd_state *ret)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	int r;
+
+	r = branch_open(c->store, name, &b);
+	if (r < 0)
+		return r;
+
+	/* Pinned under the lock, so that no gc begins between the freeze and the pin. */
+	WRITE_GUARD(&b->lock);
+	r = tree_freeze(b->tree, &ret->root);
+	if (r < 0)
+		return r;
+	r = store_pin_root(c->store, ret->root);
+	if (r < 0) {
+		root_unref(ret->root);
+		ret->root = NULL;
+		return r;
+	}
+	ret->lineage = b->lineage;
+	snprintf(ret->name, sizeof(ret->name), "branch %s", name);
+	return 0;
+}
+
+static int state_of_snapshot(struct cmd *c, uint64_t id, struct cmd_state *ret)
+{
+	struct snap_info info;
+	int r;
+
+	r = snap_get(c->store, id, &info);
+	if (r < 0)
+		return r;
+	r = snap_root(c->store, id, &ret->root);
+	if (r < 0)
+		return r;
+	r = store_pin_root(c->store, ret->root);
+	if (r < 0) {
+		root_unref(ret->root);
+		ret->root = NULL;
+		return r;
+	}
+	ret->id = id;
+	ret->lineage = info.lineage;
+	snap_id_to_text(id, ret->name);
+	return 0;
+}
+
+int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret)
+{
+	struct cmd_state s = { .store = c->store };
+	uint64_t id;
+	int r;
+
+	if (!text && c->snapshot) {
+		char name[SNAP_ID_SIZE];
+
+		r = state_of_snapshot(c, c->snapshot, &s);
+		if (r < 0)
+			return cmd_fail(c, r, "%s", snap_id_to_text(c->snapshot, name));
+	} else {
+		text = text ? text : cmd_branch_name(c, NULL);
+		r = state_of_branch(c, text, &s);
+		if (r == -ERR_BRANCH_UNKNOWN || r == -ERR_BRANCH_NAME) {
+			r = snap_find(c->store, text, &id);
+			if (r == 0)
+				r = state_of_snapshot(c, id, &s);
+		}
+		if (r < 0)
+			return cmd_fail(c, r, "%s", text);
+	}
+
+	*ret = s;
+	return CMD_DONE;
+}
+
+void cmd_state_release(struct cmd_state *s)
+{
+	if (!s->root)
+		return;
+	store_unpin_root(s->store, s->root);
+	root_unref(s->root);
+	s->root = NULL;
+}
+
+/* ---- output ---- */
+
+int cmd_json(struct cmd *c, struct json_t *object)
+{
+	int r = object ? json_dumpf(object, c->out, JSON_INDENT(2) | JSON_ENCODE_ANY) : -1;
+
+	json_decref(object);
+	if (r < 0)
+		return cmd_fail(c, -ENOMEM, "JSON");
+	fputc('\n', c->out);
+	return CMD_DONE;
+}
+
+json_t *json_text(const char *s)
+{
+	json_t *j = json_string(s);
+	char *made;
+	size_t n = 0;
+
+	if (j)
+		return j;
+
+	/* Not UTF-8: bytes beyond ASCII become U+0080..U+00FF, so that nothing is lost. */
+	made = malloc(2 * strlen(s) + 1);
+	if (!made)
+		return NULL;
+	for (const unsigned char *p = (const unsigned char *)s; *p; p++) {
+		if (*p < 0x80) {
+			made[n++] = (char)*p;
+		} else {
+			made[n++] = (char)(0xc0 | *p >> 6);
+			made[n++] = (char)(0x80 | (*p & 0x3f));
+		}
+	}
+	made[n] = 0;
+	j = json_string(made);
+	free(made);
+	return j;
+}
+
+json_t *json_id(uint64_t id)
+{
+	char text[SNAP_ID_SIZE];
+
+	return id ? json_string(snap_id_to_text(id, text)) : json_null();
+}
+
+char *time_to_text(int64_t ns, char buf[static TIME_TEXT_SIZE])
+{
+	time_t t = (time_t)(ns / 1000000000);
+	struct tm tm;
+
+	gmtime_r(&t, &tm);
+	strftime(buf, TIME_TEXT_SIZE, "%Y-%m-%dT%H:%M:%SZ", &tm);
+	return buf;
+}
+
+char *size_to_text(uint64_t bytes, char buf[static SIZE_TEXT_SIZE])
+{
+	static const char units[] = "KMGTPE";
+	double v = (double)bytes;
+	int u = -1;
+
+	while (v >= 1024 && u < 5) {
+		v /= 1024;
+		u++;
+	}
+	if (u < 0)
+		snprintf(buf, SIZE_TEXT_SIZE, "%u B", (unsigned)bytes);
+	else
+		snprintf(buf, SIZE_TEXT_SIZE, "%.1f %ciB", v, units[u]);
+	return buf;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * mount and unmount, the daemon's part: the client has done mount(2) and sends the descriptor; it
+ * does umount(2) and asks us to wait for what the kernel tells us then.
+ */
+
+#include "tools/cmd_mount.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "fs/fs.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/daemon.h"
+
+/* An unmount is over in milliseconds, but closing a view may wait for its last request. */
+#define UNMOUNT_SECONDS 30
+
+static int count_one(void *arg, const struct branch_info *info)
+{
+	return 1; /* there is one: that is all we want to know */
+}
+
+/* In a new store branch main is an empty directory of the owner's, so that it can be mounted. */
+static int make_first_branch(struct cmd *c)
+{
+	_cleanup_(root_unrefp) struct root *empty = NULL, *root = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL;
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	struct timespec now;
+	struct fs fs;
+	int r;
+
+	if (snap_count(c->store) || branch_each(c->store, count_one, NULL))
+		return -ERR_BRANCH_UNKNOWN;
+
+	r = root_empty(store_nodes(c->store), &empty);
+	if (r < 0)
+		return r;
+	r = tree_new(store_nodes(c->store), empty, &tree);
+	if (r < 0)
+		return r;
+	fs = (struct fs){ .store = c->store, .tree = tree };
+	clock_gettime(CLOCK_REALTIME, &now);
+	r = fs_make_root(&fs, 0755, c->daemon->owner, getegid(),
+			 (struct timens){ now.tv_sec, (uint32_t)now.tv_nsec });
+	if (r < 0)
+		return r;
+	r = tree_freeze(tree, &root);
+	if (r < 0)
+		return r;
+	return branch_create(c->store, BRANCH_DEFAULT, root, 0, store_take_lineage(c->store), &b);
+}
+
+static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at, bool is_private)
+{
+	int r;
+
+	if (c->fuse_fd < 0)
+		return cmd_fail(c, 0, "mounting is the client's work: it has to send a descriptor");
+	r = views_start(c->daemon, branch, snapshot, at, TAKE_FD(c->fuse_fd), !is_private);
+	if (r == -ERR_BRANCH_IN_USE) {
+		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
+
+		return cmd_fail(c, 0, "branch %s is mounted already, on '%s'; another view of its state: "
+				"plyfs fork --from %s NAME --at DIR", branch, e ? e->mountpoint : "?", branch);
+	}
+	if (r < 0)
+		return cmd_fail(c, r, "%s", *branch ? branch : at);
+	fprintf(c->out, "%s\n", at);
+	return CMD_DONE;
+}
+
+int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, bool is_private)
+{
+	return start(c, branch, 0, at, is_private);
+}
+
+int cmd_mount(struct cmd *c)
+{
+	const char *branch = NULL, *snapshot = NULL, *at = NULL;
+	bool is_private = false;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &branch },
+		{ .name = "snapshot", .text = &snapshot },
+		{ .name = "at", .text = &at },
+		{ .name = "private", .flag = &is_private },
+	};
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	uint64_t id;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
+	if (r)
+		return r;
+	if (!at)
+		return cmd_misuse(c, "where? --at MOUNTPOINT");
+	if (snapshot) {
+		r = snap_find(c->store, snapshot, &id);
+		if (r < 0)
+			return cmd_fail(c, r, "%s", snapshot);
+		return start(c, "", id, at, is_private);
+	}
+
+	if (!branch) {
+		branch = BRANCH_DEFAULT;
+		r = branch_open(c->store, branch, &b);
+		if (r == -ERR_BRANCH_UNKNOWN)
+			r = make_first_branch(c);
+		if (r < 0)
+			return cmd_fail(c, r, "%s", branch);
+	}
+	return start(c, branch, 0, at, is_private);
+}
+
+int cmd_unmount(struct cmd *c)
+{
+	const char *at, *branch;
+	uint64_t snapshot = 0;
+	int r;
+
+	/* MOUNTPOINT BRANCH SNAPSHOT, from the client: the view that it has just unmounted. */
+	r = cmd_parse(c, NULL, 0, 1, 3);
+	if (r)
+		return r;
+	at = c->args.v[0];
+	branch = c->args.n > 1 ? c->args.v[1] : "";
+	if (c->args.n > 2)
+		snapshot = strtoull(c->args.v[2], NULL, 16);
+	if (views_wait_gone(c->daemon, at, branch, snapshot, UNMOUNT_SECONDS, &c->cancel))
+		return CMD_DONE;
+	return cmd_fail(c, 0, "'%s' is unmounted, but something still holds its view", at);
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * checkpoint, restore, undo, fork, drop through the socket: on a branch by name. A mounted branch is
+ * changed through its view, which tells the kernel; one that is not is claimed meanwhile, so that
+ * nobody mounts it between our look and our change.
+ */
+
+#include <errno.h>
+
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/cmd_mount.h"
+#include "tools/daemon.h"
+
+/* A branch at hand: view or claimed branch, one of them. */
+struct target {
+	struct view_entry *entry;
+	struct branch *branch;
+};
+
+static void target_release(struct target *t)
+{
+	if (t->entry)
+		views_put(t->entry);
+	if (t->branch) {
+		branch_unmount(t->branch);
+		branch_close(t->branch);
+	}
+}
+
+static int target_open(struct cmd *c, const char *name, struct target *ret)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	int r;
+
+	ret->entry = views_get_branch(c->daemon, name);
+	if (ret->entry)
+		return CMD_DONE;
+	r = branch_open(c->store, name, &b);
+	if (r == 0)
+		r = branch_mount(b);
+	if (r == -ERR_BRANCH_IN_USE) {
+		/* Mounted between our two looks. */
+		ret->entry = views_get_branch(c->daemon, name);
+		if (ret->entry)
+			return CMD_DONE;
+	}
+	if (r < 0)
+		return cmd_fail(c, r, "%s", name);
+	ret->branch = TAKE_PTR(b);
+	return CMD_DONE;
+}
+
+int cmd_checkpoint(struct cmd *c)
+{
+	const char *label = NULL, *name = NULL;
+	bool sync_too = false;
+	const struct option_def defs[] = {
+		{ .name = "label", .letter = 'm', .text = &label },
+		{ .name = "branch", .text = &name },
+		{ .name = "sync", .flag = &sync_too },
+	};
+	_cleanup_(target_release) struct target t = {};
+	char text[SNAP_ID_SIZE];
+	uint64_t id;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
+	if (r)
+		return r;
+	if (label && strlen(label) > LABEL_MAX)
+		return cmd_misuse(c, "a label has at most %d bytes", LABEL_MAX);
+	name = cmd_branch_name(c, name);
+	r = target_open(c, name, &t);
+	if (r)
+		return r;
+
+	if (t.entry) {
+		r = view_checkpoint(mount_view(t.entry->mount), label, sync_too, &id);
+	} else {
+		r = branch_checkpoint(t.branch, label, 0, &id);
+		if (r >= 0 && sync_too) {
+			r = snap_wait(c->store, id);
+		}
+	}
+	if (r < 0)
+		return cmd_fail(c, r, "%s", name);
+	fprintf(c->out, "%s\n", snap_id_to_text(id, text));
+	return CMD_DONE;
+}
+
+int cmd_restore(struct cmd *c)
+{
+	const char *name = NULL;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &name },
+	};
+	_cleanup_(target_release) struct target t = {};
+	struct restore_info info;
+	uint64_t id;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
+	if (r)
+		return r;
+	r = snap_find(c->store, c->args.v[0], &id);
+	if (r < 0)
+		return cmd_fail(c, r, "%s", c->args.v[0]);
+	name = cmd_branch_name(c, name);
+	r = target_open(c, name, &t);
+	if (r)
+		return r;
+
+	if (t.entry)
+		r = view_restore(mount_view(t.entry->mount), id, &info);
+	else
+		r = branch_restore(t.branch, id);
+	if (r < 0)
+		return cmd_fail(c, r, "%s", name);
+	return CMD_DONE;
+}
+
+int cmd_undo(struct cmd *c)
+{
+	const char *name = NULL;
+	const struct option_def defs[] = {
+		{ .name = "branch", .text = &name },
+	};
+	_cleanup_(target_release) struct target t = {};
+	struct restore_info info;
+	uint64_t id;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
+	if (r)
+		return r;
+	name = cmd_branch_name(c, name);
+	r = target_open(c, name, &t);
+	if (r)
+		return r;
+
+	if (t.entry)
+		r = view_undo(mount_view(t.entry->mount), &id, &info);
+	else
+		r = branch_undo(t.branch, &id);
+	if (r < 0)
+		return cmd_fail(c, r, "%s", name);
+	return CMD_DONE;
+}
+
+/* ---- fork ---- */
+
+/* From a branch's present state. -ERR_BRANCH_UNKNOWN: there is none called so. */
+static int fork_branch(struct cmd *c, const char *from, const char *name)
+{
+	_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, from);
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	int r;
+
+	if (e)
+		return view_fork(mount_view(e->mount), name);
+	r = branch_open(c->store, from, &b);
+	if (r < 0)
+		return r;
+	return branch_fork(b, name);
+}
+
+static void root_release(struct root **r)
+{
+	if (*r)
+		root_unref(*r);
+}
+
+static int fork_snapshot(struct cmd *c, uint64_t id, const char *name)
+{
+	_cleanup_(root_release) struct root *root = NULL;
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	struct snap_info info;
+	int r;
+
+	r = snap_get(c->store, id, &info);
+	if (r < 0)
+		return r;
+	r = snap_root(c->store, id, &root);
+	if (r < 0)
+		return r;
+	return branch_create(c->store, name, root, id, info.lineage, &b);
+}
+
+static int fork_from(struct cmd *c, const char *from, const char *name)
+{
+	uint64_t id;
+	int r;
+
+	if (!from && c->snapshot)
+		return fork_snapshot(c, c->snapshot, name);
+	r = fork_branch(c, cmd_branch_name(c, from), name);
+	if (r != -ERR_BRANCH_UNKNOWN && r != -ERR_BRANCH_NAME)
+		return r;
+	if (!from)
+		return r;
+	r = snap_find(c->store, from, &id);
+	return r < 0 ? r : fork_snapshot(c, id, name);
+}
+
+int cmd_fork(struct cmd *c)
+{
+	const char *from = NULL, *at = NULL, *name;
+	bool private = false;
+	const struct option_def defs[] = {
+		{ .name = "from", .text = &from },
+		{ .name = "at", .text = &at },
+		{ .name = "private", .flag = &private },
+	};
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
+	if (r)
+		return r;
+	name = c->args.v[0];
+	if (!branch_name_ok(name))
+		return cmd_misuse(c, "'%s': %s", name, err_str(-ERR_BRANCH_NAME));
+
+	r = fork_from(c, from, name);
+	if (r == -ERR_BRANCH_EXISTS)
+		return cmd_fail(c, r, "%s", name);
+	if (r < 0)
+		return cmd_fail(c, r, "%s", cmd_branch_name(c, from));
+	if (!at)
+		return CMD_DONE;
+
+	r = cmd_mount_branch(c, name, at, private);
+	if (r)
+		(void)branch_drop(c->store, name); /* it was to be a mounted fork or none */
+	return r;
+}
+
+/* ---- drop ---- */
+
+static bool branch_is_there(struct cmd *c, const char *name)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+
+	return branch_name_ok(name) && branch_open(c->store, name, &b) == 0;
+}
+
+static int drop_one(struct cmd *c, const char *text, bool dry)
+{
+	char name[SNAP_ID_SIZE];
+	uint64_t id;
+	int r;
+
+	if (branch_is_there(c, text)) {
+		r = dry ? 0 : branch_drop(c->store, text);
+		if (r == -ERR_BRANCH_IN_USE) {
+			_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, text);
+
+			return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first", text,
+					e ? e->mountpoint : "?");
+		}
+		if (r < 0)
+			return cmd_fail(c, r, "branch %s", text);
+		fprintf(c->out, "%s branch %s\n", dry ? "would drop" : "dropped", text);
+		return CMD_DONE;
+	}
+
+	r = snap_find(c->store, text, &id);
+	if (r == 0 && !dry)
+		r = snap_drop(c->store, id);
+	if (r < 0)
+		return cmd_fail(c, r, "%s", text);
+	fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped", snap_id_to_text(id, name));
+	return CMD_DONE;
+}
+
+int cmd_drop(struct cmd *c)
+{
+	bool dry = false;
+	const struct option_def defs[] = {
+		{ .name = "dry-run", .flag = &dry },
+	};
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, -1);
+	if (r)
+		return r;
+	for (int i = 0; i < c->args.n && !r; i++)
+		r = drop_one(c, c->args.v[i], dry);
+	return r;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* status: the daemon, its views, the store's sizes. */
+
+#include <inttypes.h>
+#include <limits.h>
+
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/cmd_util.h"
+#include "tools/daemon.h"
+
+/* What is shown of a view. */
+struct view_status {
+	uint64_t head, changes, nodes, files, entries, inodes, epochs;
+};
+
+static void view_status_get(struct view_entry *e, struct view_status *ret)
+{
+	struct view *v = mount_view(e->mount);
+	struct branch *b = view_branch(v);
+	struct view_stats stats = {};
+
+	*ret = (struct view_status){ .head = e->snapshot };
+	if (b) {
+		READ_GUARD(&b->lock);
+
+		ret->head = b->head;
+		ret->changes = b->changes;
+	}
+	if (view_stat(v, &stats) == 0) {
+		ret->nodes = stats.nodes;
+		ret->files = stats.files;
+	}
+	mount_notifications(e->mount, &ret->entries, &ret->inodes, &ret->epochs);
+}
+
+struct printer {
+	struct cmd *c;
+	bool ops;
+	json_t *array; /* of views; NULL: text */
+};
+
+static void op_to_json(void *arg, const char *op, uint64_t count)
+{
+	json_object_set_new(arg, op, json_integer((json_int_t)count));
+}
+
+static void op_to_text(void *arg, const char *op, uint64_t count)
+{
+	struct cmd *c = arg;
+
+	fprintf(c->out, "          %-16s %" PRIu64 "\n", op, count);
+}
+
+static int view_to_json(void *arg, struct view_entry *e)
+{
+	struct printer *p = arg;
+	struct view_status s;
+	json_t *view;
+
+	view_status_get(e, &s);
+	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:I, s:{s:I, s:I, s:I}}",
+			 "mountpoint", json_text(e->mountpoint),
+			 "branch", *e->branch ? json_string(e->branch) : json_null(),
+			 "snapshot", json_id(e->snapshot), "head", json_id(s.head),
+			 "read_only", !*e->branch, "changes", (json_int_t)s.changes,
+			 "files", (json_int_t)s.files, "nodes", (json_int_t)s.nodes, "notifications",
+			 "entries", (json_int_t)s.entries, "inodes", (json_int_t)s.inodes,
+			 "epochs", (json_int_t)s.epochs);
+	if (p->ops) {
+		json_t *ops = json_object();
+
+		mount_ops(e->mount, op_to_json, ops);
+		json_object_set_new(view, "ops", ops);
+	}
+	json_array_append_new(p->array, view);
+	return 0;
+}
+
+static int view_to_text(void *arg, struct view_entry *e)
+{
+	struct printer *p = arg;
+	struct cmd *c = p->c;
+	struct view_status s;
+	char id[SNAP_ID_SIZE];
+
+	view_status_get(e, &s);
+	fprintf(c->out, "view    %s  %s %s", e->mountpoint, *e->branch ? "branch" : "snapshot",
+		*e->branch ? e->branch : snap_id_to_text(e->snapshot, id));
+	if (*e->branch && s.head)
+		fprintf(c->out, ", %" PRIu64 " change%s since %s", s.changes, s.changes == 1 ? "" : "s",
+			snap_id_to_text(s.head, id));
+	else if (*e->branch)
+		fprintf(c->out, ", no snapshot yet");
+	fputc('\n', c->out);
+	if (p->ops) {
+		mount_ops(e->mount, op_to_text, c);
+		fprintf(c->out, "          told the kernel: %" PRIu64 " names, %" PRIu64 " inodes, %" PRIu64
+			" epochs\n", s.entries, s.inodes, s.epochs);
+	}
+	return 0;
+}
+
+static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
+{
+	struct printer p = { .c = c, .ops = ops, .array = json_array() };
+	char log[PATH_MAX + 16];
+
+	views_each(c->daemon, view_to_json, &p);
+	snprintf(log, sizeof(log), "%s/daemon.log", c->daemon->store_path);
+	return cmd_json(c, json_pack(
+		"{s:o, s:{s:i, s:o, s:s}, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
+		"store", json_text(c->daemon->store_path),
+		"daemon", "pid", (int)getpid(), "log", json_text(log), "version", PLYFS_VERSION,
+		"log", json_text(log), "views", p.array, "sizes",
+		"snapshots", (json_int_t)s->snapshots, "branches", (json_int_t)s->branches,
+		"chunks", (json_int_t)s->chunks, "packs", (json_int_t)s->packs,
+		"pack_bytes", (json_int_t)s->pack_bytes, "unsealed_bytes", (json_int_t)s->unsealed_bytes,
+		"stage_bytes", (json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes,
+		"node_bytes", (json_int_t)s->node_bytes,
+		"unsealed_snapshots", (json_int_t)s->unsealed_snapshots, "failed", s->failed));
+}
+
+int cmd_status(struct cmd *c)
+{
+	bool json = false, ops = false;
+	const struct option_def defs[] = {
+		{ .name = "json", .flag = &json },
+		{ .name = "ops", .flag = &ops },
+	};
+	struct printer p = { .c = c };
+	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
+	struct store_stats s;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
+	if (r)
+		return r;
+	r = store_stats(c->store, &s);
+	if (r < 0)
+		return cmd_fail(c, r, "the store's statistics");
+	if (json)
+		return status_json(c, ops, &s);
+
+	fprintf(c->out, "store   %s\ndaemon  pid %d, plyfs %s\nlog     %s/daemon.log\n",
+		c->daemon->store_path, (int)getpid(), PLYFS_VERSION, c->daemon->store_path);
+	p.ops = ops;
+	views_each(c->daemon, view_to_text, &p);
+	fprintf(c->out, "holds   %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " chunks in %s of packs\n",
+		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es", s.chunks,
+		size_to_text(s.pack_bytes, packs));
+	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s\n", s.nodes, size_to_text(s.node_bytes, nodes));
+	if (s.unsealed_snapshots || s.unsealed_bytes)
+		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n", s.unsealed_snapshots,
+			s.unsealed_snapshots == 1 ? "" : "s", size_to_text(s.unsealed_bytes, unsealed));
+	if (s.failed)
+		fprintf(c->out, "FAILED  the store stopped writing; its log says why\n");
+	return CMD_DONE;
+}
