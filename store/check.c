@@ -9,9 +9,9 @@
  * reference looked up; (4) what nothing refers to is counted. From (2) on sealing goes on: chunks are
  * only added, and what the records name was there before. gc waits until the end.
  *
- * States share nearly all of their nodes. A node whose subtree was found good for a range of keys
- * is not read again where it stands for the same range or a wider one, so each node is read once,
- * however many states share it. Subtrees with damage are walked again for every state, because
+ * States share nearly all of their nodes. A subtree that was found good for a range of keys is not
+ * entered again where it stands for the same range or a wider one (only its top is read, to see
+ * that it fits there): the cost follows the nodes that differ and their siblings. Subtrees with damage are walked again for every state, because
  * each of them is told which of its keys are touched.
  *
  * A node is known to be good when the walk has left its subtree and met no damage there. The walk is
@@ -447,14 +447,13 @@ static int leave(struct check *c, unsigned level)
 	return 0;
 }
 
-static bool skip_node(void *arg, const struct name *name, const struct key *first,
-		      const struct key *last)
+/* Is the subtree of this node good for this range of keys? */
+static bool is_good(const struct check *c, uint32_t number, const struct key *first,
+		    const struct key *last)
 {
-	const struct check *c = arg;
-	uint32_t number = nameset_find(&c->names, name);
 	const struct range *range;
 
-	if (number == NAMESET_NONE || c->known[number].good == 0)
+	if (c->known[number].good == 0)
 		return false;
 	range = &c->ranges[c->known[number].good - 1];
 	return key_cmp(&range->first, first) == 0 && key_cmp(&range->last, last) <= 0;
@@ -492,6 +491,8 @@ static int meet_node(void *arg, const struct name *name, unsigned level, const s
 		return 1;
 	}
 
+	if (is_good(c, number, first, last))
+		return 1;
 	c->frames[c->depth++] = (struct frame){
 		.number = number,
 		.level = level,
@@ -528,10 +529,14 @@ static int check_state(struct check *c, const struct name *name, uint64_t id, co
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	const struct tree_check ops = {
-		.node = meet_node, .item = meet_item, .skip = skip_node, .arg = c
+		.node = meet_node, .item = meet_item, .arg = c
 	};
+	uint32_t number = nameset_find(&c->names, name);
 	int r;
 
+	/* The commonest case of sharing, a whole state, costs no read. */
+	if (number != NAMESET_NONE && is_good(c, number, &KEY_MIN, &KEY_MAX))
+		return 0;
 	r = store_load_root(c->store, name, &root);
 	if (r < 0)
 		return r;

@@ -267,10 +267,23 @@ void snap_detach(struct store *s, struct snap *sn)
 	sealer_kick(s);
 }
 
+/*
+ * Nothing needs it: a child that is automatic itself does not, else undoing and changing in turns
+ * would make a chain without end.
+ */
+static bool is_loose(const struct snap *sn)
+{
+	if (!(sn->flags & SNAP_AUTO) || sn->dropped || sn->holds > 0 || sn->pins > 0)
+		return false;
+	for (struct link *l = sn->children.next; l != &sn->children; l = l->next)
+		if (!(container_of(l, struct snap, sibling)->flags & SNAP_AUTO))
+			return false;
+	return true;
+}
+
 void snap_drop_loose(struct store *s, struct snap *sn)
 {
-	while (sn && (sn->flags & SNAP_AUTO) && !sn->dropped && sn->holds == 0 && sn->pins == 0 &&
-	       link_alone(&sn->children)) {
+	while (sn && is_loose(sn)) {
 		struct snap *up = sn->up;
 
 		snap_detach(s, sn);

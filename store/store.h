@@ -204,7 +204,8 @@ int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint6
  * The core of a restore; the caller holds the write lock and switches its own caches under it.
  * The state that is left is kept for undo (an automatic snapshot, unless it is a snapshot
  * already); then the tree continues from the target. The former automatic snapshot is dropped
- * unless it is the target, another snapshot's parent, pinned, or another branch's head or undo.
+ * unless it is the target, the parent of a snapshot that is not automatic, pinned, or another
+ * branch's head or undo.
  * Restoring the head with nothing changed leaves undo as it is. ret_left: the state that was
  * left, given (store_pin_root it before unlocking, if it is used for longer).
  */

@@ -109,6 +109,8 @@ int cmd_mount(struct cmd *c)
 		r = branch_open(c->store, branch, &b);
 		if (r == -ERR_BRANCH_UNKNOWN)
 			r = make_first_branch(c);
+		if (r == -ERR_BRANCH_EXISTS)
+			r = 0; /* another client was faster */
 		if (r < 0)
 			return cmd_fail(c, r, "%s", branch);
 	}

@@ -101,20 +101,17 @@ int client_bench(struct client *cl)
 {
 	char path[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
-	char *slash;
 
-	/* Where it was installed; else, in a build directory, the source's. */
-	cl->argv[0] = (char *)PLYFS_LIBEXECDIR "/bench";
+	/* Beside us in a build directory, else where it was installed. */
 	if (n > 0) {
 		path[n] = 0;
-		slash = strrchr(path, '/');
-		*slash = 0;
-		setenv("PLYFS_BIN", path, 0); /* the bench uses the programs beside us */
+		strcpy(strrchr(path, '/') + 1, "bench/bench");
 	}
-	if (access(PLYFS_SOURCE_BENCH, X_OK) == 0)
-		cl->argv[0] = (char *)PLYFS_SOURCE_BENCH;
-	execv(cl->argv[0], cl->argv);
-	return client_fail(cl, "'%s': %s", cl->argv[0], strerror(errno));
+	if (n <= 0 || access(path, X_OK) < 0)
+		strcpy(path, PLYFS_LIBEXECDIR "/bench/bench");
+	cl->argv[0] = path;
+	execv(path, cl->argv);
+	return client_fail(cl, "'%s': %s", path, strerror(errno));
 }
 
 /* ---- dispatch ---- */

@@ -3,6 +3,8 @@
 /* File data: inline bytes, appends, overwrites, holes, sharing, and what each costs in extents. */
 
 #include <linux/falloc.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "store/hash.h"
 #include "tests/unit/fs_fixture.h"
@@ -693,6 +695,38 @@ START_TEST(damaged_extents_are_errors)
 }
 END_TEST
 
+/* The stage may not grow beyond a limit: a write fails half-way through its blobs. */
+START_TEST(write_without_space_changes_nothing)
+{
+	_cleanup_free_ uint8_t *buf = malloc(2 * MIB), *other = malloc(2 * MIB);
+	static const uint64_t offs[] = { 0, 1000, 100000, 300000, 400000 };
+	uint64_t ino = fx_file("f"), changes;
+	struct rlimit limit, old;
+
+	fx_fill(buf, 2 * MIB, 21);
+	fx_fill(other, 2 * MIB, 22);
+	fx_write(ino, 0, buf, 300000);
+	changes = fx_changes;
+	ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+	limit = old;
+	limit.rlim_cur = 1400000;
+	(void)signal(SIGXFSZ, SIG_IGN);
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	for (size_t n = 0; n < ARRAY_SIZE(offs); n++) {
+		ck_assert_int_lt(fs_write(&fs, ino, offs[n], other, 2 * MIB, true), 0);
+		ck_assert_uint_eq(fx_stat(ino).size, 300000);
+		fx_expect(ino, 0, buf, 300000);
+		fx_check_bytes(ino);
+	}
+	ck_assert_uint_eq(fx_changes, changes);
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+	fx_write(ino, 300000, other, 2 * MIB);
+	fx_expect(ino, 300000, other, 2 * MIB);
+	fx_expect(ino, 0, buf, 300000);
+	fx_check_bytes(ino);
+}
+END_TEST
+
 /* Random writes, holes, truncates, copies and freezes of one file against a plain buffer. */
 START_TEST(one_file_behaves_as_a_buffer)
 {
@@ -820,6 +854,7 @@ int main(void)
 	tcase_add_test(c, write_kills_privileges_when_asked);
 	tcase_add_test(c, data_verbs_want_a_regular_file);
 	tcase_add_test(c, damaged_extents_are_errors);
+	tcase_add_test(c, write_without_space_changes_nothing);
 	tcase_add_loop_test(c, one_file_behaves_as_a_buffer, 0, 4);
 	suite_add_tcase(s, c);
 

@@ -462,6 +462,13 @@ START_TEST(long_labels_are_refused)
 }
 END_TEST
 
+static size_t roots_in_memory(void)
+{
+	LOCK_GUARD(&store->table);
+
+	return store->lru_length;
+}
+
 START_TEST(old_states_leave_memory_and_come_back)
 {
 	struct branch *b = branch_make("main");
@@ -476,7 +483,7 @@ START_TEST(old_states_leave_memory_and_come_back)
 		first = first ? first : id;
 	}
 	ck_ok(store_sync(store));
-	for (int i = 0; i < 10000 && store->lru_length > ROOTS_IN_MEMORY; i++)
+	for (int i = 0; i < 10000 && roots_in_memory() > ROOTS_IN_MEMORY; i++)
 		usleep(1000); /* trimmed after the round */
 	ck_ok(store_stats(store, &stats));
 	ck_assert_uint_le(stats.nodes, ROOTS_IN_MEMORY + 5);
@@ -604,12 +611,13 @@ START_TEST(damaged_counters_go_on_beyond_what_was_given)
 	put_raw(INDEX_META, "ino", 3, "abc", 3);
 
 	/* not closed in order: that would write the counter */
-	store->ino_limit = store->next_ino;
 	_cleanup_free_ void *value = NULL;
 	size_t len;
 	ck_ok(index_get(store->index, INDEX_META, "ino", 3, &value, &len));
 	ck_assert_uint_eq(len, 3);
+	pthread_mutex_lock(&store->table);
 	store->failed = true;
+	pthread_mutex_unlock(&store->table);
 	ck_err(store_close(store), -ERR_STORE_FAILED);
 	store_up();
 	ck_assert_uint_gt(store_take_ino(store, 1), ino + 100);

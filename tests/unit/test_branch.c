@@ -1,0 +1,632 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/store_fixture.h"
+
+#include <sys/wait.h>
+
+#include "store/store_internal.h"
+
+/* ---- names and life ---- */
+
+START_TEST(names_are_checked)
+{
+	static const char *const good[] = { "a", "main", "A.b_c-9", "x.", "x-" };
+	static const char *const bad[] = { "", ".a", "-a", "a/b", "a b", "a~1", "@a", "\xc3\xa4" };
+	char longest[BRANCH_NAME_MAX + 2];
+
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+		ck_assert(branch_name_ok(good[i]));
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+		ck_assert(!branch_name_ok(bad[i]));
+	memset(longest, 'x', sizeof(longest));
+	longest[BRANCH_NAME_MAX + 1] = '\0';
+	ck_assert(!branch_name_ok(longest));
+	longest[BRANCH_NAME_MAX] = '\0';
+	ck_assert(branch_name_ok(longest));
+	branch_close(branch_make(longest));
+	store_reopen();
+	branch_close(branch_at(longest));
+}
+END_TEST
+
+START_TEST(a_branch_has_one_object)
+{
+	struct branch *a = branch_make("main"), *b = branch_at("main"), *c;
+	_cleanup_(root_unrefp) struct root *root = NULL;
+
+	ck_assert_ptr_eq(a, b);
+	ck_err(branch_open(store, "other", &c), -ERR_BRANCH_UNKNOWN);
+	ck_err(branch_open(store, "no/name", &c), -ERR_BRANCH_UNKNOWN);
+	ck_ok(root_empty(store_nodes(store), &root));
+	ck_err(branch_create(store, "main", root, 0, 1, &c), -ERR_BRANCH_EXISTS);
+	ck_err(branch_create(store, ".x", root, 0, 1, &c), -ERR_BRANCH_NAME);
+	ck_err(branch_create(store, "x", root, 77, 1, &c), -ERR_SNAP_UNKNOWN);
+	branch_close(a);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(what_was_not_checkpointed_survives_a_close)
+{
+	struct branch *b = branch_make("main");
+	uint64_t head;
+
+	change(b, 1, "one");
+	head = checkpoint(b, NULL);
+	change(b, 2, "two");
+	branch_close(b);
+	b = branch_at("main"); /* the handle left memory, the frozen state did not */
+	expect_text(b, 2, "two");
+	ck_assert_uint_eq(b->changes, 1);
+	change(b, 3, "three");
+	branch_close(b);
+
+	store_reopen();
+	b = branch_at("main");
+	expect_text(b, 1, "one");
+	expect_text(b, 2, "two");
+	expect_text(b, 3, "three");
+	ck_assert_uint_eq(b->head, head);
+	ck_assert_uint_eq(b->changes, 2);
+	ck_assert_uint_gt(checkpoint(b, NULL), 0);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_changed_branch_is_saved_by_sync)
+{
+	int status;
+	pid_t child;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	child = fork();
+	if (child == 0) {
+		struct branch *b;
+
+		store_up();
+		b = branch_make("main");
+		change(b, 1, "synced");
+		if (store_sync(store) < 0)
+			_exit(1);
+		change(b, 1, "not synced");
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	store_up();
+	struct branch *b = branch_at("main");
+	expect_text(b, 1, "synced");
+	ck_assert_uint_eq(b->changes, 1);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_mounted_branch_is_not_dropped_or_mounted_again)
+{
+	struct branch *b = branch_make("main");
+
+	ck_ok(branch_mount(b));
+	ck_err(branch_mount(b), -ERR_BRANCH_IN_USE);
+	ck_err(branch_drop(store, "main"), -ERR_BRANCH_IN_USE);
+	branch_unmount(b);
+	ck_ok(branch_mount(b));
+	branch_unmount(b);
+	branch_close(b);
+	ck_ok(branch_drop(store, "main"));
+	ck_err(branch_drop(store, "main"), -ERR_BRANCH_UNKNOWN);
+	store_reopen();
+	ck_err(branch_open(store, "main", &b), -ERR_BRANCH_UNKNOWN);
+}
+END_TEST
+
+START_TEST(a_dropped_branch_works_until_its_handle_is_closed)
+{
+	struct branch *b = branch_make("main"), *again;
+	struct gc_stats gc;
+	uint64_t id, first;
+
+	fill(b, 1, 500, 1);
+	first = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	ck_ok(branch_drop(store, "main"));
+	ck_ok(snap_drop(store, first));
+	again = branch_make("main");
+	ck_assert_ptr_ne(b, again);
+	ck_ok(store_gc(store, NULL, &gc));
+	change(b, 1, "orphan");
+	id = checkpoint(b, NULL);
+	ck_ok(snap_wait(store, id));
+	branch_close(b);
+	change(again, 1, "new");
+	branch_close(again);
+	store_reopen();
+	expect_sound(NULL);
+	again = branch_at("main");
+	expect_text(again, 1, "new");
+	branch_close(again);
+	expect_in_snap(id, 1, "orphan");
+}
+END_TEST
+
+static int count_branch(void *arg, const struct branch_info *info)
+{
+	char *names = arg;
+
+	strcat(names, info->name);
+	strcat(names, info->mounted ? "* " : " ");
+	return 0;
+}
+
+START_TEST(branches_are_listed_by_name)
+{
+	struct branch *z = branch_make("z"), *a = branch_make("a"), *m = branch_make("m");
+	char names[64] = "";
+
+	ck_ok(branch_mount(m));
+	branch_close(a);
+	ck_ok(branch_each(store, count_branch, names));
+	ck_assert_str_eq(names, "a m* z ");
+	branch_unmount(m);
+	branch_close(z);
+	branch_close(m);
+}
+END_TEST
+
+/* ---- checkpoints ---- */
+
+START_TEST(nothing_changed_gives_the_head)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, two, three, id;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+	ck_assert_uint_eq(id, one);
+	ck_err(branch_checkpoint(b, "", 0, &id), EXISTS);
+	two = checkpoint(b, "named");
+	ck_assert_uint_ne(two, one);
+	ck_err(branch_checkpoint(b, "named", 0, &id), EXISTS);
+	ck_assert_uint_eq(id, two);
+	change(b, 1, "2");
+	three = checkpoint(b, "named");
+	ck_assert_uint_ne(three, two);
+	branch_close(b);
+
+	store_reopen();
+	b = branch_at("main");
+	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+	ck_assert_uint_eq(id, three);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(an_empty_branch_can_be_checkpointed)
+{
+	struct branch *b = branch_make("main");
+	uint64_t id = checkpoint(b, NULL), again;
+
+	ck_err(branch_checkpoint(b, NULL, 0, &again), EXISTS);
+	ck_assert_uint_eq(again, id);
+	ck_ok(snap_wait(store, id));
+	branch_close(b);
+	store_reopen();
+	expect_in_snap(id, 1, NULL);
+	expect_sound(NULL);
+}
+END_TEST
+
+/* ---- restores ---- */
+
+START_TEST(a_restore_brings_back_and_can_be_undone)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, undo;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	expect_text(b, 1, "1");
+	ck_assert_uint_eq(b->head, one);
+	ck_assert_uint_eq(b->changes, 0);
+	undo = b->undo;
+	ck_assert_uint_ne(undo, 0);
+	ck_ok(snap_get(store, undo, &info));
+	ck_assert_uint_eq(info.flags, SNAP_AUTO);
+	ck_assert_uint_eq(info.parent, one);
+
+	restore(b, undo);
+	expect_text(b, 1, "2");
+	ck_assert_uint_eq(b->head, undo);
+	ck_assert_uint_eq(b->undo, one);
+	restore(b, b->undo);
+	expect_text(b, 1, "1");
+	ck_assert_uint_eq(b->undo, undo);
+	branch_close(b);
+
+	store_reopen();
+	b = branch_at("main");
+	expect_text(b, 1, "1");
+	restore(b, b->undo);
+	expect_text(b, 1, "2");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(only_the_newest_automatic_snapshot_stays)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, former = 0;
+	char text[16];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	for (int i = 0; i < 20; i++) {
+		(void)snprintf(text, sizeof(text), "try %d", i);
+		change(b, 1, text);
+		restore(b, one);
+		ck_assert_uint_eq(snap_count(store), 2);
+		if (former)
+			ck_err(snap_get(store, former, &info), -ERR_SNAP_UNKNOWN);
+		former = b->undo;
+		if (i % 5 == 0)
+			ck_ok(store_sync(store));
+	}
+	branch_close(b);
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 2);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(undone_and_changed_again_leaves_no_trail)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one;
+	char text[16];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	for (int i = 0; i < 20; i++) {
+		(void)snprintf(text, sizeof(text), "try %d", i);
+		change(b, 1, text);
+		restore(b, i % 3 ? b->undo ? b->undo : one : one);
+		ck_assert_uint_le(snap_count(store), 3);
+	}
+	change(b, 1, "end");
+	restore(b, one);
+	change(b, 1, "end 2");
+	restore(b, one);
+	ck_assert_uint_eq(snap_count(store), 2);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_restore_to_the_head_with_nothing_changed_keeps_undo)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, undo;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	undo = b->undo;
+	restore(b, one);
+	ck_assert_uint_eq(b->undo, undo);
+	restore(b, undo);
+	expect_text(b, 1, "2");
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, id;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	restore(b, b->undo);
+	ck_ok(store_sync(store));
+	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+	restore(b, one);
+	change(b, 1, "3");
+	restore(b, one);
+	ck_ok(snap_get(store, id, &info));
+	ck_assert_uint_eq(info.flags, 0);
+	branch_close(b);
+	store_reopen();
+	ck_ok(snap_get(store, id, &info));
+	ck_assert_uint_eq(info.flags, 0);
+	expect_in_snap(id, 1, "2");
+}
+END_TEST
+
+START_TEST(an_automatic_snapshot_that_another_needs_stays)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct branch *b = branch_make("main"), *fork;
+	struct snap_info info;
+	uint64_t one, undo, child;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	undo = b->undo;
+	ck_ok(snap_root(store, undo, &root));
+	ck_ok(branch_create(store, "fork", root, undo, b->lineage, &fork));
+	ck_assert_uint_eq(fork->changes, 0);
+	change(b, 1, "3");
+	restore(b, one);
+	ck_ok(snap_get(store, undo, &info));
+	change(fork, 1, "4");
+	child = checkpoint(fork, NULL);
+	ck_ok(snap_get(store, child, &info));
+	ck_assert_uint_eq(info.parent, undo);
+	ck_ok(snap_drop(store, child)); /* its parent is the fork's head now */
+	ck_assert_uint_eq(fork->head, undo);
+	branch_close(fork);
+	ck_ok(branch_drop(store, "fork"));
+	ck_err(snap_get(store, undo, &info), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_restore_to_what_is_not_there_changes_nothing)
+{
+	struct branch *b = branch_make("main");
+	struct root *left;
+
+	change(b, 1, "1");
+	checkpoint(b, NULL);
+	change(b, 1, "2");
+	{
+		WRITE_GUARD(&b->lock);
+		ck_err(branch_restore_locked(b, 4711, &left), -ERR_SNAP_UNKNOWN);
+	}
+	expect_text(b, 1, "2");
+	ck_assert_uint_eq(b->undo, 0);
+	ck_assert_uint_eq(b->changes, 1);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(what_was_left_can_be_read_on)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct branch *b = branch_make("main");
+	struct gc_stats gc;
+	uint64_t one;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	fill(b, 1, 1000, 7);
+	ck_ok(store_sync(store));
+	{
+		WRITE_GUARD(&b->lock);
+		ck_ok(branch_restore_locked(b, one, &left));
+		ck_ok(store_pin_root(store, left));
+		ck_ok(store_pin_root(store, left));
+	}
+	ck_ok(snap_drop(store, b->undo));
+	ck_ok(store_gc(store, NULL, &gc));
+	ck_ok(tree_new(store_nodes(store), left, &t));
+	for (uint64_t a = 1; a < 1000; a++) {
+		const struct key k = key_at(a);
+		struct val v;
+
+		ck_ok(tree_get(t, &k, &v));
+	}
+	store_unpin_root(store, left);
+	store_unpin_root(store, left);
+	store_unpin_root(store, left); /* once too often does no harm */
+	ck_ok(store_gc(store, NULL, &gc));
+	ck_assert_uint_gt(gc.chunks_dropped, 0);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(setting_a_branch_can_be_undone)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	uint64_t imported, lineage = store_take_lineage(store);
+
+	change(b, 1, "mine");
+	change(other, 1, "theirs");
+	imported = checkpoint(other, NULL);
+	ck_ok(snap_root(store, imported, &root));
+	ck_ok(branch_set(b, root, imported, lineage));
+	expect_text(b, 1, "theirs");
+	ck_assert_uint_eq(b->head, imported);
+	ck_assert_uint_eq(b->lineage, lineage);
+	ck_err(branch_set(b, root, 4711, lineage), -ERR_SNAP_UNKNOWN);
+	restore(b, b->undo);
+	expect_text(b, 1, "mine");
+	ck_assert_uint_ne(b->lineage, lineage);
+	branch_close(b);
+	branch_close(other);
+}
+END_TEST
+
+START_TEST(a_fork_shares_and_then_goes_its_way)
+{
+	struct branch *b = branch_make("main"), *fork;
+	uint64_t id, again;
+	struct root *root;
+
+	fill(b, 1, 300, 1);
+	id = checkpoint(b, NULL);
+	ck_ok(snap_root(store, id, &root));
+	ck_ok(branch_create(store, "fork", root, id, b->lineage, &fork));
+	root_unref(root);
+	ck_err(branch_checkpoint(fork, NULL, 0, &again), EXISTS);
+	ck_assert_uint_eq(again, id);
+	change(fork, 1, "fork");
+	change(b, 1, "main");
+	expect_text(fork, 1, "fork");
+	expect_text(b, 1, "main");
+	branch_close(fork);
+	branch_close(b);
+	store_reopen();
+	fork = branch_at("fork");
+	expect_text(fork, 1, "fork");
+	ck_assert_uint_eq(fork->head, id);
+	branch_close(fork);
+	expect_sound(NULL);
+}
+END_TEST
+
+/* ---- speed and threads ---- */
+
+START_TEST(checkpoint_and_restore_cost_no_io)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, begin, took;
+
+	fill(b, 1, 20000, 1);
+	one = checkpoint(b, NULL);
+	begin = now_ns();
+	for (int i = 0; i < 1000; i++) {
+		change(b, i + 1, "changed");
+		checkpoint(b, NULL);
+		restore(b, one);
+	}
+	took = (now_ns() - begin) / 1000;
+	fprintf(stderr, "change, checkpoint and restore: %llu ns\n", (unsigned long long)took);
+	ck_assert_uint_lt(took, 2000000); /* generous: sanitizers, a busy machine */
+	branch_close(b);
+}
+END_TEST
+
+struct worker {
+	pthread_t thread;
+	struct branch *branch;
+	unsigned seed;
+	bool *stop;
+};
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+	uint64_t seed = w->seed, ids[8] = { 0 };
+	int n = 0;
+
+	while (!__atomic_load_n(w->stop, __ATOMIC_RELAXED)) {
+		uint64_t random = scratch_random(&seed);
+		char text[32];
+
+		(void)snprintf(text, sizeof(text), "%llu", (unsigned long long)random);
+		change(w->branch, random % 500, text);
+		if (random % 7 == 0) {
+			uint8_t data[3000];
+
+			scratch_fill(data, sizeof(data), random);
+			change_blob(w->branch, random % 100, data, sizeof(data));
+		}
+		if (random % 5 == 0) {
+			int r = branch_checkpoint(w->branch, NULL, 0, &ids[n++ % 8]);
+
+			ck_assert_int_ge(r, 0);
+		}
+		if (random % 11 == 0 && n > 0)
+			(void)snap_drop(store, ids[random % MIN(n, 8)]);
+		if (random % 13 == 0 && n > 0) {
+			_cleanup_(root_unrefp) struct root *left = NULL;
+			WRITE_GUARD(&w->branch->lock);
+			int r = branch_restore_locked(w->branch, ids[random % MIN(n, 8)], &left);
+
+			ck_assert(r == 0 || r == -ERR_SNAP_UNKNOWN);
+		}
+		if (random % 101 == 0)
+			ck_ok(store_sync(store));
+	}
+	return NULL;
+}
+
+static int count_snap(void *arg, const struct snap_info *info)
+{
+	(*(uint64_t *)arg)++;
+	return 0;
+}
+
+START_TEST(branches_work_beside_sealing_gc_and_check)
+{
+	enum { WORKERS = 3 };
+	struct worker workers[WORKERS];
+	const struct check_ops ops = { .damage = NULL };
+	struct check_stats check;
+	struct gc_stats gc;
+	bool stop = false;
+	char names[256];
+
+	for (unsigned i = 0; i < WORKERS; i++) {
+		(void)snprintf(names, sizeof(names), "branch%u", i);
+		workers[i] = (struct worker){ .branch = branch_make(names), .seed = i, .stop = &stop };
+		fill(workers[i].branch, 0, 500, i);
+		ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+	}
+	for (int i = 0; i < 10; i++) {
+		uint64_t n = 0;
+		int r = store_gc(store, NULL, &gc);
+
+		ck_assert_msg(r == 0, "gc: %s", err_name(r));
+		ck_ok(store_check(store, CHECK_READ_DATA, &ops, NULL, &check));
+		ck_ok(snap_each(store, count_snap, &n));
+		names[0] = '\0';
+		ck_ok(branch_each(store, count_branch, names));
+		usleep(10000);
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	for (unsigned i = 0; i < WORKERS; i++) {
+		pthread_join(workers[i].thread, NULL);
+		branch_close(workers[i].branch);
+	}
+	ck_ok(store_gc(store, NULL, &gc));
+	expect_sound(&check);
+	ck_assert_uint_eq(check.unreferenced, 0);
+	store_reopen();
+	expect_sound(NULL);
+}
+END_TEST
+
+int main(void)
+{
+	static const TTest *tests[48];
+	size_t n = 0;
+
+	tests[n++] = names_are_checked;
+	tests[n++] = a_branch_has_one_object;
+	tests[n++] = what_was_not_checkpointed_survives_a_close;
+	tests[n++] = a_changed_branch_is_saved_by_sync;
+	tests[n++] = a_mounted_branch_is_not_dropped_or_mounted_again;
+	tests[n++] = a_dropped_branch_works_until_its_handle_is_closed;
+	tests[n++] = branches_are_listed_by_name;
+	tests[n++] = nothing_changed_gives_the_head;
+	tests[n++] = an_empty_branch_can_be_checkpointed;
+	tests[n++] = a_restore_brings_back_and_can_be_undone;
+	tests[n++] = only_the_newest_automatic_snapshot_stays;
+	tests[n++] = undone_and_changed_again_leaves_no_trail;
+	tests[n++] = a_restore_to_the_head_with_nothing_changed_keeps_undo;
+	tests[n++] = a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it;
+	tests[n++] = an_automatic_snapshot_that_another_needs_stays;
+	tests[n++] = a_restore_to_what_is_not_there_changes_nothing;
+	tests[n++] = what_was_left_can_be_read_on;
+	tests[n++] = setting_a_branch_can_be_undone;
+	tests[n++] = a_fork_shares_and_then_goes_its_way;
+	tests[n++] = checkpoint_and_restore_cost_no_io;
+	tests[n++] = branches_work_beside_sealing_gc_and_check;
+	return scratch_run("branch", tests, n, store_setup, store_teardown);
+}

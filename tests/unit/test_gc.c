@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/store_fixture.h"
+
+#include "store/nameset.h"
+#include "store/store_internal.h"
+
+static struct gc_stats collect(void)
+{
+	struct gc_stats stats;
+
+	ck_ok(store_gc(store, NULL, &stats));
+	return stats;
+}
+
+START_TEST(an_empty_store_has_nothing_to_collect)
+{
+	struct gc_stats stats = collect();
+
+	ck_assert_uint_eq(stats.chunks_dropped, 0);
+}
+END_TEST
+
+START_TEST(what_a_dropped_snapshot_alone_had_goes)
+{
+	struct branch *b = branch_make("main");
+	struct check_stats check;
+	struct gc_stats stats;
+	uint8_t big[100000];
+	uint64_t one, two;
+
+	scratch_fill(big, sizeof(big), 1);
+	change(b, 1, "kept");
+	change_blob(b, 2, big, sizeof(big));
+	one = checkpoint(b, NULL);
+	forget(b, 2);
+	two = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	stats = collect();
+	ck_assert_uint_eq(stats.chunks_dropped, 0);
+
+	ck_ok(snap_drop(store, one));
+	stats = collect();
+	ck_assert_uint_eq(stats.chunks_dropped, 2); /* its leaf and the data */
+	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before);
+	expect_sound(&check);
+	ck_assert_uint_eq(check.unreferenced, 0);
+	expect_in_snap(two, 1, "kept");
+	branch_close(b);
+	store_reopen();
+	expect_in_snap(two, 1, "kept");
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(live_states_and_all_snapshots_stay)
+{
+	struct branch *b = branch_make("main");
+	uint64_t ids[10];
+	uint8_t data[5000];
+
+	for (unsigned i = 0; i < 10; i++) {
+		fill(b, i * 100, i * 100 + 300, i);
+		scratch_fill(data, sizeof(data), i);
+		change_blob(b, 5000 + i, data, sizeof(data));
+		ids[i] = checkpoint(b, NULL);
+	}
+	change(b, 1, "not checkpointed");
+	(void)collect();
+	expect_sound(NULL);
+	expect_text(b, 1, "not checkpointed");
+	for (unsigned i = 0; i < 10; i += 2)
+		ck_ok(snap_drop(store, ids[i]));
+	ck_assert_uint_gt(collect().chunks_dropped, 0);
+	expect_sound(NULL);
+	branch_close(b);
+	store_reopen();
+	expect_sound(NULL);
+	for (unsigned i = 1; i < 10; i += 2)
+		expect_in_snap(ids[i], 100000, NULL);
+}
+END_TEST
+
+START_TEST(a_blob_that_was_written_but_not_saved_stays)
+{
+	struct branch *b = branch_make("main");
+	const struct key k = key_at(9);
+	uint8_t data[5000], got[5000];
+	struct val v;
+
+	scratch_fill(data, sizeof(data), 1);
+	change_blob(b, 9, data, sizeof(data));
+	(void)collect();
+	ck_ok(tree_get(b->tree, &k, &v));
+	ck_assert_int_eq(v.ref.kind, REF_BLOB);
+	ck_ok(blob_read(v.ref.blob, 0, got, sizeof(got)));
+	ck_assert_mem_eq(got, data, sizeof(data));
+	branch_close(b);
+	store_reopen();
+
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *buf = NULL;
+	b = branch_at("main");
+	ck_ok(tree_get(b->tree, &k, &v));
+	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
+	ck_ok(chunk_load(store_chunks(store), &v.ref.name, &buf));
+	ck_assert_mem_eq(buf->data, data, sizeof(data));
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(dropped_branches_give_back_their_space)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	struct check_stats check;
+
+	fill(b, 1, 2000, 1);
+	fill(other, 1, 2000, 2);
+	branch_close(other);
+	ck_ok(store_sync(store));
+	ck_ok(branch_drop(store, "other"));
+	ck_assert_uint_gt(collect().chunks_dropped, 100);
+	expect_sound(&check);
+	ck_assert_uint_eq(check.unreferenced, 0);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(an_import_keeps_gc_away)
+{
+	struct gc_stats stats;
+	struct name name;
+	char data[] = "imported, and not reachable yet";
+
+	ck_ok(store_import_begin(store));
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, data, sizeof(data), &name));
+	ck_err(store_gc(store, NULL, &stats), -EBUSY);
+	ck_ok(store_sync(store)); /* sealing goes on */
+	store_import_end(store);
+	stats = collect();
+	ck_assert_uint_eq(stats.chunks_dropped, 1);
+	ck_err(chunk_find(store_chunks(store), &name), ABSENT);
+}
+END_TEST
+
+static void stop_at_once(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	*(bool *)arg = true;
+}
+
+START_TEST(a_cancelled_gc_removes_nothing)
+{
+	struct branch *b = branch_make("main");
+	bool cancel = true;
+	const struct progress progress = { .fn = stop_at_once, .arg = &cancel, .cancel = &cancel };
+	struct gc_stats stats;
+	uint64_t id;
+
+	fill(b, 1, 1000, 1);
+	id = checkpoint(b, NULL);
+	ck_err(store_gc(store, &progress, &stats), -ERR_CANCELLED);
+	expect_in_snap(id, 5000, NULL);
+	expect_sound(NULL);
+	(void)collect();
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_state_that_cannot_be_read_stops_gc)
+{
+	struct branch *b = branch_make("main");
+	struct index_txn *txn;
+	struct snap_info info;
+	struct gc_stats stats;
+	uint64_t one, two;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	fill(b, 1, 1000, 1);
+	two = checkpoint(b, NULL);
+	restore(b, one);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	ck_ok(snap_get(store, two, &info));
+	ck_ok(index_begin(store->index, &txn));
+	ck_ok(index_del_chunk(txn, &info.root));
+	ck_ok(index_commit(&txn));
+	store_reopen();
+
+	ck_err(store_gc(store, NULL, &stats), -ERR_CHUNK_MISSING);
+	ck_ok(snap_drop(store, two));
+	ck_err(branch_drop(store, "none"), -ERR_BRANCH_UNKNOWN);
+	ck_assert_uint_gt(collect().chunks_dropped, 0);
+	expect_sound(NULL);
+	expect_in_snap(one, 1, "1");
+}
+END_TEST
+
+START_TEST(a_name_set_finds_what_was_added)
+{
+	struct nameset set = { 0 };
+	uint32_t number;
+
+	for (uint32_t i = 0; i < 5000; i++) {
+		struct name name = { { 0 } }; /* the zero name is a name like any other */
+
+		put_le32(name.b + 8, i);
+		ck_assert_uint_eq(nameset_find(&set, &name), NAMESET_NONE);
+		ck_ok(nameset_add(&set, &name, &number));
+		ck_assert_uint_eq(number, i);
+		ck_err(nameset_add(&set, &name, &number), EXISTS);
+		ck_assert_uint_eq(number, i);
+	}
+	nameset_release(&set);
+}
+END_TEST
+
+int main(void)
+{
+	static const TTest *tests[16];
+	size_t n = 0;
+
+	tests[n++] = an_empty_store_has_nothing_to_collect;
+	tests[n++] = what_a_dropped_snapshot_alone_had_goes;
+	tests[n++] = live_states_and_all_snapshots_stay;
+	tests[n++] = a_blob_that_was_written_but_not_saved_stays;
+	tests[n++] = dropped_branches_give_back_their_space;
+	tests[n++] = an_import_keeps_gc_away;
+	tests[n++] = a_cancelled_gc_removes_nothing;
+	tests[n++] = a_state_that_cannot_be_read_stops_gc;
+	tests[n++] = a_name_set_finds_what_was_added;
+	return scratch_run("gc", tests, n, store_setup, store_teardown);
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/* plyfs export: a state becomes a directory or a tar file. */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <sys/stat.h>
+
+#include "env/transfer.h"
+#include "store/base/util.h"
+#include "tools/cmd.h"
+#include "tools/transfer_talk.h"
+
+/* 1, 0 or -errno. */
+static int dir_is_empty(int dir_fd)
+{
+	int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n = 0;
+	DIR *d;
+
+	if (fd < 0)
+		return -errno;
+	d = fdopendir(fd);
+	if (!d) {
+		(void)close(fd); /* nothing was written */
+		return -ENOMEM;
+	}
+	while (n < 3 && readdir(d)) /* "." and ".." */
+		n++;
+	(void)closedir(d); /* nothing was written */
+	return n < 3;
+}
+
+static int to_dir(struct cmd *c, struct root *root, const char *path, struct transfer_talk *talk,
+		  struct transfer_stats *ret)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = cmd_openat(c, path, O_RDONLY | O_DIRECTORY, 0, &fd);
+	if (r == -ENOENT) {
+		r = cmd_mkdirat(c, path, 0700);
+		if (r == 0)
+			r = cmd_openat(c, path, O_RDONLY | O_DIRECTORY, 0, &fd);
+	}
+	if (r == 0)
+		r = dir_is_empty(fd);
+	if (r < 0)
+		return cmd_fail(c, r, "'%s'", path);
+	if (r == 0)
+		return cmd_fail(c, 0, "'%s' is not empty; give a directory that is, or none yet", path);
+
+	r = export_directory(c->store, root, fd, &talk->ops, ret);
+	cmd_progress_end(c);
+	return r < 0 ? transfer_talk_fail(talk, r, path) : CMD_DONE;
+}
+
+static int to_tar(struct cmd *c, struct root *root, const char *path, struct transfer_talk *talk,
+		  struct transfer_stats *ret)
+{
+	bool made = false;
+	int fd = -1, r;
+
+	if (strcmp(path, "-") == 0) {
+		if (c->out_tty)
+			return cmd_misuse(c, "a tar file does not go to a terminal; redirect it");
+		if (c->out_fd < 0)
+			return cmd_fail(c, 0, "there is no stdout to write to");
+		(void)fflush(c->out); /* nothing was printed yet */
+		r = export_tar(c->store, root, c->out_fd, &talk->ops, ret);
+		cmd_progress_end(c);
+		return r < 0 ? transfer_talk_fail(talk, r, "stdout") : CMD_DONE;
+	}
+
+	r = cmd_openat(c, path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd);
+	made = r == 0;
+	if (r == -EEXIST)
+		r = cmd_openat(c, path, O_WRONLY | O_TRUNC, 0, &fd);
+	if (r < 0)
+		return cmd_fail(c, r, "'%s'", path);
+
+	r = export_tar(c->store, root, fd, &talk->ops, ret);
+	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	cmd_progress_end(c);
+	if (r == 0)
+		return CMD_DONE;
+	if (made) /* half an archive is of no use */
+		(void)unlinkat(c->cwd_fd, path, 0); /* r says what matters */
+	return transfer_talk_fail(talk, r, path);
+}
+
+int cmd_export(struct cmd *c)
+{
+	const char *dir = NULL, *tar = NULL;
+	bool json = false;
+	const struct option_def options[] = {
+		{ .name = "dir", .text = &dir },
+		{ .name = "tar", .text = &tar },
+		{ .name = "json", .flag = &json },
+	};
+	_cleanup_state_ struct cmd_state state = { 0 };
+	_cleanup_(transfer_talk_release) struct transfer_talk talk = { 0 };
+	struct transfer_stats stats = { 0 };
+	int r;
+
+	r = cmd_parse(c, options, ARRAY_SIZE(options), 1, 1);
+	if (r)
+		return r;
+	if (!dir == !tar)
+		return cmd_misuse(c, "wants one of --dir D and --tar F");
+	if (json && tar && strcmp(tar, "-") == 0)
+		return cmd_misuse(c, "--json and a tar file cannot both go to stdout");
+
+	r = cmd_state(c, c->args.v[0], &state);
+	if (r)
+		return r;
+	transfer_talk_init(&talk, c);
+	r = dir ? to_dir(c, state.root, dir, &talk, &stats) : to_tar(c, state.root, tar, &talk, &stats);
+	if (r || !json)
+		return r;
+	return cmd_json(c, json_pack("{s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)stats.files,
+				     "directories", (json_int_t)stats.dirs, "others",
+				     (json_int_t)stats.others, "bytes", (json_int_t)stats.bytes,
+				     "skipped", (json_int_t)stats.skipped));
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * writeback: brings what changed in a short-form view since its import (or the last write-back)
+ * into the directory that it was imported from. `plyfs unmount` asks for it.
+ *
+ * INVARIANTS
+ *
+ *  W1 Nothing outside of the directory is touched: every path is walked beneath its descriptor and
+ *     through no symlink (openat2), whatever the tree or the directory hold.
+ *  W2 A file is written beside its place under a temporary name, complete with owner, mode and
+ *     times, and renamed over it: a failure leaves the old file or the new one.
+ *  W3 Deletions go first, children before parents; then additions and changes, parents before
+ *     children; then the modes and times of directories, children before parents.
+ *  W4 Only after all of it succeeded a snapshot marks the state as the new base; after a failure the
+ *     same differences are brought in again.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+
+#include "fs/diff.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+#include "tools/daemon.h"
+
+#define TEMPORARY ".plyfs-writeback"
+#define COPY_BYTES (1024 * 1024)
+#define NAMES_TOLD 5 /* on one line beside their number */
+
+struct difference {
+	char kind; /* 'A', 'M' or 'D' */
+	bool is_dir;
+	char *path;
+	struct inode inode; /* of the new state; not for D */
+};
+
+struct changes {
+	struct difference *v;
+	size_t n, cap;
+};
+
+static void changes_release(struct changes *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		free(l->v[i].path);
+	free(l->v);
+}
+
+static int add(struct changes *l, char kind, const char *path, const struct inode *inode)
+{
+	struct difference e = { .kind = kind, .is_dir = inode_is_dir(inode), .inode = *inode };
+
+	if (l->n == l->cap) {
+		size_t cap = l->cap ? 2 * l->cap : 64;
+		struct difference *grown = reallocarray(l->v, cap, sizeof(*grown));
+
+		if (!grown)
+			return -ENOMEM;
+		l->v = grown;
+		l->cap = cap;
+	}
+	e.path = strdup(path);
+	if (!e.path)
+		return -ENOMEM;
+	l->v[l->n++] = e;
+	return 0;
+}
+
+static int on_change(void *arg, const struct change *c)
+{
+	struct changes *l = arg;
+	int r;
+
+	if (c->kind == CHANGE_DELETED)
+		return add(l, 'D', c->old_path, c->old_inode);
+	if (c->kind == CHANGE_TYPE) {
+		r = add(l, 'D', c->old_path, c->old_inode);
+		return r < 0 ? r : add(l, 'A', c->new_path, c->new_inode);
+	}
+	return add(l, c->kind == CHANGE_ADDED ? 'A' : 'M', c->new_path, c->new_inode);
+}
+
+/* ---- paths beneath a directory ---- */
+
+static int open_beneath(int dir_fd, const char *path, uint64_t flags)
+{
+	struct open_how how = { .flags = flags | O_CLOEXEC,
+				.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+	long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
+
+	return fd < 0 ? -errno : (int)fd;
+}
+
+/* The directory that holds path's last name; *ret_name points into path. */
+static int open_parent(int dir_fd, const char *path, const char **ret_name)
+{
+	const char *slash = strrchr(path, '/');
+	_cleanup_free_ char *parent = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+
+	if (!parent)
+		return -ENOMEM;
+	*ret_name = slash ? slash + 1 : path;
+	return open_beneath(dir_fd, parent, O_RDONLY | O_DIRECTORY);
+}
+
+/* ---- writing one object ---- */
+
+struct work {
+	struct cmd *c;
+	struct fs fs;
+	int dir_fd;
+	bool root; /* we may give files away */
+	char *buf;
+};
+
+static int copy_xattrs(struct work *w, uint64_t ino, int fd)
+{
+	_cleanup_free_ char *names = NULL, *value = NULL;
+	size_t len, n;
+	int r;
+
+	r = fs_listxattr(&w->fs, ino, NULL, 0, &len);
+	if (r < 0 || len == 0)
+		return r;
+	names = malloc(len);
+	value = malloc(XATTR_SIZE_MAX);
+	if (!names || !value)
+		return -ENOMEM;
+	r = fs_listxattr(&w->fs, ino, names, len, &len);
+	for (char *name = names; r == 0 && name < names + len; name += strlen(name) + 1) {
+		r = fs_getxattr(&w->fs, ino, name, value, XATTR_SIZE_MAX, &n);
+		if (r == 0 && fsetxattr(fd, name, value, n, 0) < 0)
+			cmd_warn(w->c, "attribute %s: %s", name, strerror(errno));
+	}
+	return r;
+}
+
+static int copy_data(struct work *w, const struct inode *i, int fd)
+{
+	uint64_t at = 0;
+	int r;
+
+	if (ftruncate(fd, (off_t)i->size) < 0)
+		return -errno;
+	while (at < i->size) {
+		size_t n;
+
+		r = fs_seek(&w->fs, i->ino, at, SEEK_DATA, &at);
+		if (r == -ENXIO)
+			return 0; /* a hole to the end */
+		if (r == 0)
+			r = fs_read(&w->fs, i->ino, at, w->buf, COPY_BYTES, &n);
+		if (r < 0)
+			return r;
+		if (n == 0)
+			return 0;
+		for (size_t done = 0; done < n;) {
+			ssize_t k = pwrite(fd, w->buf + done, n - done, (off_t)(at + done));
+
+			if (k < 0 && errno == EINTR)
+				continue;
+			if (k < 0)
+				return -errno;
+			done += (size_t)k;
+		}
+		at += n;
+		if (__atomic_load_n(&w->c->cancel, __ATOMIC_RELAXED))
+			return -ERR_CANCELLED;
+	}
+	return 0;
+}
+
+/* Owner, mode, attributes, times of what fd is open on, in the order in which none undoes another. */
+static int finish(struct work *w, const struct inode *i, int fd)
+{
+	struct timespec times[2] = { { i->atime.sec, i->atime.nsec }, { i->mtime.sec, i->mtime.nsec } };
+	int r;
+
+	if (w->root && fchown(fd, i->uid, i->gid) < 0)
+		return -errno;
+	if (fchmod(fd, i->mode & 07777) < 0)
+		return -errno;
+	r = copy_xattrs(w, i->ino, fd);
+	if (r < 0)
+		return r;
+	return futimens(fd, times) < 0 ? -errno : 0;
+}
+
+static int make_regular(struct work *w, const struct inode *i, int parent)
+{
+	_cleanup_close_ int fd = openat(parent, TEMPORARY, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+					0600);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = copy_data(w, i, fd);
+	if (r == 0)
+		r = finish(w, i, fd);
+	if (r == 0 && close(TAKE_FD(fd)) < 0)
+		r = -errno;
+	return r;
+}
+
+static int make_special(struct work *w, const struct inode *i, int parent)
+{
+	struct timespec times[2] = { { i->atime.sec, i->atime.nsec }, { i->mtime.sec, i->mtime.nsec } };
+	char target[4096];
+	size_t len;
+	int r;
+
+	if (S_ISLNK(i->mode)) {
+		r = fs_readlink(&w->fs, i->ino, target, sizeof(target) - 1, &len);
+		if (r < 0)
+			return r;
+		target[len] = 0;
+		if (symlinkat(target, parent, TEMPORARY) < 0)
+			return -errno;
+	} else if (mknodat(parent, TEMPORARY, i->mode & S_IFMT, (dev_t)i->rdev) < 0 ||
+		   fchmodat(parent, TEMPORARY, i->mode & 07777, 0) < 0) {
+		return -errno;
+	}
+	if (w->root && fchownat(parent, TEMPORARY, i->uid, i->gid, AT_SYMLINK_NOFOLLOW) < 0)
+		return -errno;
+	return utimensat(parent, TEMPORARY, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+}
+
+/* W2. Other names of the same object that were written before: link instead of a copy. */
+static int write_object(struct work *w, const struct changes *l, size_t at)
+{
+	const struct difference *e = &l->v[at];
+	_cleanup_close_ int parent = -1;
+	const char *name;
+	int r = AGAIN;
+
+	parent = open_parent(w->dir_fd, e->path, &name);
+	if (parent < 0)
+		return parent;
+	if (unlinkat(parent, TEMPORARY, 0) < 0 && errno != ENOENT)
+		return -errno;
+
+	for (size_t k = 0; e->inode.nlink > 1 && k < at && r == AGAIN; k++) {
+		_cleanup_close_ int other = -1;
+		const char *other_name;
+
+		if (l->v[k].kind == 'D' || l->v[k].inode.ino != e->inode.ino)
+			continue;
+		other = open_parent(w->dir_fd, l->v[k].path, &other_name);
+		if (other >= 0 && linkat(other, other_name, parent, TEMPORARY, 0) == 0)
+			r = 0;
+	}
+	if (r == AGAIN)
+		r = S_ISREG(e->inode.mode) ? make_regular(w, &e->inode, parent) :
+					     make_special(w, &e->inode, parent);
+	if (r == 0 && renameat(parent, TEMPORARY, parent, name) < 0)
+		r = -errno;
+	/* Also after a rename between two names of one file, which does nothing. */
+	if (unlinkat(parent, TEMPORARY, 0) < 0 && errno != ENOENT && r == 0)
+		r = -errno;
+	return r;
+}
+
+static int make_directory(struct work *w, const struct difference *e)
+{
+	_cleanup_close_ int parent = -1;
+	const char *name;
+
+	if (!*e->path)
+		return 0; /* the top itself */
+	parent = open_parent(w->dir_fd, e->path, &name);
+	if (parent < 0)
+		return parent;
+	if (mkdirat(parent, name, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	return 0;
+}
+
+static int finish_directory(struct work *w, const struct difference *e)
+{
+	_cleanup_close_ int fd = open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
+
+	return fd < 0 ? fd : finish(w, &e->inode, fd);
+}
+
+static int delete_object(struct work *w, const struct difference *e)
+{
+	_cleanup_close_ int parent = -1;
+	const char *name;
+
+	parent = open_parent(w->dir_fd, e->path, &name);
+	if (parent == -ENOENT || parent == -ENOTDIR)
+		return 0;
+	if (parent < 0)
+		return parent;
+	if (unlinkat(parent, name, e->is_dir ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT)
+		return 0;
+	if (errno == ENOTEMPTY) {
+		cmd_warn(w->c, "'%s' is not empty beneath the view, leaving it", e->path);
+		return 0;
+	}
+	return -errno;
+}
+
+static int apply(struct work *w, const struct changes *l)
+{
+	size_t i, done = 0;
+	int r = 0;
+
+	/* W3 */
+	for (i = l->n; i-- > 0 && r == 0;)
+		if (l->v[i].kind == 'D') {
+			r = delete_object(w, &l->v[i]);
+			if (r < 0)
+				return cmd_fail(w->c, r, "deleting '%s'", l->v[i].path);
+		}
+	for (i = 0; i < l->n; i++) {
+		const struct difference *e = &l->v[i];
+
+		if (e->kind == 'D')
+			continue;
+		if (e->is_dir)
+			r = e->kind == 'A' ? make_directory(w, e) : 0;
+		else
+			r = write_object(w, l, i);
+		if (r < 0)
+			return cmd_fail(w->c, r, "writing '%s'", e->path);
+		w->c->progress.fn(w->c, "writing back", ++done, l->n);
+	}
+	for (i = l->n; i-- > 0;)
+		if (l->v[i].kind != 'D' && l->v[i].is_dir) {
+			r = finish_directory(w, &l->v[i]);
+			if (r < 0)
+				return cmd_fail(w->c, r, "finishing '%s'", l->v[i].path);
+		}
+	return CMD_DONE;
+}
+
+/* ---- the verb ---- */
+
+struct base {
+	uint64_t id, seq;
+};
+
+/* The newest snapshot that an import or a write-back marked. */
+static int find_base(void *arg, const struct snap_info *info)
+{
+	struct base *b = arg;
+
+	if ((info->flags & SNAP_IMPORT) && strcmp(info->branch, BRANCH_DEFAULT) == 0 && info->seq > b->seq)
+		*b = (struct base){ info->id, info->seq };
+	return 0;
+}
+
+static void tell(struct cmd *c, const struct changes *l, const char *dir)
+{
+	cmd_progress_end(c);
+	if (!l->n)
+		return;
+	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from '%s' (", l->n, l->n == 1 ? "" : "s",
+		l->n == 1 ? "s" : "", dir);
+	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++)
+		fprintf(c->err, "%s%c %s", i ? ", " : "", l->v[i].kind, l->v[i].path);
+	fprintf(c->err, "%s); to bring them in: plyfs --store '%s' writeback '%s'\n",
+		l->n > NAMES_TOLD ? ", ..." : "", c->daemon->store_path, dir);
+}
+
+/* The state is what the directory holds now: W4. */
+static int mark_base(struct cmd *c, struct branch *b, const char *dir)
+{
+	char label[LABEL_MAX + 1];
+	uint64_t id;
+	int r;
+
+	snprintf(label, sizeof(label), "written back to %s", dir);
+	r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
+	return r < 0 ? cmd_fail(c, r, "marking what was written back") : CMD_DONE;
+}
+
+static void unclaim(struct branch **b)
+{
+	if (*b)
+		branch_unmount(*b);
+}
+
+int cmd_writeback(struct cmd *c)
+{
+	bool dry = false, only_tell = false;
+	const struct option_def defs[] = {
+		{ .name = "dry-run", .flag = &dry },
+		{ .name = "tell", .flag = &only_tell }, /* for unmount: one line */
+	};
+	_cleanup_state_ struct cmd_state now = {}, then = {};
+	_cleanup_(changes_release) struct changes l = {};
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	_cleanup_(unclaim) struct branch *claimed = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL;
+	_cleanup_close_ int dir_fd = -1;
+	_cleanup_free_ char *buf = NULL;
+	struct base base = {};
+	char id[SNAP_ID_SIZE];
+	struct work w;
+	int r;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
+	if (r)
+		return r;
+	r = branch_open(c->store, BRANCH_DEFAULT, &b);
+	if (r == 0 && !dry) {
+		r = branch_mount(b); /* the state stands still meanwhile */
+		if (r == 0)
+			claimed = b;
+	}
+	if (r < 0)
+		return cmd_fail(c, r, BRANCH_DEFAULT);
+	r = snap_each(c->store, find_base, &base);
+	if (r < 0)
+		return cmd_fail(c, r, "reading the snapshots");
+	if (!base.id)
+		return cmd_fail(c, 0, "this store has no import to compare with");
+	r = cmd_state(c, snap_id_to_text(base.id, id), &then);
+	if (r == 0)
+		r = cmd_state(c, BRANCH_DEFAULT, &now);
+	if (r)
+		return r;
+	r = fs_diff(c->store, then.root, now.root, then.lineage == now.lineage, DIFF_DIRS, on_change, &l);
+	if (r < 0)
+		return cmd_fail(c, r, "comparing");
+
+	if (only_tell) {
+		tell(c, &l, c->args.v[0]);
+		return CMD_DONE;
+	}
+	if (dry) {
+		for (size_t i = 0; i < l.n; i++)
+			fprintf(c->out, "%c %s\n", l.v[i].kind, l.v[i].path);
+		return CMD_DONE;
+	}
+
+	r = cmd_openat(c, c->args.v[0], O_RDONLY | O_DIRECTORY, 0, &dir_fd);
+	if (r < 0)
+		return cmd_fail(c, r, "'%s'", c->args.v[0]);
+	r = tree_new(store_nodes(c->store), now.root, &tree);
+	buf = malloc(COPY_BYTES);
+	if (r < 0 || !buf)
+		return cmd_fail(c, r < 0 ? r : -ENOMEM, "writing back");
+	w = (struct work){ .c = c, .fs = { .store = c->store, .tree = tree }, .dir_fd = dir_fd,
+			   .root = geteuid() == 0, .buf = buf };
+	r = apply(&w, &l);
+	if (r)
+		return r;
+	return mark_base(c, b, c->args.v[0]);
+}

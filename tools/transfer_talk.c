@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/* See transfer_talk.h. */
+
+#include "tools/transfer_talk.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void keep_note(void *arg, const char *line)
+{
+	struct transfer_talk *t = arg;
+
+	if (!t->note)
+		t->note = strdup(line); /* without memory the failure itself is told */
+}
+
+void transfer_talk_init(struct transfer_talk *t, struct cmd *c)
+{
+	*t = (struct transfer_talk){
+		.cmd = c,
+		.noter = { .fn = keep_note, .arg = t },
+		.ops = {
+			.warn = cmd_warn_line,
+			.arg = c,
+			.progress = &c->progress,
+			.noter = &t->noter,
+		},
+	};
+}
+
+void transfer_talk_release(struct transfer_talk *t)
+{
+	free(t->note);
+}
+
+int transfer_talk_fail(struct transfer_talk *t, int r, const char *what)
+{
+	if (t->note)
+		return cmd_fail(t->cmd, r, "'%s': %s", what, t->note);
+	return cmd_fail(t->cmd, r, "'%s'", what);
+}
