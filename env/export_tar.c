@@ -5,7 +5,7 @@
  * state gives the same bytes.
  *
  * Invariants:
- *  1. Names are bytes: what is not ASCII goes into a PAX record marked hdrcharset=BINARY.
+ *  1. Names are bytes: what is not UTF-8 goes into PAX records marked hdrcharset=BINARY.
  *  2. The first name of a hard link group carries the content; the others are links to it.
  *  3. Data runs of a sparse file are stored, holes are not; a file of one run is stored plainly.
  */
@@ -32,7 +32,6 @@ struct tar_export {
 	char *buf;   /* owned: COPY_BYTES */
 	char *zeros; /* owned: COPY_BYTES of them */
 	char *xattr; /* owned: 2 * XATTR_BYTES_MAX */
-	bool odd_attributes; /* a name with '=' in it */
 	const struct walk_entry *e; /* what is being written */
 	uint64_t written;           /* bytes of it, holes included */
 	unsigned runs;
@@ -144,7 +143,6 @@ static int put_xattr(void *arg, const char *name, const void *value, size_t len)
 		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_ACCESS, value, len);
 	if (strcmp(name, "system.posix_acl_default") == 0)
 		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_DEFAULT, value, len);
-	te->odd_attributes |= strchr(name, '=') != NULL;
 	archive_entry_xattr_add_entry(te->entry, name, value, len);
 	return 0;
 }
@@ -179,7 +177,6 @@ static int describe(struct tar_export *te)
 	if (S_ISCHR(i->mode) || S_ISBLK(i->mode))
 		archive_entry_set_rdev(entry, i->rdev);
 
-	te->odd_attributes = false;
 	r = walk_xattrs(&te->fs, i, te->xattr, put_xattr, te);
 	if (r < 0)
 		return r;
@@ -207,13 +204,6 @@ static int write_header(struct tar_export *te)
 {
 	int r;
 
-	/*
-	 * GNU tar knows the SCHILY form of attributes only, and complains about the other; but '='
-	 * ends a keyword there, so such names need the other form as well.
-	 */
-	if (archive_write_set_format_option(te->archive, "pax", "xattrheader",
-					    te->odd_attributes ? "LIBARCHIVE" : "SCHILY") < ARCHIVE_WARN)
-		return archive_failed(te, te->e->path);
 	r = archive_write_header(te->archive, te->entry);
 	return r < ARCHIVE_WARN ? archive_failed(te, te->e->path) : 0; /* a warning: invariant 1 */
 }
@@ -292,7 +282,7 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 	r = tree_new(store_nodes(s), root, &te.tree);
 	if (r < 0)
 		return r;
-	r = tar_locale_enter(&te.locale);
+	r = tar_locale_enter(&te.locale, "C.UTF-8");
 	if (r < 0)
 		return r;
 	te.fs = (struct fs){ .store = s, .tree = te.tree };
@@ -305,6 +295,8 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 		return -ENOMEM;
 
 	if (archive_write_set_format_pax(te.archive) != ARCHIVE_OK ||
+	    /* the form of attributes that GNU tar knows; of the other one it complains */
+	    archive_write_set_format_option(te.archive, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
 	    archive_write_set_bytes_in_last_block(te.archive, 1) != ARCHIVE_OK ||
 	    archive_write_open(te.archive, &te, NULL, write_target, NULL) != ARCHIVE_OK)
 		return archive_failed(&te, "starting the archive");

@@ -290,7 +290,8 @@ static int rev_open(struct rev_import *gi, const char *path)
 {
 	int r = git_repository_open_ext(&gi->repo, path, GIT_REPOSITORY_OPEN_NO_SEARCH, NULL);
 
-	if (r == GIT_EOWNER)
+	/* 1.5 forgets the code when nothing is configured; the message names the option. */
+	if (r == GIT_EOWNER || (r < 0 && strstr(git_why(), "safe.directory")))
 		return talk_fail(&gi->b.talk, -EPERM,
 				 "repository '%s' belongs to somebody else; if you trust it: "
 				 "git config --global --add safe.directory '%s'", path, path);

@@ -398,7 +398,7 @@ static int open_as(struct importer *im, const struct level *l, const char *name,
 
 		if (fstatat(l->fd, name, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0)
 			return errno == ENOENT ? ABSENT : -errno;
-		*type = IFTODT(st.st_mode);
+		*type = (unsigned)IFTODT(st.st_mode);
 	}
 	r = open_entry(l->fd, name, *type, ret_fd);
 	if (r == -ENOENT)
@@ -410,7 +410,7 @@ static int open_as(struct importer *im, const struct level *l, const char *name,
 	r = look(*ret_fd, ret);
 	if (r < 0)
 		return r;
-	if (IFTODT(ret->stx_mode) == *type)
+	if ((unsigned)IFTODT(ret->stx_mode) == *type)
 		return 0;
 	(void)close(TAKE_FD(*ret_fd)); /* read only */
 	return AGAIN;

@@ -274,13 +274,18 @@ static int put_acl(struct tar_import *ti, struct archive_entry *entry, const cha
 static int put_xattrs(struct tar_import *ti, struct archive_entry *entry, const char *member,
 		      const struct inode *i)
 {
-	const char *name;
+	const char *keyword;
 	const void *value;
 	size_t len;
 	int r;
 
 	archive_entry_xattr_reset(entry);
-	while (archive_entry_xattr_next(entry, &name, &value, &len) == ARCHIVE_OK) {
+	while (archive_entry_xattr_next(entry, &keyword, &value, &len) == ARCHIVE_OK) {
+		_cleanup_free_ char *name = NULL;
+
+		r = keyword ? tar_xattr_name(keyword, &name) : 0;
+		if (r < 0)
+			return r;
 		r = name ? fs_setxattr(&ti->b.fs, i->ino, name, value, len, 0) : -EINVAL;
 		if (r == -EOPNOTSUPP || r == -EINVAL || r == -ERANGE || r == -E2BIG) {
 			talk_skip(&ti->b.talk, "attribute '%s' of '%s' cannot be kept",
@@ -466,7 +471,7 @@ int import_tar(struct store *s, int fd, const struct import_ops *ops, struct roo
 	r = builder_init(&ti.b, s, ops);
 	if (r < 0)
 		return r;
-	r = tar_locale_enter(&ti.locale);
+	r = tar_locale_enter(&ti.locale, "C");
 	if (r < 0)
 		return r;
 	ti.buf = malloc(CHUNK_MAX);

@@ -10,22 +10,24 @@
 
 #include "store/base/err.h"
 
-int tar_locale_enter(struct tar_locale *l)
+int tar_locale_enter(struct tar_locale *l, const char *name)
 {
-	l->c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	if (!l->c)
+	l->set = newlocale(LC_ALL_MASK, name, (locale_t)0);
+	if (!l->set)
+		l->set = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+	if (!l->set)
 		return -errno;
-	l->before = uselocale(l->c);
+	l->before = uselocale(l->set);
 	return 0;
 }
 
 void tar_locale_leave(struct tar_locale *l)
 {
-	if (!l->c)
+	if (!l->set)
 		return;
 	uselocale(l->before);
-	freelocale(l->c);
-	l->c = (locale_t)0;
+	freelocale(l->set);
+	l->set = (locale_t)0;
 }
 
 struct timens tar_time_in(int64_t sec, long nsec)
@@ -43,6 +45,34 @@ void tar_time_out(struct timens t, int64_t *ret_sec, long *ret_nsec)
 
 	*ret_sec = flip ? t.sec + 1 : t.sec;
 	*ret_nsec = flip ? 1000000000 - (long)t.nsec : (long)t.nsec;
+}
+
+static int hex_digit(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	if (c >= 'A' && c <= 'F')
+		return c - 'A' + 10;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+int tar_xattr_name(const char *keyword, char **ret)
+{
+	char *out = malloc(strlen(keyword) + 1), *p = out;
+
+	if (!out)
+		return -ENOMEM;
+	while (*keyword) {
+		int high = *keyword == '%' ? hex_digit(keyword[1]) : -1;
+		int low = high >= 0 ? hex_digit(keyword[2]) : -1;
+		bool escape = low >= 0 && (high | low) != 0;
+
+		*p++ = escape ? (char)(high << 4 | low) : *keyword;
+		keyword += escape ? 3 : 1;
+	}
+	*p = '\0';
+	*ret = out;
+	return 0;
 }
 
 /*

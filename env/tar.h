@@ -12,13 +12,15 @@
 
 /*
  * libarchive translates names between UTF-8 and the thread's character set, and normalises them on
- * the way. Our names are bytes. In the C locale it cannot translate what is not ASCII, and then
- * hands over the bytes as they are: that is what we want, so both directions run in it.
+ * the way in. Our names are bytes. In the C locale it cannot translate what is not ASCII, and then
+ * hands over the bytes as they are: reading is done in it. On the way out UTF-8 is left alone in a
+ * UTF-8 locale, and other bytes are marked as such in either.
  */
 struct tar_locale {
-	locale_t c, before;
+	locale_t set, before;
 };
-int tar_locale_enter(struct tar_locale *l);
+/* The locale, or C where there is none of that name. */
+int tar_locale_enter(struct tar_locale *l, const char *name);
 void tar_locale_leave(struct tar_locale *l);
 #define _cleanup_tar_locale_ _cleanup_(tar_locale_leave)
 
@@ -29,6 +31,13 @@ void tar_locale_leave(struct tar_locale *l);
  */
 struct timens tar_time_in(int64_t sec, long nsec);
 void tar_time_out(struct timens t, int64_t *ret_sec, long *ret_nsec);
+
+/*
+ * '=' ends a keyword of a PAX header, so in the names of attributes writers put "%3D" for it and
+ * "%25" for '%' (GNU tar) or escape everything odd so (libarchive). libarchive does not undo it when
+ * it reads: this does. Malloced, given.
+ */
+int tar_xattr_name(const char *keyword, char **ret);
 
 /* An ACL as the system's attribute has it; type: ARCHIVE_ENTRY_ACL_TYPE_ACCESS or _DEFAULT. */
 int tar_acl_out(struct archive_entry *entry, int type, const void *value, size_t len);

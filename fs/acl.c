@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the group bits of a mode show
- * the mask when there is one, so that programs that know only modes never grant more than the list.
+ * The rules are those of POSIX 1003.1e draft 17 as Linux applies them: the group bits of a mode
+ * show the mask when there is one, so that programs that know only modes never grant more than the
+ * list.
  */
 
 #include "fs/acl.h"
@@ -28,7 +29,7 @@ static void put_perm(uint8_t *e, unsigned perm)
 	put_le16(e + 2, (uint16_t)(perm & 7));
 }
 
-#define EACH_ENTRY(e, acl, len)                                                                    \
+#define EACH_ENTRY(e, acl, len) \
 	for (__typeof__(acl) e = (acl) + ACL_HEADER_BYTES; e < (acl) + (len); e += ACL_ENTRY_BYTES)
 
 int acl_check(const uint8_t *acl, size_t len)
@@ -47,8 +48,9 @@ int acl_check(const uint8_t *acl, size_t len)
 	if (len == ACL_HEADER_BYTES)
 		return ABSENT;
 
-	/* `expect` is the class of entries that may come: owner, users, (group), groups, other, none. */
-	EACH_ENTRY(e, acl, len) {
+	/* `expect`: the class of entries that may come. Owner, users, groups, other, none. */
+	EACH_ENTRY(e, acl, len)
+	{
 		if (get_perm(e) > 7)
 			return -EINVAL;
 
@@ -92,7 +94,8 @@ int acl_check(const uint8_t *acl, size_t len)
 
 void acl_normalize(uint8_t *acl, size_t len)
 {
-	EACH_ENTRY(e, acl, len) {
+	EACH_ENTRY(e, acl, len)
+	{
 		if (get_tag(e) != ACL_TAG_USER && get_tag(e) != ACL_TAG_GROUP)
 			put_le32(e + 4, UINT32_MAX);
 	}
@@ -103,7 +106,8 @@ int acl_mode(const uint8_t *acl, size_t len, uint32_t *ret_perm)
 	unsigned owner = 0, group = 0, other = 0, mask = 0;
 	bool extended = false, has_mask = false;
 
-	EACH_ENTRY(e, acl, len) {
+	EACH_ENTRY(e, acl, len)
+	{
 		switch (get_tag(e)) {
 		case ACL_TAG_USER_OBJ:
 			owner = get_perm(e);
@@ -133,7 +137,8 @@ static uint8_t *group_class(uint8_t *acl, size_t len)
 {
 	uint8_t *group = NULL;
 
-	EACH_ENTRY(e, acl, len) {
+	EACH_ENTRY(e, acl, len)
+	{
 		if (get_tag(e) == ACL_TAG_MASK)
 			return e;
 		if (get_tag(e) == ACL_TAG_GROUP_OBJ)
@@ -146,7 +151,8 @@ void acl_chmod(uint8_t *acl, size_t len, uint32_t mode)
 {
 	uint8_t *group = group_class(acl, len);
 
-	EACH_ENTRY(e, acl, len) {
+	EACH_ENTRY(e, acl, len)
+	{
 		if (get_tag(e) == ACL_TAG_USER_OBJ)
 			put_perm(e, mode >> 6);
 		else if (get_tag(e) == ACL_TAG_OTHER)

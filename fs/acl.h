@@ -32,7 +32,7 @@ int acl_check(const uint8_t *acl, size_t len);
 /* Ids of entries that have none become -1, as the kernel writes them: one list, one spelling. */
 void acl_normalize(uint8_t *acl, size_t len);
 
-/* 1: the list says more than a mode (named entries or a mask), 0: not. *ret_perm: its 9 mode bits. */
+/* 1: the list says more than a mode (names or a mask), 0: not. *ret_perm: its 9 mode bits. */
 int acl_mode(const uint8_t *acl, size_t len, uint32_t *ret_perm);
 
 /* chmod: owner, other, and the mask (without one: the group entry) follow the mode. */

@@ -3,8 +3,8 @@
 /*
  * Changing the bytes of files.
  *
- * A write is all or nothing where space is short: first every byte of it is put into blobs (that may
- * fail with ENOSPC and the tree knows nothing of it), then the extents change. How the bytes
+ * A write is all or nothing where space is short: first every byte of it is put into blobs (that
+ * may fail with ENOSPC and the tree knows nothing of it), then the extents change. How the bytes
  * get there, in this order:
  *
  *   inline     the whole file is at most INLINE_MAX bytes: they live in its item
@@ -71,7 +71,8 @@ static void add_bytes(struct inode *i, uint64_t added, uint64_t removed)
 }
 
 /* 0: the write was made inside an extent. AGAIN: not possible. */
-static int write_in_place(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, size_t len)
+static int write_in_place(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf,
+			  size_t len)
 {
 	struct extent e;
 	struct key k;
@@ -139,7 +140,8 @@ static int plan_blob(const struct fs *fs, uint64_t ino, uint64_t lo, uint64_t of
 		if (r < 0)
 			return r;
 		memcpy(wide + (off - lo), buf, len);
-		r = extents_read(fs, ino, off + len, wide + (off - lo) + len, (size_t)(hi - off - len));
+		r = extents_read(fs, ino, off + len, wide + (off - lo) + len,
+				 (size_t)(hi - off - len));
 		if (r < 0)
 			return r;
 		buf = wide;
@@ -221,7 +223,7 @@ static int write_pieces(const struct fs *fs, struct inode *i, uint64_t off, cons
 	uint64_t added = 0, removed = 0;
 	int r;
 
-	/* One for each boundary crossed, one before them, one more when an append filled its blob. */
+	/* One for each boundary crossed, one before them, one when an append fills its blob. */
 	plan.piece = os_calloc(len / BLOB_MAX + 3, sizeof(*plan.piece));
 	if (!plan.piece)
 		return -ENOMEM;
@@ -259,7 +261,8 @@ static int write_pieces(const struct fs *fs, struct inode *i, uint64_t off, cons
 }
 
 /* The file fits its item before and after. */
-static int write_inline(const struct fs *fs, struct inode *i, uint64_t off, const void *buf, size_t len)
+static int write_inline(const struct fs *fs, struct inode *i, uint64_t off, const void *buf,
+			size_t len)
 {
 	uint8_t bytes[INLINE_MAX] = { 0 };
 	uint64_t used = off + len, removed = 0;
@@ -273,8 +276,9 @@ static int write_inline(const struct fs *fs, struct inode *i, uint64_t off, cons
 		bool is_inline = e.bytes;
 
 		if (extent_end(&e) > i->size)
-			return item_damaged(fs, &(struct key){ .a = i->ino, .t = ITEM_EXTENT, .b = e.off },
-					    "an extent goes beyond the end of its file");
+			return item_damaged(
+				fs, &(struct key){ .a = i->ino, .t = ITEM_EXTENT, .b = e.off },
+				"an extent goes beyond the end of its file");
 		used = MAX(used, extent_end(&e));
 		r = extents_read(fs, i->ino, 0, bytes, (size_t)extent_end(&e));
 		if (r < 0)
@@ -597,8 +601,8 @@ int fs_fallocate(const struct fs *fs, uint64_t ino, int mode, uint64_t off, uint
 /* ---- sharing ---- */
 
 /* Makes off..off+seg->len of a file refer to what a segment refers to. */
-static int share_segment(const struct fs *fs, struct inode *i, uint64_t off, const struct segments *s,
-			 const struct segment *seg)
+static int share_segment(const struct fs *fs, struct inode *i, uint64_t off,
+			 const struct segments *s, const struct segment *seg)
 {
 	uint64_t end = off + seg->len, removed = 0;
 	bool data = seg->ref.kind != REF_NONE;
@@ -627,8 +631,9 @@ static int share_segment(const struct fs *fs, struct inode *i, uint64_t off, con
 }
 
 /* Copies until done or failed; *done says how far it came. */
-static int share_range(const struct fs *src, uint64_t src_ino, uint64_t src_off, const struct fs *dst,
-		       struct inode *i, uint64_t dst_off, uint64_t len, uint64_t *done)
+static int share_range(const struct fs *src, uint64_t src_ino, uint64_t src_off,
+		       const struct fs *dst, struct inode *i, uint64_t dst_off, uint64_t len,
+		       uint64_t *done)
 {
 	int r;
 

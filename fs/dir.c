@@ -126,7 +126,7 @@ int dir_is_below(const struct fs *fs, uint64_t dir, uint64_t above)
 
 int fs_lookup(const struct fs *fs, uint64_t dir, const char *name, size_t len, struct inode *ret)
 {
-	uint64_t pos, ino;
+	uint64_t pos, ino = 0;
 	struct inode d;
 	int r;
 

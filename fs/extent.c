@@ -127,7 +127,8 @@ int extent_put(const struct fs *fs, uint64_t ino, uint64_t off, uint32_t len, co
 	uint8_t buf[EXTENT_BYTES];
 
 	put_le32(buf, len);
-	return tree_put(fs->tree, &k, &(struct val){ .data = buf, .len = sizeof(buf), .ref = *ref });
+	return tree_put(fs->tree, &k,
+			&(struct val){ .data = buf, .len = sizeof(buf), .ref = *ref });
 }
 
 int extent_put_inline(const struct fs *fs, uint64_t ino, const void *bytes, uint32_t len)

@@ -17,7 +17,8 @@
 static_assert(DIRENT_BYTES_MAX <= VAL_MAX, "an entry is one item");
 static_assert(INODE_RECORD_BYTES <= VAL_MAX && INLINE_MAX <= VAL_MAX, "one item each");
 static_assert(TARGET_INLINE_MAX <= VAL_MAX, "a short target is one item");
-static_assert(XATTR_HEADER_BYTES + XATTR_NAME_LEN_MAX <= VAL_MAX, "every name fits without its value");
+static_assert(XATTR_HEADER_BYTES + XATTR_NAME_LEN_MAX <= VAL_MAX,
+	      "every name fits without its value");
 
 /* Seeds keep the three hash spaces apart; they are part of the format. */
 enum { SEED_DIRENT = 0, SEED_LINK = 1, SEED_XATTR = 2 };
@@ -225,7 +226,8 @@ int xattr_decode(const struct val *v, struct xattr_item *ret)
 	x.len = get_le32(p + 1);
 	x.name = (const char *)p + XATTR_HEADER_BYTES;
 	n = XATTR_HEADER_BYTES + x.name_len;
-	if (x.name_len == 0 || n > v->len || x.len > XATTR_VALUE_MAX || memchr(x.name, 0, x.name_len))
+	if (x.name_len == 0 || n > v->len || x.len > XATTR_VALUE_MAX ||
+	    memchr(x.name, 0, x.name_len))
 		return -ERR_ITEM_DAMAGED;
 
 	x.ref = v->ref;
@@ -341,8 +343,9 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		if (r < 0)
 			break;
 		fprintf(out,
-			"inode %" PRIu64 ": mode %06o uid %" PRIu32 " gid %" PRIu32 " nlink %" PRIu32
-			" flags %" PRIu32 " rdev %" PRIu64 " size %" PRIu64 " bytes %" PRIu64,
+			"inode %" PRIu64 ": mode %06o uid %" PRIu32 " gid %" PRIu32
+			" nlink %" PRIu32 " flags %" PRIu32 " rdev %" PRIu64 " size %" PRIu64
+			" bytes %" PRIu64,
 			k->a, i.mode, i.uid, i.gid, i.nlink, i.flags, i.rdev, i.size, i.bytes);
 		print_time(out, "atime", i.atime);
 		print_time(out, "mtime", i.mtime);
@@ -354,7 +357,8 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		r = link_decode(v, &l);
 		if (r < 0)
 			break;
-		fprintf(out, "link %" PRIu64 ": parent %" PRIu64 "@%" PRIx64, k->a, l.parent, l.off);
+		fprintf(out, "link %" PRIu64 ": parent %" PRIu64 "@%" PRIx64, k->a, l.parent,
+			l.off);
 		break;
 	case ITEM_XATTR:
 		r = xattr_decode(v, &x);
@@ -369,7 +373,8 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		r = dirent_decode(v, &d);
 		if (r < 0)
 			break;
-		fprintf(out, "entry %" PRIu64 "@%" PRIx64 ": %" PRIu64 " type %u ", k->a, k->b, d.ino, d.type);
+		fprintf(out, "entry %" PRIu64 "@%" PRIx64 ": %" PRIu64 " type %u ", k->a, k->b,
+			d.ino, d.type);
 		print_bytes(out, d.name, d.len);
 		break;
 	case ITEM_TARGET:
@@ -387,8 +392,8 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		r = extent_decode(k, v, &e);
 		if (r < 0)
 			break;
-		fprintf(out, "extent %" PRIu64 "+%" PRIu64 ": %" PRIu32 " bytes%s", k->a, e.off, e.len,
-			e.bytes ? " inline" : "");
+		fprintf(out, "extent %" PRIu64 "+%" PRIu64 ": %" PRIu32 " bytes%s", k->a, e.off,
+			e.len, e.bytes ? " inline" : "");
 		print_ref(out, &e.ref);
 		break;
 	case ITEM_ORPHAN:
@@ -401,7 +406,7 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		break;
 	}
 	if (r < 0)
-		fprintf(out, "item %" PRIu64 "/%u/%" PRIx64 ": damaged, %" PRIu32 " bytes", k->a, k->t,
-			k->b, v->len);
+		fprintf(out, "item %" PRIu64 "/%u/%" PRIx64 ": damaged, %" PRIu32 " bytes", k->a,
+			k->t, k->b, v->len);
 	fputc('\n', out);
 }

@@ -60,7 +60,7 @@ int inode_decode(uint64_t ino, const struct val *v, struct inode *ret);
 
 struct dirent_item {
 	uint64_t ino;
-	unsigned type;    /* DT_* */
+	unsigned type;	  /* DT_* */
 	const char *name; /* lent, not terminated */
 	size_t len;
 };
@@ -89,19 +89,19 @@ int link_decode(const struct val *v, struct link_item *ret);
 struct xattr_item {
 	const char *name; /* lent, not terminated */
 	size_t name_len;
-	uint32_t len;      /* of the value */
+	uint32_t len;	   /* of the value */
 	const void *value; /* lent; NULL: the bytes are at ref */
 	struct ref ref;
 };
 
-/* Packs name and, when x->value is not NULL, the value; it must fit VAL_MAX. Returns the bytes used. */
+/* Packs name and, when x->value is not NULL, the value (it must fit). Returns the bytes used. */
 size_t xattr_encode(const struct xattr_item *x, uint8_t buf[static VAL_MAX]);
 bool xattr_fits(size_t name_len, size_t len);
 int xattr_decode(const struct val *v, struct xattr_item *ret);
 
 /* ---- symlink target ---- */
 
-#define TARGET_MAX 4095       /* PATH_MAX without its NUL */
+#define TARGET_MAX 4095	      /* PATH_MAX without its NUL */
 #define TARGET_INLINE_MAX 900 /* within VAL_MAX */
 
 struct target_item {
@@ -119,7 +119,7 @@ struct extent {
 	uint64_t off; /* in the file */
 	uint32_t len;
 	const void *bytes; /* lent: inline; NULL: at ref */
-	struct ref ref;    /* lent */
+	struct ref ref;	   /* lent */
 };
 int extent_decode(const struct key *k, const struct val *v, struct extent *ret);
 

@@ -13,7 +13,7 @@
  *      not take the reply, the reference is taken back, or the node would live for ever.
  *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
  *      changes behind its back (view.h).
- *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references alone.
+ *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references.
  *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
  *      the size; so a reply is short at the end of the file only.
  */
@@ -756,7 +756,12 @@ static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
 	struct fs_new n = {
 		.dir = in->nodeid,
 		.mode = S_IFREG | (c->mode & 07777),
-		.cred = { .uid = in->uid, .gid = in->gid, .pid = (int32_t)in->pid, .umask = c->umask },
+		.cred = {
+			.uid = in->uid,
+			.gid = in->gid,
+			.pid = (int32_t)in->pid,
+			.umask = c->umask,
+		},
 	};
 	struct created_out out;
 	struct entry e;
@@ -855,7 +860,7 @@ static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
 	raw_reply(m, in, view_sync(m->view), NULL, 0);
 }
 
-/* We never stop half-way; ENOSYS spares all further INTERRUPTs. libfuse: conn->no_interrupt, 3.15. */
+/* We never stop half-way; ENOSYS spares all further ones. Newer libfuse: conn->no_interrupt. */
 static void raw_interrupt(struct mount *m, const struct fuse_in_header *in)
 {
 	raw_reply(m, in, -ENOSYS, NULL, 0);

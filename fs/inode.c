@@ -20,7 +20,8 @@
 int item_damaged(const struct fs *fs, const struct key *k, const char *what)
 {
 	return note(store_noter(fs->store), -ERR_ITEM_DAMAGED,
-		    "inode %" PRIu64 ": item %u/%" PRIx64 " is damaged: %s", k->a, k->t, k->b, what);
+		    "inode %" PRIu64 ": item %u/%" PRIx64 " is damaged: %s", k->a, k->t, k->b,
+		    what);
 }
 
 int inode_load(const struct fs *fs, uint64_t ino, struct inode *ret)
@@ -211,8 +212,16 @@ int fs_purge(const struct fs *fs, uint64_t ino)
 int fs_make_root(const struct fs *fs, uint32_t mode, uint32_t uid, uint32_t gid, struct timens now)
 {
 	struct inode i = {
-		.ino = ROOT_INO, .mode = S_IFDIR | (mode & 07777), .uid = uid, .gid = gid, .nlink = 2,
-		.size = BLOCK_BYTES, .atime = now, .mtime = now, .ctime = now, .btime = now,
+		.ino = ROOT_INO,
+		.mode = S_IFDIR | (mode & 07777),
+		.uid = uid,
+		.gid = gid,
+		.nlink = 2,
+		.size = BLOCK_BYTES,
+		.atime = now,
+		.mtime = now,
+		.ctime = now,
+		.btime = now,
 	};
 	struct inode old;
 	int r;

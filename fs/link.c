@@ -60,7 +60,8 @@ static int link_del(const struct fs *fs, uint64_t ino, uint64_t dir, uint64_t po
 	if (r < 0)
 		return r;
 	if (r == ABSENT)
-		return item_damaged(fs, &(struct key){ .a = ino, .t = ITEM_LINK }, "a link is missing");
+		return item_damaged(fs, &(struct key){ .a = ino, .t = ITEM_LINK },
+				    "a link is missing");
 
 	return tree_del(fs->tree, &k);
 }

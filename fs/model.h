@@ -11,9 +11,10 @@
  *     0 once removed. nlink 0: there is an ORPHAN item, and parent is 0.
  *  2. inode.parent/parent_off names one entry that leads here; every further name has a LINK item.
  *  3. an entry's type is its inode's type, for ever.
- *  4. extents of a file are disjoint and end at or before its size; bytes is the sum of their lengths.
- *     An inline extent begins at 0; others may follow it.
- *  5. INODE_HAS_XATTR iff there is an XATTR item, INODE_HAS_ACL / _DEFAULT_ACL iff that one is there.
+ *  4. extents of a file are disjoint and end at or before its size; bytes is the sum of their
+ *     lengths. An inline extent begins at 0; others may follow it.
+ *  5. INODE_HAS_XATTR iff there is an XATTR item, INODE_HAS_ACL and INODE_HAS_DEFAULT_ACL iff that
+ *     one is there.
  */
 
 #include "fs/format.h"
@@ -87,8 +88,8 @@ static inline bool name_is_dots(const char *name, size_t len)
 }
 
 /*
- * 0: found, *ret_pos and *ret_ino are set. ABSENT: *ret_pos is where it would go, 0 when the hash of
- * the name is full.
+ * 0: found, *ret_pos and *ret_ino are set. ABSENT: *ret_pos is where it would go, 0 when the hash
+ * of the name is full.
  */
 int dirent_find(const struct fs *fs, uint64_t dir, const char *name, size_t len, uint64_t *ret_pos,
 		uint64_t *ret_ino);
@@ -142,7 +143,8 @@ int extent_last(const struct fs *fs, uint64_t ino, uint64_t pos, struct extent *
 /* The first extent that ends after pos: 0 or ABSENT. */
 int extent_after(const struct fs *fs, uint64_t ino, uint64_t pos, struct extent *ret);
 /* Replaces or adds one item; makes no room. */
-int extent_put(const struct fs *fs, uint64_t ino, uint64_t off, uint32_t len, const struct ref *ref);
+int extent_put(const struct fs *fs, uint64_t ino, uint64_t off, uint32_t len,
+	       const struct ref *ref);
 int extent_put_inline(const struct fs *fs, uint64_t ino, const void *bytes, uint32_t len);
 int extent_del(const struct fs *fs, uint64_t ino, uint64_t off);
 /*
@@ -151,7 +153,8 @@ int extent_del(const struct fs *fs, uint64_t ino, uint64_t off);
  */
 int extents_punch(const struct fs *fs, uint64_t ino, uint64_t from, uint64_t to, uint64_t *removed);
 /* fs_map without the inode: off..end must lie inside the file. */
-int extents_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t end, struct segments *ret);
+int extents_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t end,
+		struct segments *ret);
 /* Reads off..off+len, which must lie inside the file. */
 int extents_read(const struct fs *fs, uint64_t ino, uint64_t off, void *buf, size_t len);
 

@@ -23,6 +23,13 @@
 
 struct fuse_session;
 
+/* Whether it pays to look for the next request for a moment before sleeping. The leader's. */
+struct eagerness {
+	bool wanted;          /* requests follow each other closely */
+	int64_t not_before_ns; /* other threads wanted this CPU: not until then */
+	int64_t back_off_ns;
+};
+
 struct mount {
 	struct served served;
 	struct view *view; /* immutable, owned */
@@ -31,6 +38,8 @@ struct mount {
 	struct fuse_session *session; /* immutable, owned; closes fd */
 	int fd; /* immutable, lent by the session */
 	bool has_epoch; /* immutable once serving */
+
+	struct eagerness eager;
 
 	/* INIT, on the starting thread */
 	uint64_t offered; /* the kernel's flags */

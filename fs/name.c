@@ -3,9 +3,10 @@
 /*
  * The verbs that give, take and move names.
  *
- * Each one first finds out everything that can go wrong in an ordinary way (errors that POSIX knows,
- * no space for data, a full hash slot) and only then changes the tree. What can still fail after
- * that is memory or a damaged store. The invariants of model.h hold again when a verb returns 0.
+ * Each one first finds out everything that can go wrong in an ordinary way (errors that POSIX
+ * knows, no space for data, a full hash slot) and only then changes the tree. What can still fail
+ * after that is memory or a damaged store. The invariants of model.h hold again when a verb
+ * returns 0.
  */
 
 #include <errno.h>
@@ -136,8 +137,14 @@ static int fresh_prepare(const struct fs *fs, const struct fs_new *n, const stru
 	int r;
 
 	f->i = (struct inode){
-		.mode = n->mode & (S_IFMT | 07777), .uid = n->cred.uid, .gid = n->cred.gid, .nlink = 1,
-		.atime = now, .mtime = now, .ctime = now, .btime = now,
+		.mode = n->mode & (S_IFMT | 07777),
+		.uid = n->cred.uid,
+		.gid = n->cred.gid,
+		.nlink = 1,
+		.atime = now,
+		.mtime = now,
+		.ctime = now,
+		.btime = now,
 	};
 	if (!(f->i.mode & S_IFMT))
 		f->i.mode |= S_IFREG;
@@ -450,7 +457,7 @@ int fs_link(const struct fs *fs, uint64_t ino, uint64_t dir, const char *name, s
 
 /* ---- unlinking ---- */
 
-/* One name less; the entry itself is the caller's. With the last one it becomes an orphan. Saves i. */
+/* One name less; the entry is the caller's. With the last one it becomes an orphan. Saves i. */
 static int lose_name(const struct fs *fs, struct inode *i, uint64_t dir, uint64_t pos,
 		     struct timens now)
 {
@@ -634,7 +641,8 @@ static int may_rename(const struct fs *fs, const struct side *old, const struct 
 }
 
 /* Gives the inode of `from` the entry of `to`. */
-static int move_name(const struct fs *fs, struct side *from, const struct side *to, struct timens now)
+static int move_name(const struct fs *fs, struct side *from, const struct side *to,
+		     struct timens now)
 {
 	int r;
 
@@ -657,9 +665,17 @@ static int move_name(const struct fs *fs, struct side *from, const struct side *
 static int put_whiteout(const struct fs *fs, const struct side *s, struct timens now)
 {
 	struct inode i = {
-		.ino = take_ino(fs), .mode = S_IFCHR, .uid = s->dir->uid, .gid = s->dir->gid, .nlink = 1,
-		.atime = now, .mtime = now, .ctime = now, .btime = now,
-		.parent = s->dir->ino, .parent_off = s->pos,
+		.ino = take_ino(fs),
+		.mode = S_IFCHR,
+		.uid = s->dir->uid,
+		.gid = s->dir->gid,
+		.nlink = 1,
+		.atime = now,
+		.mtime = now,
+		.ctime = now,
+		.btime = now,
+		.parent = s->dir->ino,
+		.parent_off = s->pos,
 	};
 	int r;
 
@@ -702,7 +718,9 @@ int fs_rename(const struct fs *fs, uint64_t odir, const char *oname, size_t olen
 {
 	struct inode parent_old, parent_new;
 	struct side old = { .name = oname, .len = olen, .dir = &parent_old };
-	struct side new = { .name = nname, .len = nlen, .dir = odir == ndir ? &parent_old : &parent_new };
+	struct side new = { .name = nname,
+			    .len = nlen,
+			    .dir = odir == ndir ? &parent_old : &parent_new };
 	struct timens now = now_time();
 	int r;
 

@@ -55,10 +55,10 @@
 #define STACK_BYTES (256 * 1024)
 #endif
 
-/* Beyond max_spare for steps aside that must not fail: clients can cause as many as they have threads. */
+/* Beyond max_spare, for steps aside that should not fail. Clients can cause any number of them. */
 #define MUST_SPARE 64
 
-/* What an idle thread keeps of each buffer: most requests are small, so the next one faults nothing. */
+/* What an idle thread keeps of each buffer: most requests are small and then fault nothing. */
 #define KEEP_BYTES (64 * 1024)
 /* Idle for so long, it gives the rest back: not at once, as a busy disk alternates two threads. */
 #define GIVE_BACK_AFTER_S 1
@@ -256,7 +256,7 @@ void readers_step_aside(void)
 	step_aside(true);
 }
 
-/* At the end of a request during which the leadership was offered: nobody took it, or somebody did. */
+/* The end of a request during which the leadership was offered: nobody took it, or somebody did. */
 static void take_back(struct reader *r)
 {
 	struct readers *rs = r->pool;

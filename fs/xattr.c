@@ -228,7 +228,8 @@ int acl_follow_mode(const struct fs *fs, struct inode *i)
 	if (r < 0)
 		return r;
 	if (r == ABSENT || acl_check(acl, len) != 0)
-		return item_damaged(fs, &(struct key){ .a = i->ino, .t = ITEM_XATTR }, "no valid ACL");
+		return item_damaged(fs, &(struct key){ .a = i->ino, .t = ITEM_XATTR },
+				    "no valid ACL");
 
 	acl_chmod(acl, len, i->mode);
 	r = xattr_prepare(fs, XATTR_ACL_ACCESS, acl, len, &x);
@@ -258,7 +259,8 @@ static uint32_t class_flag(enum xattr_class class)
 }
 
 /* Taking away an ACL that is not there is done already; the mode stays as it is. */
-static int remove_acl(const struct fs *fs, struct inode *i, enum xattr_class class, const char *name)
+static int remove_acl(const struct fs *fs, struct inode *i, enum xattr_class class,
+		      const char *name)
 {
 	int r;
 

@@ -455,14 +455,21 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 
 int client_ioctl_failed(const struct client *cl, int error, const char *what)
 {
+	const char *colon = what ? ": " : "";
+
+	what = what ? what : "";
 	switch (error) {
 	case EPERM:
-		return client_fail(cl, "%s: only root and the owner of the view's store may", what);
+	case EACCES:
+		return client_fail(cl, "%s%sonly root and the owner of the view's store may", what, colon);
 	case EROFS:
-		return client_fail(cl, "%s: this view shows a snapshot; it cannot change", what);
+		return client_fail(cl, "%s%sthis view shows a snapshot; it cannot change", what, colon);
 	case ENOTTY:
-		return client_fail(cl, "%s: not in a plyfs view", what);
+		return client_fail(cl, "%s%snot in a plyfs view", what, colon);
+	case EOPNOTSUPP:
+		return client_fail(cl, "%s%sthis verb needs the store's socket, which cannot be reached from here",
+				   what, colon);
 	default:
-		return client_fail(cl, "%s: %s", what, strerror(error));
+		return client_fail(cl, "%s%s%s", what, colon, strerror(error));
 	}
 }

@@ -66,7 +66,7 @@ int client_connect(struct client *cl, bool start, int *ret_sock);
  */
 int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_fd);
 
-/* Says what a failed control ioctl's errno means. */
+/* Says what a failed control ioctl's errno means; what: what it was about, or NULL. */
 int client_ioctl_failed(const struct client *cl, int error, const char *what);
 
 /* ---- mounting (client_mount.c) ---- */

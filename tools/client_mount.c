@@ -383,7 +383,7 @@ static void find_users(const char *top, char *buf, size_t size)
 		_cleanup_close_ int fd = -1;
 		ssize_t n;
 
-		if (e->d_name[0] < '0' || e->d_name[0] > '9' ||
+		if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid() ||
 		    !process_is_below(dirfd(proc), e->d_name, top))
 			continue;
 		snprintf(path, sizeof(path), "%s/comm", e->d_name);

@@ -226,6 +226,25 @@ static const char *below_root(char *path)
 	return path + n;
 }
 
+/* stdout is the command's: what verbs on the way print there is dropped. */
+static void quiet(int *saved)
+{
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	*saved = fcntl(1, F_DUPFD_CLOEXEC, 3);
+	if (*saved >= 0 && null >= 0)
+		(void)dup2(null, 1);
+	closep(&null);
+}
+
+static void loud(int *saved)
+{
+	if (*saved >= 0)
+		(void)dup2(*saved, 1);
+	closep(saved);
+	*saved = -1;
+}
+
 static int run_in_fork(struct client *cl, char *dir, double timeout, const char *name, bool drop)
 {
 	const char *tmp = getenv("XDG_RUNTIME_DIR") ?: getenv("TMPDIR") ?: "/tmp";
@@ -234,7 +253,7 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 			      (char *)"--", made, NULL };
 	char *drop_argv[] = { (char *)"drop", (char *)"--", made, NULL };
 	struct fuse_mount m = { .mountpoint = mountpoint };
-	_cleanup_close_ int saved = -1, null = -1;
+	_cleanup_close_ int saved = -1;
 	_cleanup_free_ char *real = NULL;
 	char snapshot[PLYFS_ID_SIZE + 1];
 	int r, code;
@@ -257,15 +276,10 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 	if (real && strlen(real) < sizeof(mountpoint))
 		strcpy(mountpoint, real);
 
-	/* The mount point that fork prints is only ours to know. */
-	saved = fcntl(1, F_DUPFD_CLOEXEC, 3);
-	null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-	if (saved >= 0 && null >= 0)
-		(void)dup2(null, 1);
 	(void)syncfs(cl->view_fd);
+	quiet(&saved);
 	r = mount_and_send(cl, &m, ARRAY_SIZE(fork_argv) - 1, fork_argv);
-	if (saved >= 0)
-		(void)dup2(saved, 1);
+	loud(&saved);
 	if (r) {
 		(void)rmdir(mountpoint); /* empty: nothing was mounted */
 		return r;
@@ -279,10 +293,13 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 	r = unmount_view(cl, mountpoint, false, true);
 	if (r == 0)
 		(void)rmdir(mountpoint); /* stays when the unmount is lazy and not over */
-	if (drop)
-		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1);
-	else
+	if (drop) {
+		quiet(&saved);
+		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1); /* says why not */
+		loud(&saved);
+	} else {
 		client_talk(cl, "the command's state is branch %s", made);
+	}
 	return code;
 }
 

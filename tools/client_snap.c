@@ -35,7 +35,7 @@ static int find_view(struct client *cl, const char *dir, const char *branch, con
 		return client_fail(cl, "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
 				   dir ? dir : ".");
 	if (r == -EPERM || r == -EACCES)
-		return client_ioctl_failed(cl, -r, dir ? dir : "this directory");
+		return client_ioctl_failed(cl, -r, dir);
 	if (r < 0)
 		return client_fail(cl, "'%s': %s", dir ? dir : ".", strerror(-r));
 	if (!cl->in_view)
@@ -70,7 +70,7 @@ int client_checkpoint(struct client *cl)
 	c.flags = sync_too ? PLYFS_CHECKPOINT_SYNC : 0;
 	strcpy(c.label, label);
 	if (ioctl(cl->view_fd, PLYFS_IOC_CHECKPOINT, &c) < 0)
-		return client_ioctl_failed(cl, errno, "checkpoint");
+		return client_ioctl_failed(cl, errno, NULL);
 	printf("%.*s\n", PLYFS_ID_SIZE, c.id);
 	return fflush(stdout) ? client_fail(cl, "writing the id: %s", strerror(errno)) : DONE;
 }
@@ -136,7 +136,7 @@ int client_undo(struct client *cl)
 	if (ioctl(cl->view_fd, PLYFS_IOC_UNDO, &q) < 0) {
 		if (errno == ENOENT)
 			return client_fail(cl, "there is no restore to undo on this branch");
-		return client_ioctl_failed(cl, errno, "undo");
+		return client_ioctl_failed(cl, errno, NULL);
 	}
 	tell_restored(cl, &q);
 	return DONE;
@@ -192,7 +192,7 @@ int client_fork(struct client *cl)
 	if (!client_store_name(cl) || !from) {
 		r = client_look(cl, ".");
 		if (r == -EPERM || r == -EACCES)
-			return client_ioctl_failed(cl, -r, "fork");
+			return client_ioctl_failed(cl, -r, NULL);
 	}
 	if (cl->in_view)
 		(void)syncfs(cl->view_fd); /* dirty shared mappings belong to the fork */

@@ -25,16 +25,34 @@ static size_t pack(uint8_t *buf, const struct entry *e, size_t n)
 	return ACL_HEADER_BYTES + n * ACL_ENTRY_BYTES;
 }
 
-#define PACK(buf, ...)                                                                             \
-	pack(buf, (struct entry[]){ __VA_ARGS__ },                                                 \
+#define PACK(buf, ...)                             \
+	pack(buf, (struct entry[]){ __VA_ARGS__ }, \
 	     sizeof((struct entry[]){ __VA_ARGS__ }) / sizeof(struct entry))
 
-#define U(p) { ACL_TAG_USER_OBJ, p, NOBODY }
-#define UN(p, id) { ACL_TAG_USER, p, id }
-#define G(p) { ACL_TAG_GROUP_OBJ, p, NOBODY }
-#define GN(p, id) { ACL_TAG_GROUP, p, id }
-#define M(p) { ACL_TAG_MASK, p, NOBODY }
-#define O(p) { ACL_TAG_OTHER, p, NOBODY }
+#define U(p)                                \
+	{                                   \
+		ACL_TAG_USER_OBJ, p, NOBODY \
+	}
+#define UN(p, id)                   \
+	{                           \
+		ACL_TAG_USER, p, id \
+	}
+#define G(p)                                 \
+	{                                    \
+		ACL_TAG_GROUP_OBJ, p, NOBODY \
+	}
+#define GN(p, id)                    \
+	{                            \
+		ACL_TAG_GROUP, p, id \
+	}
+#define M(p)                            \
+	{                               \
+		ACL_TAG_MASK, p, NOBODY \
+	}
+#define O(p)                             \
+	{                                \
+		ACL_TAG_OTHER, p, NOBODY \
+	}
 
 static uint8_t acl[1024];
 static size_t len;
@@ -157,7 +175,9 @@ END_TEST
 START_TEST(default_lists_belong_to_directories)
 {
 	uint64_t f = fx_file("f");
-	struct fs_new n = { .dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK, .target = "t" };
+	struct fs_new n = {
+		.dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK, .target = "t"
+	};
 	struct inode i;
 
 	len = PACK(acl, U(6), UN(7, 5), G(4), M(6), O(4));
@@ -170,14 +190,16 @@ END_TEST
 START_TEST(default_list_is_inherited_instead_of_the_umask)
 {
 	uint64_t d = fx_dir(ROOT_INO, "d");
-	struct fs_new n = { .dir = d, .name = "f", .len = 1, .mode = S_IFREG | 0666,
-			    .cred = { .umask = 077 } };
+	struct fs_new n = {
+		.dir = d, .name = "f", .len = 1, .mode = S_IFREG | 0666, .cred = { .umask = 077 }
+	};
 	uint8_t got[1024];
 	struct inode i;
 
 	len = PACK(acl, U(7), UN(7, 5), G(5), M(7), O(5));
 	ck_assert_int_eq(fs_setxattr(&fs, d, XATTR_ACL_DEFAULT, acl, len, 0), 0);
-	ck_assert_uint_eq(fx_stat(d).mode & 0777, 0755); /* a default list does not touch the mode */
+	ck_assert_uint_eq(fx_stat(d).mode & 0777,
+			  0755); /* a default list does not touch the mode */
 
 	ck_assert_int_eq(fs_create(&fs, &n, &i), 0);
 	ck_assert_uint_eq(i.mode, S_IFREG | 0664);
@@ -194,7 +216,8 @@ START_TEST(default_list_is_inherited_instead_of_the_umask)
 	len = PACK(acl, U(7), UN(7, 5), G(5), M(7), O(5));
 	ck_assert_uint_eq(get_acl(i.ino, XATTR_ACL_DEFAULT, got), len);
 	ck_assert_uint_eq(get_acl(i.ino, XATTR_ACL_ACCESS, got), len);
-	ck_assert_uint_eq(fx_stat(i.ino).flags, INODE_HAS_XATTR | INODE_HAS_ACL | INODE_HAS_DEFAULT_ACL);
+	ck_assert_uint_eq(fx_stat(i.ino).flags,
+			  INODE_HAS_XATTR | INODE_HAS_ACL | INODE_HAS_DEFAULT_ACL);
 
 	n.name = "l";
 	n.mode = S_IFLNK;
@@ -208,8 +231,9 @@ END_TEST
 START_TEST(minimal_default_list_makes_only_a_mode)
 {
 	uint64_t d = fx_dir(ROOT_INO, "d");
-	struct fs_new n = { .dir = d, .name = "f", .len = 1, .mode = S_IFREG | 0666,
-			    .cred = { .umask = 0 } };
+	struct fs_new n = {
+		.dir = d, .name = "f", .len = 1, .mode = S_IFREG | 0666, .cred = { .umask = 0 }
+	};
 	struct inode i;
 
 	len = PACK(acl, U(7), G(5), O(0));

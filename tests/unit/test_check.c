@@ -403,7 +403,7 @@ START_TEST(a_replaced_format_file_is_reported)
 }
 END_TEST
 
-START_TEST(states_that_share_nodes_are_read_once)
+START_TEST(shared_states_are_not_walked_again)
 {
 	struct branch *b = branch_make("main");
 	struct check_stats stats;
@@ -457,7 +457,7 @@ int main(void)
 	tests[n++] = data_in_the_place_of_a_node_is_damage;
 	tests[n++] = dangling_heads_are_reported;
 	tests[n++] = a_replaced_format_file_is_reported;
-	tests[n++] = states_that_share_nodes_are_read_once;
+	tests[n++] = shared_states_are_not_walked_again;
 	tests[n++] = a_check_can_be_cancelled;
 	return scratch_run("check", tests, n, store_setup, store_teardown);
 }

@@ -3,6 +3,7 @@
 /* Comparing two states: fs/diff.h, and the patches that env/git.c prints of it. */
 
 #include <dirent.h>
+#include <stdarg.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -245,7 +246,7 @@ START_TEST(a_moved_directory_takes_its_content_along)
 	b = fx_freeze();
 	expect(a, b, DIFF_RENAMES, "R d/e/3 > 3\nR d/1 > moved/1\nR d/e/2 > moved/e/2 17\n");
 	expect(a, b, DIFF_RENAMES | DIFF_DIRS,
-	       "R d/e/3 > 3\nR d > moved 16\nR d/1 > moved/1\nR d/e > moved/e 16\n"
+	       "R d/e/3 > 3\nR d > moved\nR d/1 > moved/1\nR d/e > moved/e 16\n"
 	       "R d/e/2 > moved/e/2 17\n");
 	expect(a, b, 0, "A 3\nD d/1\nD d/e/2\nD d/e/3\nA moved/1\nA moved/e/2\n");
 }

@@ -230,7 +230,8 @@ END_TEST
 START_TEST(paths_lead_up_and_down)
 {
 	_cleanup_free_ char *path = NULL, *root_path = NULL;
-	uint64_t a = fx_dir(ROOT_INO, "a"), b = fx_dir(a, "bb"), f = fx_make(b, "file", S_IFREG | 0600);
+	uint64_t a = fx_dir(ROOT_INO, "a"), b = fx_dir(a, "bb"),
+		 f = fx_make(b, "file", S_IFREG | 0600);
 	struct inode i;
 	size_t len;
 
@@ -290,7 +291,8 @@ START_TEST(damaged_directories_are_errors)
 
 	buf[8] = DT_REG;
 	for (size_t n = 0; n < ARRAY_SIZE(bad); n++) {
-		struct val v = { .data = buf, .len = (uint32_t)(DIRENT_HEADER_BYTES + strlen(bad[n])) };
+		struct val v = { .data = buf,
+				 .len = (uint32_t)(DIRENT_HEADER_BYTES + strlen(bad[n])) };
 
 		memcpy(buf + DIRENT_HEADER_BYTES, bad[n], strlen(bad[n]));
 		ck_assert_int_eq(tree_put(fs.tree, &k, &v), 0);

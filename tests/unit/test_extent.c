@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "store/base/fault.h"
 #include "store/hash.h"
 #include "tests/unit/fs_fixture.h"
 
@@ -396,7 +397,8 @@ START_TEST(seek_is_exact_to_the_byte)
 	fx_fill(buf, sizeof(buf), 13);
 	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_DATA, &off), -ENXIO);
 	fx_write(ino, 0, buf, sizeof(buf));
-	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1001, 77), 0);
+	ck_assert_int_eq(
+		fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 1001, 77), 0);
 	ck_assert_int_eq(fs_seek(&fs, ino, 0, SEEK_HOLE, &off), 0);
 	ck_assert_uint_eq(off, 1001);
 	ck_assert_int_eq(fs_seek(&fs, ino, 1001, SEEK_HOLE, &off), 0);
@@ -476,14 +478,18 @@ START_TEST(holes_in_inline_bytes_read_zeros)
 	uint64_t ino = fx_file("f");
 
 	fx_write(ino, 0, "abcdefgh", 8);
-	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2, 3), 0);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 2, 3),
+			 0);
 	fx_expect(ino, 0, "ab\0\0\0fgh", 8);
-	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 6, 100), 0);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 6, 100),
+			 0);
 	fx_expect(ino, 0, "ab\0\0\0f\0\0", 8);
-	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1), 0);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 1),
+			 0);
 	fx_expect(ino, 0, "\0b\0\0\0f\0\0", 8);
 	fx_check_bytes(ino);
-	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8), 0);
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8),
+			 0);
 	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 0);
 	fx_check_bytes(ino);
 }
@@ -603,7 +609,8 @@ START_TEST(import_goes_to_chunks_and_is_stored_once)
 		ck_assert_int_eq(fs_add(&fs, ROOT_INO, name, 1, &i, NULL), 0);
 		for (size_t off = 0; off < 300000; off += CHUNK_MAX)
 			ck_assert_int_eq(fs_import_data(&fs, i.ino, off, buf + off,
-							MIN((size_t)CHUNK_MAX, 300000 - off)), 0);
+							MIN((size_t)CHUNK_MAX, 300000 - off)),
+					 0);
 		fx_expect(i.ino, 0, buf, 300000);
 		fx_check_bytes(i.ino);
 		chunks_pending(store_chunks(fx_store), n ? &again : &count, &bytes);
@@ -727,6 +734,43 @@ START_TEST(write_without_space_changes_nothing)
 }
 END_TEST
 
+/* Whichever call below fails once, the verb says so, leaks nothing and can be done again. */
+START_TEST(any_failing_call_is_survived)
+{
+	_cleanup_free_ uint8_t *buf = malloc(MIB);
+	uint64_t len, a = fx_file("a"), b = fx_file("b");
+	struct inode gone;
+	struct root *root;
+	int r;
+
+	fx_fill(buf, MIB, 23);
+	fx_write(a, 0, buf, 300000);
+	root = fx_freeze();
+	ck_assert_int_eq(root_seal(root), 0);
+	for (unsigned verb = 0; verb < 5; verb++) {
+		unsigned n = 0;
+
+		do {
+			fault_arm((int)n++, 1, ENOMEM);
+			if (verb == 0)
+				r = fs_write(&fs, a, 1001, buf, MIB, true);
+			else if (verb == 1)
+				r = fs_copy_range(&fs, a, 0, &fs, b, 0, MIB, &len);
+			else if (verb == 2)
+				r = fs_setxattr(&fs, a, "user.big", buf, 5000, 0);
+			else if (verb == 3)
+				r = fs_rename(&fs, ROOT_INO, "b", 1, ROOT_INO, "c", 1, 0, &gone);
+			else
+				r = fs_fallocate(&fs, a, FALLOC_FL_INSERT_RANGE, 4096, 4096);
+			fault_disarm();
+			ck_assert_uint_lt(n, 2000);
+		} while (r < 0);
+	}
+	fx_expect(a, 4096 + 5000, buf + 3999, 100000);
+	root_unref(root);
+}
+END_TEST
+
 /* Random writes, holes, truncates, copies and freezes of one file against a plain buffer. */
 START_TEST(one_file_behaves_as_a_buffer)
 {
@@ -748,7 +792,7 @@ START_TEST(one_file_behaves_as_a_buffer)
 		case 0:
 		case 1:
 			off = size; /* append */
-			/* fallthrough */
+				    /* fallthrough */
 		case 2:
 		case 3:
 		case 4:
@@ -767,8 +811,10 @@ START_TEST(one_file_behaves_as_a_buffer)
 			size = off;
 			break;
 		case 6:
-			ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-						      off, len), 0);
+			ck_assert_int_eq(fs_fallocate(&fs, ino,
+						      FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+						      off, len),
+					 0);
 			if (off < size)
 				memset(want + off, 0, MIN(len, size - off));
 			break;
@@ -787,12 +833,16 @@ START_TEST(one_file_behaves_as_a_buffer)
 			off = ALIGN_BLOCK(off);
 			len = ALIGN_BLOCK(len) + BLOCK_BYTES;
 			if (off + len < size && rand_r(&seed) % 2) {
-				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE, off, len), 0);
+				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_COLLAPSE_RANGE,
+							      off, len),
+						 0);
 				memmove(want + off, want + off + len, size - off - len);
 				memset(want + size - len, 0, len);
 				size -= len;
 			} else if (off < size && size + len <= MAX) {
-				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, off, len), 0);
+				ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, off,
+							      len),
+						 0);
 				memmove(want + off + len, want + off, size - off);
 				memset(want + off, 0, len);
 				size += len;
@@ -855,6 +905,7 @@ int main(void)
 	tcase_add_test(c, data_verbs_want_a_regular_file);
 	tcase_add_test(c, damaged_extents_are_errors);
 	tcase_add_test(c, write_without_space_changes_nothing);
+	tcase_add_test(c, any_failing_call_is_survived);
 	tcase_add_loop_test(c, one_file_behaves_as_a_buffer, 0, 4);
 	suite_add_tcase(s, c);
 

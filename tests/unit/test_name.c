@@ -68,7 +68,11 @@ static bool touched(uint64_t ino)
 START_TEST(new_inode_is_what_was_asked_for)
 {
 	struct fs_new n = {
-		.dir = ROOT_INO, .name = "dev", .len = 3, .mode = S_IFCHR | 0666, .rdev = 0x10203,
+		.dir = ROOT_INO,
+		.name = "dev",
+		.len = 3,
+		.mode = S_IFCHR | 0666,
+		.rdev = 0x10203,
 		.cred = { .uid = 7, .gid = 8, .umask = 022 },
 	};
 	uint64_t changes = fx_changes;
@@ -148,7 +152,10 @@ END_TEST
 
 START_TEST(setgid_directories_pass_their_group_on)
 {
-	struct fs_new n = { .dir = ROOT_INO, .name = "d", .len = 1, .mode = S_IFDIR | 02775,
+	struct fs_new n = { .dir = ROOT_INO,
+			    .name = "d",
+			    .len = 1,
+			    .mode = S_IFDIR | 02775,
 			    .cred = { .uid = 1, .gid = 2 } };
 	struct inode d, i;
 
@@ -174,7 +181,10 @@ START_TEST(symlinks_of_every_length)
 {
 	static const size_t lens[] = { 1, 899, 900, 901, 4095 };
 	char target[5000], got[5000];
-	struct fs_new n = { .dir = ROOT_INO, .len = 1, .mode = S_IFLNK | 0600, .target = target,
+	struct fs_new n = { .dir = ROOT_INO,
+			    .len = 1,
+			    .mode = S_IFLNK | 0600,
+			    .target = target,
 			    .cred = { .umask = 077 } };
 	struct inode i;
 	size_t len;
@@ -388,7 +398,8 @@ END_TEST
 
 START_TEST(rename_replaces_files_and_empty_directories)
 {
-	uint64_t a = fx_file("a"), b = fx_file("b"), d = fx_dir(ROOT_INO, "d"), e = fx_dir(ROOT_INO, "e");
+	uint64_t a = fx_file("a"), b = fx_file("b"), d = fx_dir(ROOT_INO, "d"),
+		 e = fx_dir(ROOT_INO, "e");
 	struct inode gone;
 
 	ck_assert_int_eq(fs_rename(&fs, ROOT_INO, "a", 1, ROOT_INO, "b", 1, 0, &gone), 0);
@@ -414,7 +425,8 @@ START_TEST(rename_replaces_files_and_empty_directories)
 	ck_assert_int_eq(mv(ROOT_INO, ".", ROOT_INO, "x", 0), -EBUSY);
 	ck_assert_int_eq(mv(ROOT_INO, "new", ROOT_INO, "..", 0), -EBUSY);
 	ck_assert_int_eq(mv(ROOT_INO, "new", ROOT_INO, "x", 64), -EINVAL);
-	ck_assert_int_eq(mv(ROOT_INO, "new", ROOT_INO, "x", RENAME_EXCHANGE | RENAME_NOREPLACE), -EINVAL);
+	ck_assert_int_eq(mv(ROOT_INO, "new", ROOT_INO, "x", RENAME_EXCHANGE | RENAME_NOREPLACE),
+			 -EINVAL);
 }
 END_TEST
 
@@ -514,8 +526,14 @@ END_TEST
 START_TEST(importing_keeps_times_and_counts_names)
 {
 	struct timens t = { .sec = -5, .nsec = 999999999 };
-	struct inode i = { .mode = S_IFDIR | 0700, .nlink = 2, .size = 4096, .uid = 3, .mtime = t,
-			   .ctime = t, .atime = t, .btime = t };
+	struct inode i = { .mode = S_IFDIR | 0700,
+			   .nlink = 2,
+			   .size = 4096,
+			   .uid = 3,
+			   .mtime = t,
+			   .ctime = t,
+			   .atime = t,
+			   .btime = t };
 	uint64_t dir;
 	struct inode got;
 	char buf[10];
@@ -583,7 +601,9 @@ START_TEST(attributes_are_set_as_asked)
 	ck_assert_uint_eq(i.mode & 07777, 02755);
 	ck_assert_uint_eq(i.gid, 4);
 
-	set = (struct fs_set){ .mask = SET_ATIME | SET_MTIME, .atime = { -1, 1 }, .mtime = { 1, 999999999 } };
+	set = (struct fs_set){ .mask = SET_ATIME | SET_MTIME,
+			       .atime = { -1, 1 },
+			       .mtime = { 1, 999999999 } };
 	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
 	i = fx_stat(f);
 	ck_assert_int_eq(i.atime.sec, -1);

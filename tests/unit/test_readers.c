@@ -39,7 +39,7 @@ static void wait_for(sem_t *sem)
 	ck_assert_int_eq(sem_timedwait(sem, &until), 0);
 }
 
-/* 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'B': both, twice. EOF: the end. */
+/* 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'B': both. EOF: the end. */
 static int serve_letter(struct served *s, const struct reader_buffers *buffers)
 {
 	struct letters *l = container_of(s, struct letters, served);

@@ -130,7 +130,9 @@ END_TEST
 START_TEST(every_kind_of_inode_has_attributes)
 {
 	static const uint32_t kinds[] = { S_IFDIR, S_IFIFO, S_IFCHR, S_IFSOCK };
-	struct fs_new n = { .dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK, .target = "t" };
+	struct fs_new n = {
+		.dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK, .target = "t"
+	};
 	struct inode i;
 
 	ck_assert_int_eq(fs_create(&fs, &n, &i), 0);
@@ -199,11 +201,15 @@ START_TEST(damaged_attributes_are_errors)
 {
 	uint64_t f = fx_file("f");
 	struct key k = item_key(f, ITEM_XATTR, xattr_base("user.a", 6));
-	static const struct { uint8_t bytes[16]; uint32_t len; } bad[] = {
+	static const struct {
+		uint8_t bytes[16];
+		uint32_t len;
+	} bad[] = {
 		{ { 0 }, 0 },
 		{ { 6, 1, 0, 0, 0, 'u', 's', 'e', 'r', '.', 'a' }, 4 },
-		{ { 6, 1, 0, 0, 0, 'u', 's', 'e', 'r', '.', 'a' }, 11 },     /* the value is missing */
-		{ { 200, 1, 0, 0, 0, 'u', 's', 'e', 'r', '.', 'a', 1 }, 12 }, /* the name is longer */
+		{ { 6, 1, 0, 0, 0, 'u', 's', 'e', 'r', '.', 'a' }, 11 }, /* the value is missing */
+		{ { 200, 1, 0, 0, 0, 'u', 's', 'e', 'r', '.', 'a', 1 },
+		  12 }, /* the name is longer */
 		{ { 6, 255, 255, 255, 255, 'u', 's', 'e', 'r', '.', 'a', 1 }, 12 },
 		{ { 0, 1, 0, 0, 0, 1 }, 6 },
 	};

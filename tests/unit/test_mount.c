@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The FUSE adapter (fs/mount.c, fs/fuse.c) without a mount: the test plays the kernel on a socket
+ * that keeps message boundaries, as /dev/fuse does.
+ */
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <semaphore.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "fs/mount_internal.h"
+#include "store/base/err.h"
+#include "store/base/util.h"
+
+static char dir_path[4096];
+static int dir_fd;
+static struct store *store;
+static struct view *view;
+static struct readers *readers;
+static struct mount *mnt;
+static int kernel; /* our end */
+static sem_t ended;
+static uint32_t ioctl_seen;
+
+/* ---- the kernel's part ---- */
+
+struct request {
+	struct fuse_in_header header;
+	uint8_t body[8192];
+};
+struct reply {
+	struct fuse_out_header header;
+	uint8_t body[70000];
+};
+
+static void ask(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name)
+{
+	struct request q = { .header = { .opcode = opcode, .unique = 42, .nodeid = node } };
+
+	memcpy(q.body, body, len);
+	if (name) {
+		memcpy(q.body + len, name, strlen(name) + 1);
+		len += strlen(name) + 1;
+	}
+	q.header.len = (uint32_t)(sizeof(q.header) + len);
+	ck_assert_int_eq(write(kernel, &q, q.header.len), q.header.len);
+}
+
+static int hear(struct reply *a)
+{
+	ssize_t n = read(kernel, a, sizeof(*a));
+
+	ck_assert_int_ge(n, (ssize_t)sizeof(a->header));
+	ck_assert_int_eq(a->header.len, n);
+	return a->header.error;
+}
+
+static int call(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name,
+		struct reply *a)
+{
+	int r;
+
+	ask(opcode, node, body, len, name);
+	r = hear(a);
+	ck_assert_uint_eq(a->header.unique, 42);
+	return r;
+}
+
+static uint64_t create(const char *name)
+{
+	const struct fuse_create_in in = { .flags = O_CREAT | O_RDWR, .mode = S_IFREG | 0644 };
+	struct fuse_entry_out e;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_CREATE, FUSE_ROOT_ID, &in, sizeof(in), name, &a), 0);
+	ck_assert_uint_eq(a.header.len, sizeof(a.header) + sizeof(e) + sizeof(struct fuse_open_out));
+	memcpy(&e, a.body, sizeof(e));
+	return e.nodeid;
+}
+
+/* ---- fixture ---- */
+
+static int hook_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd,
+		      const void *in, size_t in_len, void *out, size_t out_cap, size_t *ret_out_len)
+{
+	ioctl_seen = cmd;
+	memset(out, 7, out_cap);
+	*ret_out_len = out_cap;
+	return 0;
+}
+
+static void hook_ended(void *arg, struct mount *m)
+{
+	mount_free(m);
+	sem_post(&ended);
+}
+
+static int rm_one(const char *path, const struct stat *st, int type, struct FTW *f)
+{
+	return remove(path);
+}
+
+static void setup(void)
+{
+	const char *tmp = getenv("TMPDIR");
+	struct tree *tree;
+	struct root *empty, *root;
+	struct branch *b;
+
+	snprintf(dir_path, sizeof(dir_path), "%s/plyfs-mount-XXXXXX", tmp ? tmp : "/tmp");
+	ck_assert_ptr_nonnull(mkdtemp(dir_path));
+	dir_fd = open(dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_eq(store_init(dir_fd), 0);
+	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
+	ck_assert_int_eq(root_empty(store_nodes(store), &empty), 0);
+	ck_assert_int_eq(tree_new(store_nodes(store), empty, &tree), 0);
+	struct fs fs = { .store = store, .tree = tree };
+	ck_assert_int_eq(fs_make_root(&fs, S_IFDIR | 0755, 0, 0, (struct timens){ 1, 0 }), 0);
+	ck_assert_int_eq(tree_freeze(tree, &root), 0);
+	store_raise_ino(store, 2);
+	ck_assert_int_eq(branch_create(store, "main", root, 0, store_take_lineage(store), &b), 0);
+	branch_close(b);
+	tree_free(tree);
+	root_unref(root);
+	root_unref(empty);
+	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	ck_assert_int_eq(readers_new(2, &readers), 0);
+	sem_init(&ended, 0, 0);
+}
+
+static int start(const struct fuse_init_in *init, struct reply *a)
+{
+	static const struct mount_options options;
+	static const struct mount_hooks hooks = { .ioctl = hook_ioctl, .ended = hook_ended };
+	int fds[2];
+	int r;
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
+	kernel = fds[0];
+	ask(FUSE_INIT, 0, init, sizeof(*init), NULL);
+	r = mount_start(readers, fds[1], view, &options, &hooks, &mnt);
+	if (r == 0)
+		ck_assert_int_eq(hear(a), 0);
+	return r;
+}
+
+static const struct fuse_init_in modern = {
+	.major = 7, .minor = 45, .max_readahead = 131072, .flags = ~0u, .flags2 = ~0u,
+};
+
+static void finish(void)
+{
+	ck_assert_int_eq(store_close(store), 0);
+	close(dir_fd);
+	readers_free(readers);
+	ck_assert_int_eq(nftw(dir_path, rm_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+}
+
+static void setup_mounted(void)
+{
+	struct reply a;
+
+	setup();
+	ck_assert_int_eq(start(&modern, &a), 0);
+	hear(&a); /* the epoch that finds out whether there are epochs */
+}
+
+static void teardown_mounted(void)
+{
+	struct timespec until;
+
+	close(kernel);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 10;
+	ck_assert_int_eq(sem_timedwait(&ended, &until), 0);
+	finish();
+}
+
+/* ---- negotiation ---- */
+
+START_TEST(the_kernel_is_asked_for_our_flags)
+{
+	const uint32_t must = FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_POSIX_ACL |
+			      FUSE_DONT_MASK | FUSE_EXPLICIT_INVAL_DATA | FUSE_MAX_PAGES |
+			      FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_INIT_EXT;
+	const uint32_t never = FUSE_AUTO_INVAL_DATA | FUSE_ATOMIC_O_TRUNC | FUSE_WRITEBACK_CACHE |
+			       FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS;
+	struct fuse_init_out out;
+	struct reply a;
+
+	ck_assert_int_eq(start(&modern, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_uint_eq(out.flags & must, must);
+	ck_assert_uint_eq(out.flags & never, 0);
+	ck_assert_uint_eq(out.flags2, INIT_NO_EXPORT_SUPPORT >> 32);
+	ck_assert_uint_eq(out.max_write, 1 << 20);
+	ck_assert_uint_eq(out.max_background, 128);
+
+	ck_assert_int_eq(hear(&a), NOTIFY_INC_EPOCH);
+	ck_assert_uint_eq(a.header.len, 16);
+}
+END_TEST
+
+START_TEST(nothing_is_asked_of_a_kernel_that_does_not_offer_it)
+{
+	const struct fuse_init_in old = { .major = 7, .minor = 27, .max_readahead = 131072,
+					  .flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES };
+	struct fuse_init_out out;
+	struct reply a;
+
+	ck_assert_int_eq(start(&old, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_uint_eq(out.flags, old.flags);
+	ck_assert_uint_eq(out.flags2, 0);
+	ck_assert_uint_le(out.max_write, 32 * (uint32_t)getpagesize());
+}
+END_TEST
+
+START_TEST(what_is_no_fuse_descriptor_is_refused_and_closed)
+{
+	const struct fuse_init_in wrong = { .major = 8 };
+	char c;
+
+	ck_assert_int_eq(start(&wrong, NULL), -EPROTO);
+	ck_assert_int_eq(read(kernel, &c, 1), 0);
+	close(kernel);
+	view_close(view); /* still ours */
+	finish();
+}
+END_TEST
+
+/* ---- requests ---- */
+
+START_TEST(a_missing_name_is_remembered_by_the_kernel)
+{
+	struct fuse_entry_out e;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_LOOKUP, FUSE_ROOT_ID, "", 0, "nothing", &a), 0);
+	memcpy(&e, a.body, sizeof(e));
+	ck_assert_uint_eq(e.nodeid, 0);
+	ck_assert_uint_gt(e.entry_valid, 1u << 30);
+}
+END_TEST
+
+START_TEST(a_name_too_long_is_not_a_missing_one)
+{
+	char name[257];
+	struct reply a;
+
+	memset(name, 'n', 256);
+	name[256] = '\0';
+	ck_assert_int_eq(call(FUSE_LOOKUP, FUSE_ROOT_ID, "", 0, name, &a), -ENAMETOOLONG);
+}
+END_TEST
+
+START_TEST(what_was_written_is_read)
+{
+	struct {
+		struct fuse_write_in in;
+		char data[5];
+	} w = { .in = { .size = 5 }, .data = "hello" };
+	const struct fuse_read_in r = { .size = 4096 };
+	uint64_t node = create("f");
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_WRITE, node, &w, sizeof(w.in) + 5, NULL, &a), 0);
+	ck_assert_int_eq(call(FUSE_READ, node, &r, sizeof(r), NULL, &a), 0);
+	ck_assert_uint_eq(a.header.len, sizeof(a.header) + 5);
+	ck_assert_int_eq(memcmp(a.body, "hello", 5), 0);
+}
+END_TEST
+
+START_TEST(a_write_clears_suid_when_the_kernel_says_so)
+{
+	struct {
+		struct fuse_write_in in;
+		char data[1];
+	} w = { .in = { .size = 1, .write_flags = FUSE_WRITE_KILL_SUIDGID }, .data = "x" };
+	const struct fuse_setattr_in s = { .valid = FATTR_MODE, .mode = 04755 };
+	const struct fuse_getattr_in g = { 0 };
+	uint64_t node = create("f");
+	struct fuse_attr_out out;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_SETATTR, node, &s, sizeof(s), NULL, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_uint_eq(out.attr.mode, S_IFREG | 04755);
+	ck_assert_int_eq(call(FUSE_WRITE, node, &w, sizeof(w.in) + 1, NULL, &a), 0);
+	ck_assert_int_eq(call(FUSE_GETATTR, node, &g, sizeof(g), NULL, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_uint_eq(out.attr.mode, S_IFREG | 0755);
+}
+END_TEST
+
+START_TEST(times_before_1970_are_kept)
+{
+	const struct fuse_setattr_in s = { .valid = FATTR_MTIME, .mtime = (uint64_t)-5,
+					   .mtimensec = 999999999 };
+	uint64_t node = create("f");
+	struct fuse_attr_out out;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_SETATTR, node, &s, sizeof(s), NULL, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_int_eq((int64_t)out.attr.mtime, -5);
+	ck_assert_uint_eq(out.attr.mtimensec, 999999999);
+}
+END_TEST
+
+START_TEST(a_listing_counts_only_what_fitted)
+{
+	struct fuse_read_in r = { .size = 512 };
+	struct view_stats before, after;
+	struct fuse_direntplus d;
+	struct fuse_forget_in forget = { .nlookup = 1 };
+	unsigned seen = 0, counted = 0;
+	struct reply a;
+	size_t len;
+
+	for (int i = 0; i < 20; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "file-%d", i);
+		ask(FUSE_FORGET, create(name), &forget, sizeof(forget), NULL);
+	}
+	call(FUSE_STATFS, FUSE_ROOT_ID, "", 0, NULL, &a); /* the forgets are through */
+	ck_assert_int_eq(view_stat(view, &before), 0);
+	do {
+		ck_assert_int_eq(call(FUSE_READDIRPLUS, FUSE_ROOT_ID, &r, sizeof(r), NULL, &a), 0);
+		len = a.header.len - sizeof(a.header);
+		ck_assert_uint_le(len, 512);
+		for (size_t at = 0; at < len; at += FUSE_DIRENTPLUS_SIZE(&d)) {
+			memcpy(&d, a.body + at, FUSE_NAME_OFFSET_DIRENTPLUS);
+			r.offset = d.dirent.off;
+			seen++;
+			counted += d.entry_out.nodeid != 0;
+		}
+		ck_assert_int_eq(view_stat(view, &after), 0);
+		ck_assert_uint_eq(after.nodes, before.nodes + counted);
+	} while (len > 0);
+	ck_assert_uint_eq(seen, 22);
+	ck_assert_uint_eq(counted, 20);
+}
+END_TEST
+
+START_TEST(descriptors_are_left_to_the_kernel)
+{
+	const struct fuse_open_in open_in = { .flags = O_RDONLY };
+	const struct fuse_flush_in flush = { 0 };
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_OPEN, create("f"), &open_in, sizeof(open_in), NULL, &a), -ENOSYS);
+	ck_assert_int_eq(call(FUSE_OPENDIR, 1, &open_in, sizeof(open_in), NULL, &a), -ENOSYS);
+	ck_assert_int_eq(call(FUSE_FLUSH, 1, &flush, sizeof(flush), NULL, &a), -ENOSYS);
+	ck_assert_int_eq(call(FUSE_INTERRUPT, 0, "12345678", 8, NULL, &a), -ENOSYS);
+}
+END_TEST
+
+START_TEST(control_ioctls_reach_the_hook_and_others_do_not)
+{
+	struct fuse_ioctl_in in = { .cmd = 0x5401 /* TCGETS */, .out_size = 36 };
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_IOCTL, 1, &in, sizeof(in), NULL, &a), -ENOTTY);
+	ck_assert_uint_eq(ioctl_seen, 0);
+
+	in.cmd = (uint32_t)PLYFS_IOC_INFO;
+	in.out_size = sizeof(struct plyfs_info);
+	ck_assert_int_eq(call(FUSE_IOCTL, 1, &in, sizeof(in), NULL, &a), 0);
+	ck_assert_uint_eq(ioctl_seen, (uint32_t)PLYFS_IOC_INFO);
+	ck_assert_uint_eq(a.header.len, sizeof(a.header) + sizeof(struct fuse_ioctl_out) +
+						sizeof(struct plyfs_info));
+}
+END_TEST
+
+START_TEST(what_libfuse_cannot_decode_is_answered)
+{
+	const struct fuse_create_in tmp = { .flags = O_RDWR, .mode = S_IFREG | 0600 };
+	const uint8_t statx[24] = { 0 };
+	const struct {
+		struct fuse_setxattr_in in;
+		char rest[9];
+	} x = { .in = { .size = 2 }, .rest = "user.a\0v1" };
+	const struct fuse_getxattr_in g = { .size = 100 };
+	struct fuse_entry_out e;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_TMPFILE, 1, &tmp, sizeof(tmp), "/", &a), 0);
+	memcpy(&e, a.body, sizeof(e));
+	ck_assert_uint_eq(e.attr.nlink, 0);
+	ck_assert_int_eq(call(OP_STATX, e.nodeid, statx, sizeof(statx), NULL, &a), 0);
+	ck_assert_uint_eq(a.header.len, sizeof(a.header) + 288);
+	ck_assert_int_eq(call(FUSE_SETXATTR, e.nodeid, &x, sizeof(x.in) + 9, NULL, &a), 0);
+	ck_assert_int_eq(call(FUSE_GETXATTR, e.nodeid, &g, sizeof(g), "user.a", &a), 0);
+	ck_assert_int_eq(memcmp(a.body, "v1", 2), 0);
+
+	/* a value that claims to be longer than the request */
+	ck_assert_int_eq(call(FUSE_SETXATTR, e.nodeid, &x, sizeof(x.in) + 8, NULL, &a), -EINVAL);
+	/* an opcode from the future */
+	ck_assert_int_eq(call(63, 1, "", 0, NULL, &a), -ENOSYS);
+}
+END_TEST
+
+static void count_op(void *arg, const char *op, uint64_t count)
+{
+	uint64_t *lookups = arg;
+
+	if (strcmp(op, "LOOKUP") == 0)
+		*lookups = count;
+}
+
+START_TEST(requests_are_counted)
+{
+	uint64_t lookups = 0;
+	struct reply a;
+
+	for (int i = 0; i < 3; i++)
+		call(FUSE_LOOKUP, 1, "", 0, "nothing", &a);
+	mount_ops(mnt, count_op, &lookups);
+	ck_assert_uint_eq(lookups, 3);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("mount");
+	TCase *init = tcase_create("init"), *refused = tcase_create("refused");
+	TCase *requests = tcase_create("requests");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(init, setup, teardown_mounted);
+	tcase_add_test(init, the_kernel_is_asked_for_our_flags);
+	tcase_add_test(init, nothing_is_asked_of_a_kernel_that_does_not_offer_it);
+	suite_add_tcase(suite, init);
+
+	tcase_add_checked_fixture(refused, setup, NULL);
+	tcase_add_test(refused, what_is_no_fuse_descriptor_is_refused_and_closed);
+	suite_add_tcase(suite, refused);
+
+	tcase_add_checked_fixture(requests, setup_mounted, teardown_mounted);
+	tcase_add_test(requests, a_missing_name_is_remembered_by_the_kernel);
+	tcase_add_test(requests, a_name_too_long_is_not_a_missing_one);
+	tcase_add_test(requests, what_was_written_is_read);
+	tcase_add_test(requests, a_write_clears_suid_when_the_kernel_says_so);
+	tcase_add_test(requests, times_before_1970_are_kept);
+	tcase_add_test(requests, a_listing_counts_only_what_fitted);
+	tcase_add_test(requests, descriptors_are_left_to_the_kernel);
+	tcase_add_test(requests, control_ioctls_reach_the_hook_and_others_do_not);
+	tcase_add_test(requests, what_libfuse_cannot_decode_is_answered);
+	tcase_add_test(requests, requests_are_counted);
+	suite_add_tcase(suite, requests);
+
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_NORMAL);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
