@@ -35,8 +35,8 @@ struct tar_export {
 	const struct walk_entry *e; /* what is being written */
 	uint64_t written;           /* bytes of it, holes included */
 	unsigned runs;
-	bool failed; /* the descriptor refused, saved_errno says why */
-	int saved_errno;
+	int write_error; /* -errno once the descriptor refused */
+	bool given_up;   /* nothing more is written */
 };
 
 static void tar_export_release(struct tar_export *te)
@@ -56,28 +56,36 @@ static void tar_export_release(struct tar_export *te)
 	tar_locale_leave(&te->locale);
 }
 
+/*
+ * Never fails as far as libarchive is told: after a failure it would neither let us end the archive
+ * nor free all it has. write_error is looked at after each call instead.
+ */
 static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
 {
 	struct tar_export *te = arg;
 	ssize_t n;
 
+	if (te->given_up || te->write_error < 0)
+		return (la_ssize_t)len;
 	do
 		n = write(te->fd, data, len);
 	while (n < 0 && errno == EINTR);
 	if (n < 0) {
-		te->failed = true;
-		te->saved_errno = errno;
-		archive_set_error(a, errno, "%s", strerror(errno));
+		te->write_error = -errno;
+		return (la_ssize_t)len;
 	}
 	return n;
 }
 
-static int archive_failed(struct tar_export *te, const char *what)
+/* After a call of libarchive that returned ok or not. */
+static int check_archive(struct tar_export *te, bool ok, const char *what)
 {
-	const char *why = archive_error_string(te->archive);
+	const char *why = ok ? NULL : archive_error_string(te->archive);
 
-	if (te->failed)
-		return talk_fail(&te->talk, -te->saved_errno, "writing the archive");
+	if (te->write_error < 0)
+		return talk_fail(&te->talk, te->write_error, "writing the archive");
+	if (ok)
+		return 0;
 	return talk_fail(&te->talk, -EIO, "%s: %s", what, why ? why : "libarchive does not say why");
 }
 
@@ -85,9 +93,10 @@ static int write_bytes(struct tar_export *te, const char *data, size_t len)
 {
 	while (len > 0) {
 		la_ssize_t n = archive_write_data(te->archive, data, len);
+		int r = check_archive(te, n > 0, te->e->path);
 
-		if (n <= 0)
-			return archive_failed(te, te->e->path);
+		if (r < 0)
+			return r;
 		te->written += (uint64_t)n;
 		data += n;
 		len -= (size_t)n;
@@ -202,10 +211,9 @@ static int describe(struct tar_export *te)
 
 static int write_header(struct tar_export *te)
 {
-	int r;
+	int r = archive_write_header(te->archive, te->entry);
 
-	r = archive_write_header(te->archive, te->entry);
-	return r < ARCHIVE_WARN ? archive_failed(te, te->e->path) : 0; /* a warning: invariant 1 */
+	return check_archive(te, r >= ARCHIVE_WARN, te->e->path); /* a warning: invariant 1 */
 }
 
 static int remember(struct tar_export *te)
@@ -299,15 +307,16 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 	    archive_write_set_format_option(te.archive, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
 	    archive_write_set_bytes_in_last_block(te.archive, 1) != ARCHIVE_OK ||
 	    archive_write_open(te.archive, &te, NULL, write_target, NULL) != ARCHIVE_OK)
-		return archive_failed(&te, "starting the archive");
+		return check_archive(&te, false, "starting the archive");
 
 	r = walk_state(&te.talk, &te.fs, &walk, &te);
-	if (r < 0) {
-		(void)archive_write_fail(te.archive); /* no end mark behind half an archive */
+	te.given_up = r < 0; /* no end mark behind half an archive */
+	if (archive_write_close(te.archive) != ARCHIVE_OK && r == 0)
+		r = check_archive(&te, false, "ending the archive");
+	if (r == 0)
+		r = check_archive(&te, true, "");
+	if (r < 0)
 		return r;
-	}
-	if (archive_write_close(te.archive) != ARCHIVE_OK)
-		return archive_failed(&te, "ending the archive");
 	if (ret)
 		*ret = te.talk.stats;
 	return 0;

@@ -606,6 +606,7 @@ int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs, con
 	bool left_out;
 	int r;
 
+	errno = 0;
 	use_library();
 	r = load_side(old_fs, c->old_path ? c->old_inode : NULL, &a);
 	if (r < 0)
@@ -627,7 +628,7 @@ int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs, con
 	if (r < 0)
 		return r;
 	if (ferror(out))
-		return -EIO;
+		return errno ? -errno : -EIO;
 	return left_out ? AGAIN : 0;
 }
 

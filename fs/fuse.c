@@ -808,7 +808,7 @@ static void raw_statx(struct mount *m, const struct fuse_in_header *in)
 	raw_reply(m, in, r, &out, sizeof(out));
 }
 
-/* COPY_FILE_RANGE_64 (proto 7.45): no libfuse yet. Its reply has room for more than 4 GiB. */
+/* COPY_FILE_RANGE_64 (proto 7.45), whose reply has room for more than 4 GiB: libfuse after 3.18. */
 static void raw_copy(struct mount *m, const struct fuse_in_header *in)
 {
 	const struct fuse_copy_file_range_in *c = (const void *)(in + 1);

@@ -195,25 +195,39 @@ static void file_release(struct stage *s, struct stage_file *file, uint64_t len)
 		file_emptied(s, file);
 }
 
+static int ask_free_bytes(struct stage *s)
+{
+	int r = os_free_bytes(s->dir_fd, &s->free_bytes);
+
+	if (r < 0)
+		return r;
+	s->checked_ns = os_now_ns();
+	s->since_check = 0;
+	return 0;
+}
+
 /* -ENOSPC when len more bytes could not be sealed with the reserve left over. */
 static int check_room(struct stage *s, uint64_t len)
 {
-	uint64_t need = s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
+	uint64_t sealing = s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
+	uint64_t need = len + sealing; /* the bytes go to the stage first, and to a pack once more */
 	int64_t now = os_now_ns();
 	int r;
 
 	if (s->since_check >= CHECK_BYTES || now < s->checked_ns ||
 	    now - s->checked_ns >= CHECK_NS) {
-		r = os_free_bytes(s->dir_fd, &s->free_bytes);
+		r = ask_free_bytes(s);
 		if (r < 0)
 			return r;
-		s->checked_ns = now;
-		s->since_check = 0;
 	}
-	/* the len bytes themselves go to the stage first, and to a pack once more */
-	if (s->free_bytes < s->since_check + len || s->free_bytes - s->since_check - len < need)
-		return -ENOSPC;
-	return 0;
+	if (s->free_bytes >= s->since_check + need)
+		return 0;
+
+	/* Nobody is refused on an old number: space may just have been freed. */
+	r = ask_free_bytes(s);
+	if (r < 0)
+		return r;
+	return s->free_bytes >= need ? 0 : -ENOSPC;
 }
 
 /* ---- the stage ---- */

@@ -167,6 +167,19 @@ static void entry_set_root(struct store *s, struct entry *e, struct root **root,
 	entry_touched(s, e);
 }
 
+/*
+ * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock may
+ * freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
+ */
+static bool entry_has_state(const struct entry *e, const struct root *root)
+{
+	struct name name;
+
+	if (e->root)
+		return root_same(e->root, root);
+	return root_name(root, &name) == 0 && name_eq(&name, &e->committed.root);
+}
+
 /* ---- loading ---- */
 
 static int load_one(void *arg, const void *key, size_t key_len, const void *value, size_t value_len)
@@ -342,10 +355,11 @@ void branch_close(struct branch *b)
 		return;
 
 	handle_sync(b);
-	if (!e->dropped && tree_dirty(b->tree)) {
+	if (!e->dropped) {
 		if (tree_freeze(b->tree, &root) < 0)
 			return;
-		entry_set_root(s, e, &root, b->changes);
+		if (!entry_has_state(e, root))
+			entry_set_root(s, e, &root, b->changes);
 	}
 	e->live = NULL;
 	link_remove(&e->orphan);
@@ -501,15 +515,7 @@ static int freeze_one(struct branch *b)
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	struct store *s = b->store;
-	bool dirty;
 	int r;
-
-	{
-		READ_GUARD(&b->lock); /* do not stop readers for nothing */
-		dirty = tree_dirty(b->tree);
-	}
-	if (!dirty)
-		return 0;
 
 	WRITE_GUARD(&b->lock);
 	r = tree_freeze(b->tree, &root);
@@ -518,7 +524,8 @@ static int freeze_one(struct branch *b)
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
-	entry_set_root(s, b->entry, &root, b->changes);
+	if (!entry_has_state(b->entry, root))
+		entry_set_root(s, b->entry, &root, b->changes);
 	return 0;
 }
 

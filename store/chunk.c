@@ -693,7 +693,8 @@ void chunks_committed(struct chunks *c)
 	n = c->n_committing;
 	for (size_t i = 0; i < n; i++)
 		c->pending_bytes -= record_span(c->pending[i].loc.stored_len);
-	memmove(c->pending, c->pending + n, (c->n_pending - n) * sizeof(*c->pending));
+	if (c->n_pending > n)
+		memmove(c->pending, c->pending + n, (c->n_pending - n) * sizeof(*c->pending));
 	c->n_pending -= n;
 	c->n_flushed -= n;
 	c->n_committing = 0;

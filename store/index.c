@@ -51,6 +51,9 @@
 
 #define TABLES 3
 
+/* Less than one run of dirty pages (LMDB writes up to 64 at once): a disk this full is full. */
+#define FULL_BYTES ((uint64_t)1 << 20)
+
 struct index {
 	MDB_env *env;        /* immutable pointer, owned; the map behind it under map_lock */
 	MDB_dbi chunks;      /* immutable */
@@ -83,6 +86,7 @@ static const char *const table_names[TABLES] = {
 
 static int fail(struct index *ix, int rc, const char *what)
 {
+	uint64_t free_bytes;
 	int r;
 
 	switch (rc) {
@@ -98,6 +102,9 @@ static int fail(struct index *ix, int rc, const char *what)
 	default:
 		r = rc > 0 ? -rc : -ERR_INDEX_FAILED;
 	}
+	/* LMDB answers a short write with EIO; on a full disk it is that, and freeing space mends it. */
+	if (r == -EIO && os_free_bytes(ix->data_fd, &free_bytes) >= 0 && free_bytes < FULL_BYTES)
+		r = -ENOSPC;
 	return note(&ix->noter, r, "index: %s: %s", what, mdb_strerror(rc));
 }
 

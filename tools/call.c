@@ -37,18 +37,18 @@ struct call {
 	struct call *next; /* under the daemon's lock */
 	struct daemon *daemon;
 	const struct view_entry *view; /* immutable; compared, never followed */
-	uint64_t handle;               /* immutable */
-	uint32_t uid;                  /* immutable */
-	unsigned readers;              /* under the daemon's lock */
+	uint64_t handle;	       /* immutable */
+	uint32_t uid;		       /* immutable */
+	unsigned readers;	       /* under the daemon's lock */
 	pthread_t thread;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct buffer out, err; /* under lock */
-	bool over;              /* under lock: status is set, nothing more will be written */
-	bool fetched;           /* under lock: the reader has seen the end */
+	bool over;		/* under lock: status is set, nothing more will be written */
+	bool fetched;		/* under lock: the reader has seen the end */
 	int status;
-	time_t touched;         /* under lock: when somebody last read */
+	time_t touched; /* under lock: when somebody last read */
 
 	struct cmd cmd;
 	char branch[BRANCH_NAME_MAX + 1];
@@ -178,9 +178,16 @@ int call_start(struct view_entry *e, const struct cred *cred, struct plyfs_call 
 	call->uid = cred->uid;
 	call->touched = seconds();
 	memcpy(call->branch, e->branch, sizeof(call->branch));
-	call->cmd = (struct cmd){ .daemon = d, .store = d->store, .argv = call->argv, .in_fd = -1,
-				  .out_fd = -1, .cwd_fd = -1, .fuse_fd = -1, .columns = 80,
-				  .branch = call->branch, .snapshot = e->snapshot };
+	call->cmd = (struct cmd){ .daemon = d,
+				  .store = d->store,
+				  .argv = call->argv,
+				  .in_fd = -1,
+				  .out_fd = -1,
+				  .cwd_fd = -1,
+				  .fuse_fd = -1,
+				  .columns = 80,
+				  .branch = call->branch,
+				  .snapshot = e->snapshot };
 	if (!split(call, q->args, q->args_len)) {
 		call_free(call);
 		return -EINVAL;

@@ -130,9 +130,11 @@ int client_use_store(struct client *cl, const char *path)
 	char *absolute;
 
 	if (fd < 0)
-		return errno == ENOENT ? client_fail(cl, "there is no store '%s'; make one with 'plyfs init'",
-						     path) :
-					 client_fail(cl, "opening store '%s': %s", path, strerror(errno));
+		return errno == ENOENT
+			       ? client_fail(cl,
+					     "there is no store '%s'; make one with 'plyfs init'",
+					     path)
+			       : client_fail(cl, "opening store '%s': %s", path, strerror(errno));
 	absolute = realpath(path, NULL);
 	if (!absolute)
 		return client_fail(cl, "opening store '%s': %s", path, strerror(errno));
@@ -157,12 +159,15 @@ int client_store(struct client *cl)
 		int r = client_look(cl, ".");
 
 		if (r == -ENOTCONN)
-			return client_fail(cl, "the view of this directory is dead; 'plyfs unmount' its mount point");
+			return client_fail(
+				cl,
+				"the view of this directory is dead; 'plyfs unmount' its mount point");
 		if (r == -EPERM || r == -EACCES)
 			return client_fail(cl, "this view's store belongs to another user");
 	}
 	if (!cl->in_view)
-		return client_misuse(cl, "which store? give --store STORE, set PLYFS_STORE, or be in a view");
+		return client_misuse(
+			cl, "which store? give --store STORE, set PLYFS_STORE, or be in a view");
 	return client_use_store(cl, cl->info.store);
 }
 
@@ -191,7 +196,8 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	char program[PATH_MAX], said[1024];
 	_cleanup_close_ int in = -1, out = -1;
 	posix_spawn_file_actions_t actions;
-	char *argv[] = { (char *)"plyfsd", (char *)"--ready-fd=3", (char *)what, (char *)path, NULL };
+	char *argv[] = { (char *)"plyfsd", (char *)"--ready-fd=3", (char *)what, (char *)path,
+			 NULL };
 	size_t len = 0;
 	int p[2], r, status;
 	pid_t pid;
@@ -280,9 +286,11 @@ static int client_hello(struct client *cl, int sock, struct wire_answer *hello)
 	if (r)
 		return r;
 	if (hello->version != WIRE_VERSION)
-		return client_fail(cl, "the daemon of this store (pid %d, plyfs %s) speaks another protocol than "
-				   "this program (plyfs %s); unmount its views so that it ends",
-				   hello->pid, hello->text, PLYFS_VERSION);
+		return client_fail(
+			cl,
+			"the daemon of this store (pid %d, plyfs %s) speaks another protocol than "
+			"this program (plyfs %s); unmount its views so that it ends",
+			hello->pid, hello->text, PLYFS_VERSION);
 	if (hello->status)
 		return client_fail(cl, "%s", hello->text);
 	return DONE;
@@ -330,8 +338,8 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 /* What of our environment concerns a verb's output or behaviour. */
 static bool env_matters(const char *word)
 {
-	static const char *const names[] = { "COLUMNS=", "NO_COLOR=", "TZ=", "LANG=", "LC_ALL=",
-					     "TERM=", "PLYFS_" };
+	static const char *const names[] = { "COLUMNS=", "NO_COLOR=", "TZ=",   "LANG=",
+					     "LC_ALL=",	 "TERM=",     "PLYFS_" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (strncmp(word, names[i], strlen(names[i])) == 0)
@@ -383,7 +391,8 @@ static int send_through_view(struct client *cl, int argc, char **argv)
 	do {
 		answer->handle = call->handle;
 		if (ioctl(cl->view_fd, PLYFS_IOC_READ, answer) < 0)
-			return client_ioctl_failed(cl, errno, "reading the answer through the view");
+			return client_ioctl_failed(cl, errno,
+						   "reading the answer through the view");
 		if (answer->out_len > sizeof(answer->data) ||
 		    answer->err_len > sizeof(answer->data) - answer->out_len)
 			return client_fail(cl, "the view's answer makes no sense");
@@ -410,7 +419,8 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 		(void)client_look(cl, "."); /* client_store says what is wrong */
 	/* In a live view the daemon lives: if we cannot see its store, we are in a sandbox. */
 	if (cl->in_view && !client_store_name(cl) && cl->store_fd < 0) {
-		reachable = (cl->store_fd = open(cl->info.store, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
+		reachable = (cl->store_fd = open(cl->info.store,
+						 O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
 			    (cl->store = strdup(cl->info.store)) && connect_once(cl, &sock) == 0;
 		if (!reachable)
 			return send_through_view(cl, argc, argv);
@@ -447,7 +457,8 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 
 	r = wire_recv_answer(sock, &answer);
 	if (r == END)
-		return client_fail(cl, "the daemon ended before it answered; see '%s/daemon.log'", cl->store);
+		return client_fail(cl, "the daemon ended before it answered; see '%s/daemon.log'",
+				   cl->store);
 	if (r < 0)
 		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
 	return answer.status;
@@ -461,14 +472,18 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what)
 	switch (error) {
 	case EPERM:
 	case EACCES:
-		return client_fail(cl, "%s%sonly root and the owner of the view's store may", what, colon);
+		return client_fail(cl, "%s%sonly root and the owner of the view's store may", what,
+				   colon);
 	case EROFS:
-		return client_fail(cl, "%s%sthis view shows a snapshot; it cannot change", what, colon);
+		return client_fail(cl, "%s%sthis view shows a snapshot; it cannot change", what,
+				   colon);
 	case ENOTTY:
 		return client_fail(cl, "%s%snot in a plyfs view", what, colon);
 	case EOPNOTSUPP:
-		return client_fail(cl, "%s%sthis verb needs the store's socket, which cannot be reached from here",
-				   what, colon);
+		return client_fail(
+			cl,
+			"%s%sthis verb needs the store's socket, which cannot be reached from here",
+			what, colon);
 	default:
 		return client_fail(cl, "%s%s%s", what, colon, strerror(error));
 	}

@@ -24,7 +24,7 @@ enum {
 struct client {
 	const char *verb;
 	const char *store_option; /* --store, or NULL */
-	int argc;                 /* argv[0] is the verb */
+	int argc;		  /* argv[0] is the verb */
 	char **argv;
 	struct arguments args; /* set by client_parse */
 

@@ -41,9 +41,11 @@ static bool check_device(void)
 		return true;
 	}
 	if (errno == ENOENT || errno == ENODEV)
-		report("BAD", "no /dev/fuse: as root, modprobe fuse; a container needs --device /dev/fuse");
+		report("BAD",
+		       "no /dev/fuse: as root, modprobe fuse; a container needs --device /dev/fuse");
 	else
-		report("BAD", "/dev/fuse: %s: a container needs --device /dev/fuse; else, chmod 666 /dev/fuse",
+		report("BAD",
+		       "/dev/fuse: %s: a container needs --device /dev/fuse; else, chmod 666 /dev/fuse",
 		       strerror(errno));
 	return false;
 }
@@ -58,9 +60,11 @@ static void check_kernel(void)
 	if (major > 6 || (major == 6 && minor >= 16))
 		report("ok", "kernel %s: large restores take constant time", u.release);
 	else if (major > 6 || (major == 6 && minor >= 2))
-		report("note", "kernel %s: works; from 6.16 on large restores take constant time", u.release);
+		report("note", "kernel %s: works; from 6.16 on large restores take constant time",
+		       u.release);
 	else
-		report("note", "kernel %s: works; before 6.2 a restore drops more of the kernel's caches than needed",
+		report("note",
+		       "kernel %s: works; before 6.2 a restore drops more of the kernel's caches than needed",
 		       u.release);
 }
 
@@ -90,7 +94,8 @@ static void check_helper(void)
 	else if (stat(path, &st) == 0 && st.st_uid == 0 && (st.st_mode & S_ISUID))
 		report("ok", "%s lets ordinary users mount", path);
 	else
-		report(geteuid() ? "BAD" : "note", "%s is not setuid root: ordinary users cannot mount", path);
+		report(geteuid() ? "BAD" : "note",
+		       "%s is not setuid root: ordinary users cannot mount", path);
 }
 
 static void check_conf(void)
@@ -104,7 +109,8 @@ static void check_conf(void)
 		if (strncmp(line, "user_allow_other", 16) == 0)
 			allowed = true;
 	if (geteuid() == 0)
-		report("ok", "root's views are open to all users (mode bits decide), unless --private");
+		report("ok",
+		       "root's views are open to all users (mode bits decide), unless --private");
 	else
 		report("note", "views of ordinary users are theirs alone%s",
 		       allowed ? "" : " (user_allow_other is not set in /etc/fuse.conf)");
@@ -116,8 +122,8 @@ static void check_limits(void)
 
 	/* A daemon needs a few descriptors per view and per pack; 1024 is the usual soft limit. */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-		report(files.rlim_max < 4096 ? "note" : "ok", "up to %llu open files (hard limit)%s",
-		       (unsigned long long)files.rlim_max,
+		report(files.rlim_max < 4096 ? "note" : "ok",
+		       "up to %llu open files (hard limit)%s", (unsigned long long)files.rlim_max,
 		       files.rlim_max < 4096 ? ": raise it for many views" : "");
 }
 
@@ -129,7 +135,8 @@ static int check_stale(void *arg, const struct mount_entry *e)
 	if (strcmp(e->type, PLYFS_FS_TYPE))
 		return 0;
 	if (client_look(&at, e->path) == -ENOTCONN) {
-		report("note", "'%s' is a view whose daemon died: plyfs unmount '%s'", e->path, e->path);
+		report("note", "'%s' is a view whose daemon died: plyfs unmount '%s'", e->path,
+		       e->path);
 		(*stale)++;
 	}
 	closep(&at.view_fd);
@@ -153,7 +160,8 @@ static bool try_mount(struct client *cl)
 		fuse_unmount(dir);
 	}
 	(void)rmdir(dir); /* ours and empty */
-	report(r == DONE ? "ok" : "BAD", "a trial mount %s", r == DONE ? "worked" : "failed (see above)");
+	report(r == DONE ? "ok" : "BAD", "a trial mount %s",
+	       r == DONE ? "worked" : "failed (see above)");
 	return r == DONE;
 }
 

@@ -64,8 +64,12 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	int r;
 
 	if (!path)
-		return errno == ENOENT ? client_fail(cl, "the mount point '%s' does not exist; make it with mkdir", dir) :
-					 client_fail(cl, "the mount point '%s': %s", dir, strerror(errno));
+		return errno == ENOENT
+			       ? client_fail(
+					 cl,
+					 "the mount point '%s' does not exist; make it with mkdir",
+					 dir)
+			       : client_fail(cl, "the mount point '%s': %s", dir, strerror(errno));
 
 	/* A view that lost its daemon is taken off; views may lie on each other. */
 	while (mounts_is_plyfs(path) == 1) {
@@ -80,7 +84,8 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 		}
 		r = mounts_unmount(path, true);
 		if (r < 0)
-			return client_fail(cl, "taking the dead view off '%s': %s", path, strerror(-r));
+			return client_fail(cl, "taking the dead view off '%s': %s", path,
+					   strerror(-r));
 	}
 
 	if (stat(path, &st) < 0)
@@ -149,16 +154,20 @@ static int short_store(struct client *cl, const char *dir, char **ret_path)
 	if (data && *data == '/')
 		n = asprintf(&path, "%s/plyfs/%.40s-%016llx", data, base, path_hash(dir));
 	else if (home && *home == '/')
-		n = asprintf(&path, "%s/.local/share/plyfs/%.40s-%016llx", home, base, path_hash(dir));
+		n = asprintf(&path, "%s/.local/share/plyfs/%.40s-%016llx", home, base,
+			     path_hash(dir));
 	else
-		return client_fail(cl, "neither XDG_DATA_HOME nor HOME says where to keep the store");
+		return client_fail(cl,
+				   "neither XDG_DATA_HOME nor HOME says where to keep the store");
 	if (n < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
 
 	n = (int)strlen(dir);
 	if (strncmp(path, dir, (size_t)n) == 0 && (path[n] == '/' || strcmp(dir, "/") == 0))
-		return client_fail(cl, "the store '%s' would lie below '%s'; set XDG_DATA_HOME to a place outside",
-				   path, dir);
+		return client_fail(
+			cl,
+			"the store '%s' would lie below '%s'; set XDG_DATA_HOME to a place outside",
+			path, dir);
 	r = make_parents(cl, path);
 	if (r)
 		return r;
@@ -203,8 +212,13 @@ static int write_origin(struct client *cl, const char *store, const char *dir)
 /* Imports dir as branch main; the id that import prints is not ours to print. */
 static int short_import(struct client *cl, const char *dir)
 {
-	char *argv[] = { (char *)"import", (char *)"--replace", (char *)"--branch", (char *)"main",
-			 (char *)"--", (char *)dir, NULL };
+	char *argv[] = { (char *)"import",
+			 (char *)"--replace",
+			 (char *)"--branch",
+			 (char *)"main",
+			 (char *)"--",
+			 (char *)dir,
+			 NULL };
 	_cleanup_close_ int saved = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	int r;
 
@@ -230,7 +244,9 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool priv
 		return r;
 	r = client_look(cl, path);
 	if (r == 0 && cl->in_view)
-		return client_fail(cl, "'%s' lies in a plyfs view already; use checkpoint and fork there", path);
+		return client_fail(
+			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
+			path);
 	r = short_store(cl, path, &store);
 	if (r)
 		return r;
@@ -252,14 +268,18 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool priv
 		if (r)
 			return r;
 	} else {
-		client_talk(cl, "the view of '%s' goes on where it was; --fresh imports the directory anew", path);
+		client_talk(
+			cl,
+			"the view of '%s' goes on where it was; --fresh imports the directory anew",
+			path);
 	}
 
 	m.mountpoint = argv[2] = path;
 	argv[3] = private ? (char *)"--private" : NULL;
 	r = mount_and_send(cl, &m, private ? 4 : 3, argv);
 	n = strlen(path);
-	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 && (cwd[n] == '/' || !cwd[n]))
+	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
+	    (cwd[n] == '/' || !cwd[n]))
 		client_talk(cl, "your shell is still in the directory beneath; cd into it again");
 	return r;
 }
@@ -269,8 +289,8 @@ int client_mount(struct client *cl)
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
 	bool private = false, fresh = false;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },	 { .name = "snapshot", .text = &snapshot },
-		{ .name = "at", .text = &at },		 { .name = "private", .flag = &private },
+		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
+		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
 		{ .name = "fresh", .flag = &fresh },
 	};
 	_cleanup_free_ char *mountpoint = NULL;
@@ -287,11 +307,13 @@ int client_mount(struct client *cl)
 		return client_misuse(cl, "either --at or a directory");
 	if (cl->args.n && !client_store_name(cl)) {
 		if (branch || snapshot)
-			return client_misuse(cl, "which store? give --store STORE or set PLYFS_STORE");
+			return client_misuse(cl,
+					     "which store? give --store STORE or set PLYFS_STORE");
 		return mount_short(cl, cl->args.v[0], fresh, private);
 	}
 	if (fresh)
-		return client_misuse(cl, "--fresh is for the short form: plyfs mount DIR, without a store");
+		return client_misuse(
+			cl, "--fresh is for the short form: plyfs mount DIR, without a store");
 	if (cl->args.n)
 		at = cl->args.v[0];
 	if (!at)
@@ -301,7 +323,9 @@ int client_mount(struct client *cl)
 	if (r)
 		return r;
 
-	m = (struct fuse_mount){ .mountpoint = mountpoint, .read_only = snapshot, .private = private };
+	m = (struct fuse_mount){ .mountpoint = mountpoint,
+				 .read_only = snapshot,
+				 .private = private };
 	argv[argc++] = (char *)"mount";
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;
@@ -348,7 +372,8 @@ static bool process_is_below(int proc_fd, const char *pid, const char *top)
 
 	if (fd < 0)
 		return false;
-	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) || link_is_below(fd, "exe", top))
+	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) ||
+	    link_is_below(fd, "exe", top))
 		return true;
 
 	sub = openat(fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -391,8 +416,8 @@ static void find_users(const char *top, char *buf, size_t size)
 		n = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
 		name[n > 0 ? n : 0] = 0;
 		name[strcspn(name, "\n")] = 0;
-		len += (size_t)snprintf(buf + len, size - len, "%s%s (%s)", found ? ", " : "", e->d_name,
-					name);
+		len += (size_t)snprintf(buf + len, size - len, "%s%s (%s)", found ? ", " : "",
+					e->d_name, name);
 		if (len >= size)
 			return;
 		found++;
@@ -402,7 +427,8 @@ static void find_users(const char *top, char *buf, size_t size)
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
 {
 	char snapshot[PLYFS_ID_SIZE + 1] = "", users[400];
-	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint, cl->info.branch, snapshot, NULL };
+	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint,
+			 cl->info.branch,   snapshot,	  NULL };
 	int r;
 
 	if (!*cl->info.branch)
@@ -418,8 +444,8 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	}
 	if (r == -EBUSY) {
 		find_users(mountpoint, users, sizeof(users));
-		return client_fail(cl, "'%s' is in use%s%s; --lazy detaches it all the same", mountpoint,
-				   *users ? " by " : "", users);
+		return client_fail(cl, "'%s' is in use%s%s; --lazy detaches it all the same",
+				   mountpoint, *users ? " by " : "", users);
 	}
 	if (r == -EPERM)
 		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
@@ -485,14 +511,17 @@ int client_unmount(struct client *cl)
 	if (r == -ENOTCONN) {
 		r = mounts_unmount(path, true);
 		if (r < 0)
-			return client_fail(cl, "taking the dead view off '%s': %s", path, strerror(-r));
+			return client_fail(cl, "taking the dead view off '%s': %s", path,
+					   strerror(-r));
 		client_talk(cl, "the view's daemon had ended; '%s' is free again", path);
-		return back ? client_fail(cl, "nothing was written back; mount it again first") : DONE;
+		return back ? client_fail(cl, "nothing was written back; mount it again first")
+			    : DONE;
 	}
 	origin = cl->in_view ? read_origin(cl->info.store) : NULL;
 	is_short = origin && strcmp(origin, path) == 0 && strcmp(cl->info.branch, "main") == 0;
 	if (back && !is_short)
-		return client_fail(cl, "'%s' is not a short-form view ('plyfs mount DIR'); use export", path);
+		return client_fail(
+			cl, "'%s' is not a short-form view ('plyfs mount DIR'); use export", path);
 
 	if (is_short) {
 		r = client_use_store(cl, cl->info.store);

@@ -116,9 +116,11 @@ static void end_orphans(const sigset_t *chld, pid_t group)
 		fd = open(path, O_RDONLY | O_CLOEXEC);
 		n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
 		line[n > 0 ? n : 0] = 0;
-		for (char *save, *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save))
+		for (char *save, *word = strtok_r(line, " ", &save); word;
+		     word = strtok_r(NULL, " ", &save))
 			(void)kill(atoi(word), now() > end ? SIGKILL : SIGTERM);
-		if (now() > end + 1) /* unkillable: in a wait of the kernel's; the unmount goes lazy */
+		if (now() >
+		    end + 1) /* unkillable: in a wait of the kernel's; the unmount goes lazy */
 			return;
 		(void)wait_child(chld, now() + 0.05, &status);
 	}
@@ -249,8 +251,8 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 {
 	const char *tmp = getenv("XDG_RUNTIME_DIR") ?: getenv("TMPDIR") ?: "/tmp";
 	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
-	char *fork_argv[] = { (char *)"fork", (char *)"--at", mountpoint, (char *)"--from", cl->info.branch,
-			      (char *)"--", made, NULL };
+	char *fork_argv[] = { (char *)"fork",  (char *)"--at", mountpoint, (char *)"--from",
+			      cl->info.branch, (char *)"--",   made,	   NULL };
 	char *drop_argv[] = { (char *)"drop", (char *)"--", made, NULL };
 	struct fuse_mount m = { .mountpoint = mountpoint };
 	_cleanup_close_ int saved = -1;
@@ -295,7 +297,8 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 		(void)rmdir(mountpoint); /* stays when the unmount is lazy and not over */
 	if (drop) {
 		quiet(&saved);
-		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1); /* says why not */
+		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv,
+				  -1); /* says why not */
 		loud(&saved);
 	} else {
 		client_talk(cl, "the command's state is branch %s", made);
@@ -309,8 +312,10 @@ int client_run(struct client *cl)
 	const char *in = ".", *name = NULL;
 	double timeout = 0;
 	const struct option_def defs[] = {
-		{ .name = "fork", .flag = &in_fork },	{ .name = "drop", .flag = &drop },
-		{ .name = "in", .text = &in },		{ .name = "name", .text = &name },
+		{ .name = "fork", .flag = &in_fork },
+		{ .name = "drop", .flag = &drop },
+		{ .name = "in", .text = &in },
+		{ .name = "name", .text = &name },
 		{ .name = "timeout", .seconds = &timeout },
 	};
 	_cleanup_free_ char *dir = NULL;
@@ -328,7 +333,10 @@ int client_run(struct client *cl)
 	if (r < 0)
 		return client_fail(cl, "'%s': %s", in, strerror(-r));
 	if (!cl->in_view)
-		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs run --in DIR COMMAND", in);
+		return client_fail(
+			cl,
+			"'%s' is not in a plyfs view; cd into one, or: plyfs run --in DIR COMMAND",
+			in);
 	dir = realpath(in, NULL);
 	if (!dir)
 		return client_fail(cl, "'%s': %s", in, strerror(errno));

@@ -26,21 +26,23 @@ static int find_view(struct client *cl, const char *dir, const char *branch, con
 
 	if (cl->store_option || branch) {
 		if (dir)
-			return client_misuse(cl, "a directory tells the branch; leave out --store and --branch");
+			return client_misuse(
+				cl, "a directory tells the branch; leave out --store and --branch");
 		return DONE;
 	}
 
 	r = client_look(cl, dir ? dir : ".");
 	if (r == -ENOTCONN)
-		return client_fail(cl, "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
+		return client_fail(cl,
+				   "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
 				   dir ? dir : ".");
 	if (r == -EPERM || r == -EACCES)
 		return client_ioctl_failed(cl, -r, dir);
 	if (r < 0)
 		return client_fail(cl, "'%s': %s", dir ? dir : ".", strerror(-r));
 	if (!cl->in_view)
-		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs %s", dir ? dir : ".",
-				   again);
+		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs %s",
+				   dir ? dir : ".", again);
 	(void)syncfs(cl->view_fd); /* on a read-only view there is nothing to flush */
 	return DONE;
 }
@@ -79,7 +81,8 @@ int client_checkpoint(struct client *cl)
 static void tell_restored(struct client *cl, const struct plyfs_restore *q)
 {
 	if (isatty(STDERR_FILENO))
-		client_talk(cl, "at %.12s now; left %.12s, which 'plyfs undo' brings back", q->id, q->left);
+		client_talk(cl, "at %.12s now; left %.12s, which 'plyfs undo' brings back", q->id,
+			    q->left);
 }
 
 int client_restore(struct client *cl)
@@ -107,9 +110,12 @@ int client_restore(struct client *cl)
 	strcpy(q.id, id);
 	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
 		if (errno == ENOENT)
-			return client_fail(cl, "no snapshot is called '%s'; 'plyfs log' lists them", id);
+			return client_fail(cl, "no snapshot is called '%s'; 'plyfs log' lists them",
+					   id);
 		if (errno == EINVAL)
-			return client_fail(cl, "more than one snapshot id starts with '%s'; give more digits", id);
+			return client_fail(
+				cl, "more than one snapshot id starts with '%s'; give more digits",
+				id);
 		return client_ioctl_failed(cl, errno, id);
 	}
 	tell_restored(cl, &q);
@@ -212,7 +218,9 @@ int client_fork(struct client *cl)
 		if (errno == EEXIST)
 			return client_fail(cl, "a branch '%s' exists", name);
 		if (errno == EINVAL)
-			return client_misuse(cl, "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash");
+			return client_misuse(
+				cl,
+				"a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash");
 		return client_ioctl_failed(cl, errno, name);
 	}
 	return DONE;

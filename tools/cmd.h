@@ -30,24 +30,24 @@ enum {
 struct cmd {
 	struct daemon *daemon; /* borrowed */
 	struct store *store;   /* borrowed */
-	int argc;              /* argv[0] is the verb; --store is gone already */
+	int argc;	       /* argv[0] is the verb; --store is gone already */
 	char **argv;
 	struct arguments args; /* set by cmd_parse: what is no option */
 
 	FILE *out, *err; /* fully buffered / line buffered; flushed and checked by the caller */
-	int in_fd;       /* the client's stdin, or -1 */
-	int out_fd;      /* beneath out; for bulk bytes fflush(c->out) first */
-	int cwd_fd;      /* the client's working directory, or -1: see cmd_openat */
-	int fuse_fd;     /* a mounted /dev/fuse for mount and fork --at, taken by them; else -1 */
+	int in_fd;	 /* the client's stdin, or -1 */
+	int out_fd;	 /* beneath out; for bulk bytes fflush(c->out) first */
+	int cwd_fd;	 /* the client's working directory, or -1: see cmd_openat */
+	int fuse_fd;	 /* a mounted /dev/fuse for mount and fork --at, taken by them; else -1 */
 
 	bool out_tty, err_tty;
 	unsigned columns;   /* of the client's terminal; 80 when unknown */
 	const char *branch; /* of the view that the client is in; "" when in none */
 	uint64_t snapshot;  /* of the read-only view that the client is in; else 0 */
 
-	bool cancel;              /* set by another thread when the client is gone */
+	bool cancel;		  /* set by another thread when the client is gone */
 	struct progress progress; /* draws a bar on the client's terminal, heeds cancel */
-	bool bar_shown;           /* private to progress */
+	bool bar_shown;		  /* private to progress */
 	int64_t bar_ns;
 };
 
@@ -82,7 +82,7 @@ int cmd_path(struct cmd *c, const char *path, char **ret);
 struct cmd_state {
 	struct store *store;
 	struct root *root;
-	uint64_t id;      /* the snapshot; 0 for a branch's present state */
+	uint64_t id; /* the snapshot; 0 for a branch's present state */
 	uint64_t lineage;
 	char name[2 * BRANCH_NAME_MAX]; /* "id" or "branch NAME", for people */
 };

@@ -30,7 +30,7 @@ struct damage {
 
 struct check {
 	struct cmd *c;
-	json_t *json; /* array of damages, or NULL: text */
+	json_t *json;	     /* array of damages, or NULL: text */
 	struct damage *seen; /* whose paths were searched */
 	size_t n_seen;
 	uint64_t lines;
@@ -128,7 +128,8 @@ static int walk_directory(struct walk *w, uint64_t ino, int depth)
 	return 0; /* what can be read elsewhere is still named */
 }
 
-static void name_paths(struct check *k, struct root *root, const struct damage *d, bool data, json_t *paths)
+static void name_paths(struct check *k, struct root *root, const struct damage *d, bool data,
+		       json_t *paths)
 {
 	_cleanup_(tree_freep) struct tree *tree = NULL;
 	struct walk w = { .check = k, .damage = d, .paths = paths };
@@ -179,7 +180,8 @@ static bool is_new(struct check *k, const struct damage *d)
 	struct damage *grown;
 
 	for (size_t i = 0; i < k->n_seen; i++)
-		if (name_eq(&k->seen[i].name, &d->name) && key_cmp(&k->seen[i].from, &d->from) == 0 &&
+		if (name_eq(&k->seen[i].name, &d->name) &&
+		    key_cmp(&k->seen[i].from, &d->from) == 0 &&
 		    key_cmp(&k->seen[i].to, &d->to) == 0)
 			return false;
 	grown = reallocarray(k->seen, k->n_seen + 1, sizeof(*grown));
@@ -191,7 +193,8 @@ static bool is_new(struct check *k, const struct damage *d)
 }
 
 static void on_touched(void *arg, uint64_t id, const char *branch, struct root *root,
-		       const struct name *damaged, const struct key *from, const struct key *to, bool data)
+		       const struct name *damaged, const struct key *from, const struct key *to,
+		       bool data)
 {
 	struct check *k = arg;
 	struct damage d = { .name = *damaged, .from = *from, .to = *to };
@@ -209,11 +212,11 @@ static void on_touched(void *arg, uint64_t id, const char *branch, struct root *
 	if (fresh)
 		name_paths(k, root, &d, data, paths);
 	if (k->json)
-		json_array_append_new(k->json,
-				      json_pack("{s:s, s:o, s:o, s:s, s:o}", "touched", name_to_text(damaged, hex),
-						"snapshot", json_id(id), "branch",
-						branch ? json_string(branch) : json_null(), "part",
-						data ? "data" : "tree", "paths", paths));
+		json_array_append_new(
+			k->json, json_pack("{s:s, s:o, s:o, s:s, s:o}", "touched",
+					   name_to_text(damaged, hex), "snapshot", json_id(id),
+					   "branch", branch ? json_string(branch) : json_null(),
+					   "part", data ? "data" : "tree", "paths", paths));
 }
 
 int cmd_check(struct cmd *c)
@@ -241,22 +244,28 @@ int cmd_check(struct cmd *c)
 	}
 
 	if (json) {
-		int failed = cmd_json(c, json_pack(
-			"{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean", r == 0, "damaged",
-			(json_int_t)s.damaged, "snapshots", (json_int_t)s.snapshots, "branches",
-			(json_int_t)s.branches, "nodes", (json_int_t)s.nodes, "chunks", (json_int_t)s.chunks,
-			"bytes", (json_int_t)s.bytes, "unreferenced", (json_int_t)s.unreferenced, "read_data",
-			read_data, "damages", k.json));
+		int failed = cmd_json(
+			c, json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean",
+				     r == 0, "damaged", (json_int_t)s.damaged, "snapshots",
+				     (json_int_t)s.snapshots, "branches", (json_int_t)s.branches,
+				     "nodes", (json_int_t)s.nodes, "chunks", (json_int_t)s.chunks,
+				     "bytes", (json_int_t)s.bytes, "unreferenced",
+				     (json_int_t)s.unreferenced, "read_data", read_data, "damages",
+				     k.json));
 
 		return failed ? failed : r == EXISTS ? CMD_FAILED : CMD_DONE;
 	}
-	fprintf(c->out, "%s: %" PRIu64 " snapshots, %" PRIu64 " branches, %" PRIu64 " nodes, %" PRIu64
-		" chunks, %s%s\n", r == EXISTS ? "DAMAGED" : "clean", s.snapshots, s.branches, s.nodes,
-		s.chunks, size_to_text(s.bytes, size), read_data ? ", all read" : "");
+	fprintf(c->out,
+		"%s: %" PRIu64 " snapshots, %" PRIu64 " branches, %" PRIu64 " nodes, %" PRIu64
+		" chunks, %s%s\n",
+		r == EXISTS ? "DAMAGED" : "clean", s.snapshots, s.branches, s.nodes, s.chunks,
+		size_to_text(s.bytes, size), read_data ? ", all read" : "");
 	if (s.unreferenced)
-		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n", s.unreferenced);
+		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n",
+			s.unreferenced);
 	if (r == EXISTS)
-		return cmd_fail(c, 0, "%" PRIu64 " damaged object%s", s.damaged, s.damaged == 1 ? "" : "s");
+		return cmd_fail(c, 0, "%" PRIu64 " damaged object%s", s.damaged,
+				s.damaged == 1 ? "" : "s");
 	return CMD_DONE;
 }
 
@@ -283,12 +292,15 @@ int cmd_gc(struct cmd *c)
 
 	if (json)
 		return cmd_json(c, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "chunks_kept",
-					     (json_int_t)s.chunks_kept, "chunks_dropped", (json_int_t)s.chunks_dropped,
-					     "bytes_before", (json_int_t)s.bytes_before, "bytes_after",
-					     (json_int_t)s.bytes_after, "packs_removed", (json_int_t)s.packs_removed,
-					     "packs_rewritten", (json_int_t)s.packs_rewritten));
+					     (json_int_t)s.chunks_kept, "chunks_dropped",
+					     (json_int_t)s.chunks_dropped, "bytes_before",
+					     (json_int_t)s.bytes_before, "bytes_after",
+					     (json_int_t)s.bytes_after, "packs_removed",
+					     (json_int_t)s.packs_removed, "packs_rewritten",
+					     (json_int_t)s.packs_rewritten));
 	fprintf(c->out, "freed %s of %s; %" PRIu64 " chunks dropped, %" PRIu64 " kept\n",
-		size_to_text(s.bytes_before > s.bytes_after ? s.bytes_before - s.bytes_after : 0, freed),
+		size_to_text(s.bytes_before > s.bytes_after ? s.bytes_before - s.bytes_after : 0,
+			     freed),
 		size_to_text(s.bytes_before, before), s.chunks_dropped, s.chunks_kept);
 	return CMD_DONE;
 }

@@ -281,6 +281,8 @@ int cmd_diff(struct cmd *c)
 	r = open_states(&d, &a, &b);
 	if (r == 0)
 		r = fs_diff(c->store, a.root, b.root, a.lineage == b.lineage, flags, fn, &d);
+	if (r == -EPIPE || r == -ERR_CANCELLED)
+		return CMD_FAILED; /* the reader has seen enough */
 	if (r < 0)
 		return cmd_fail(c, r, "comparing %s and %s", a.name, b.name);
 

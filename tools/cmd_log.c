@@ -51,8 +51,9 @@ static int add_snapshot(void *arg, const struct snap_info *info)
 		h->items = grown;
 		h->cap = cap;
 	}
-	h->items[h->n++] = (struct item){ .info = *info, .first_child = NONE, .next_sibling = NONE,
-					  .last_child = NONE };
+	h->items[h->n++] = (struct item){
+		.info = *info, .first_child = NONE, .next_sibling = NONE, .last_child = NONE
+	};
 	return 0;
 }
 
@@ -132,7 +133,10 @@ static int history_load(struct store *s, struct history *h)
 /* "3 min", for people. */
 static const char *age_to_text(int64_t time_ns, char buf[static 24])
 {
-	static const struct { int64_t seconds; const char *unit; } units[] = {
+	static const struct {
+		int64_t seconds;
+		const char *unit;
+	} units[] = {
 		{ 365 * 86400, "y" }, { 86400, "d" }, { 3600, "h" }, { 60, "min" }, { 1, "s" },
 	};
 	struct timespec now;
@@ -169,8 +173,9 @@ static void print_item(struct cmd *c, const struct history *h, const struct item
 	const struct snap_info *s = &item->info;
 	char id[SNAP_ID_SIZE], time[TIME_TEXT_SIZE], age[24];
 
-	fprintf(c->out, "%s %c %s %7s  %s", snap_id_to_text(s->id, id), is_head(h, s->id) ? '*' : ' ',
-		time_to_text(s->time_ns, time), age_to_text(s->time_ns, age), s->branch);
+	fprintf(c->out, "%s %c %s %7s  %s", snap_id_to_text(s->id, id),
+		is_head(h, s->id) ? '*' : ' ', time_to_text(s->time_ns, time),
+		age_to_text(s->time_ns, age), s->branch);
 	if (*s->label) {
 		fputs("  ", c->out);
 		print_label(c->out, s->label);
@@ -191,12 +196,13 @@ static json_t *item_to_json(const struct history *h, const struct item *item)
 	for (size_t i = 0; i < h->n_branches; i++)
 		if (h->branches[i].head == s->id)
 			json_array_append_new(heads, json_string(h->branches[i].name));
-	return json_pack("{s:o, s:I, s:o, s:s, s:I, s:s, s:o, s:b, s:b, s:b, s:o, s:o}",
-			 "id", json_id(s->id), "seq", (json_int_t)s->seq, "parent", json_id(s->parent),
+	return json_pack("{s:o, s:I, s:o, s:s, s:I, s:s, s:o, s:b, s:b, s:b, s:o, s:o}", "id",
+			 json_id(s->id), "seq", (json_int_t)s->seq, "parent", json_id(s->parent),
 			 "time", time_to_text(s->time_ns, time), "time_ns", (json_int_t)s->time_ns,
 			 "branch", s->branch, "label", json_text(s->label), "durable", s->durable,
-			 "auto", (s->flags & SNAP_AUTO) != 0, "import", (s->flags & SNAP_IMPORT) != 0,
-			 "root", s->has_root ? json_string(name_to_text(&s->root, root)) : json_null(),
+			 "auto", (s->flags & SNAP_AUTO) != 0, "import",
+			 (s->flags & SNAP_IMPORT) != 0, "root",
+			 s->has_root ? json_string(name_to_text(&s->root, root)) : json_null(),
 			 "heads", heads);
 }
 
@@ -275,7 +281,8 @@ static void print_branches(struct cmd *c, const struct history *h, uint64_t head
 		e = views_get_branch(c->daemon, b->name);
 		fprintf(c->out, "%*s= %s", (int)indent, "", b->name);
 		if (b->changes)
-			fprintf(c->out, ", %" PRIu64 " change%s since", b->changes, b->changes == 1 ? "" : "s");
+			fprintf(c->out, ", %" PRIu64 " change%s since", b->changes,
+				b->changes == 1 ? "" : "s");
 		if (e)
 			fprintf(c->out, ", mounted on %s", e->mountpoint);
 		fputc('\n', c->out);
@@ -292,7 +299,10 @@ static void print_branches(struct cmd *c, const struct history *h, uint64_t head
  */
 static int print_tree(struct cmd *c, const struct history *h, size_t top)
 {
-	struct todo { size_t item; unsigned indent; } *stack;
+	struct todo {
+		size_t item;
+		unsigned indent;
+	} * stack;
 	size_t n = 0;
 
 	stack = calloc(h->n + 1, sizeof(*stack)); /* each item is on it at most once */
@@ -341,11 +351,11 @@ static int tree_to_json(struct cmd *c, const struct history *h)
 		const struct branch_info *b = &h->branches[i];
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, b->name);
 
-		json_array_append_new(
-			branches,
-			json_pack("{s:s, s:o, s:o, s:I, s:o}", "name", b->name, "head", json_id(b->head),
-				  "undo", json_id(b->undo), "changes", (json_int_t)b->changes,
-				  "mountpoint", e ? json_text(e->mountpoint) : json_null()));
+		json_array_append_new(branches,
+				      json_pack("{s:s, s:o, s:o, s:I, s:o}", "name", b->name,
+						"head", json_id(b->head), "undo", json_id(b->undo),
+						"changes", (json_int_t)b->changes, "mountpoint",
+						e ? json_text(e->mountpoint) : json_null()));
 	}
 	return cmd_json(c, json_pack("{s:o, s:o}", "snapshots", snapshots, "branches", branches));
 }

@@ -54,7 +54,8 @@ static int make_first_branch(struct cmd *c)
 	return branch_create(c->store, BRANCH_DEFAULT, root, 0, store_take_lineage(c->store), &b);
 }
 
-static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at, bool is_private)
+static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at,
+		 bool is_private)
 {
 	int r;
 
@@ -64,8 +65,10 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 	if (r == -ERR_BRANCH_IN_USE) {
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 
-		return cmd_fail(c, 0, "branch %s is mounted already, on '%s'; another view of its state: "
-				"plyfs fork --from %s NAME --at DIR", branch, e ? e->mountpoint : "?", branch);
+		return cmd_fail(c, 0,
+				"branch %s is mounted already, on '%s'; another view of its state: "
+				"plyfs fork --from %s NAME --at DIR",
+				branch, e ? e->mountpoint : "?", branch);
 	}
 	if (r < 0)
 		return cmd_fail(c, r, "%s", *branch ? branch : at);

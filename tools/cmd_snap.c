@@ -254,10 +254,11 @@ static int drop_one(struct cmd *c, const char *text, bool dry)
 	if (branch_is_there(c, text)) {
 		r = dry ? 0 : branch_drop(c->store, text);
 		if (r == -ERR_BRANCH_IN_USE) {
-			_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, text);
+			_cleanup_(views_putp) struct view_entry *e =
+				views_get_branch(c->daemon, text);
 
-			return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first", text,
-					e ? e->mountpoint : "?");
+			return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first",
+					text, e ? e->mountpoint : "?");
 		}
 		if (r < 0)
 			return cmd_fail(c, r, "branch %s", text);
@@ -270,7 +271,8 @@ static int drop_one(struct cmd *c, const char *text, bool dry)
 		r = snap_drop(c->store, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", text);
-	fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped", snap_id_to_text(id, name));
+	fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped",
+		snap_id_to_text(id, name));
 	return CMD_DONE;
 }
 

@@ -61,13 +61,12 @@ static int view_to_json(void *arg, struct view_entry *e)
 
 	view_status_get(e, &s);
 	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:I, s:{s:I, s:I, s:I}}",
-			 "mountpoint", json_text(e->mountpoint),
-			 "branch", *e->branch ? json_string(e->branch) : json_null(),
-			 "snapshot", json_id(e->snapshot), "head", json_id(s.head),
-			 "read_only", !*e->branch, "changes", (json_int_t)s.changes,
-			 "files", (json_int_t)s.files, "nodes", (json_int_t)s.nodes, "notifications",
-			 "entries", (json_int_t)s.entries, "inodes", (json_int_t)s.inodes,
-			 "epochs", (json_int_t)s.epochs);
+			 "mountpoint", json_text(e->mountpoint), "branch",
+			 *e->branch ? json_string(e->branch) : json_null(), "snapshot",
+			 json_id(e->snapshot), "head", json_id(s.head), "read_only", !*e->branch,
+			 "changes", (json_int_t)s.changes, "files", (json_int_t)s.files, "nodes",
+			 (json_int_t)s.nodes, "notifications", "entries", (json_int_t)s.entries,
+			 "inodes", (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
 	if (p->ops) {
 		json_t *ops = json_object();
 
@@ -89,15 +88,17 @@ static int view_to_text(void *arg, struct view_entry *e)
 	fprintf(c->out, "view    %s  %s %s", e->mountpoint, *e->branch ? "branch" : "snapshot",
 		*e->branch ? e->branch : snap_id_to_text(e->snapshot, id));
 	if (*e->branch && s.head)
-		fprintf(c->out, ", %" PRIu64 " change%s since %s", s.changes, s.changes == 1 ? "" : "s",
-			snap_id_to_text(s.head, id));
+		fprintf(c->out, ", %" PRIu64 " change%s since %s", s.changes,
+			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
 	fputc('\n', c->out);
 	if (p->ops) {
 		mount_ops(e->mount, op_to_text, c);
-		fprintf(c->out, "          told the kernel: %" PRIu64 " names, %" PRIu64 " inodes, %" PRIu64
-			" epochs\n", s.entries, s.inodes, s.epochs);
+		fprintf(c->out,
+			"          told the kernel: %" PRIu64 " names, %" PRIu64 " inodes, %" PRIu64
+			" epochs\n",
+			s.entries, s.inodes, s.epochs);
 	}
 	return 0;
 }
@@ -109,17 +110,19 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 
 	views_each(c->daemon, view_to_json, &p);
 	snprintf(log, sizeof(log), "%s/daemon.log", c->daemon->store_path);
-	return cmd_json(c, json_pack(
-		"{s:o, s:{s:i, s:o, s:s}, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
-		"store", json_text(c->daemon->store_path),
-		"daemon", "pid", (int)getpid(), "log", json_text(log), "version", PLYFS_VERSION,
-		"log", json_text(log), "views", p.array, "sizes",
-		"snapshots", (json_int_t)s->snapshots, "branches", (json_int_t)s->branches,
-		"chunks", (json_int_t)s->chunks, "packs", (json_int_t)s->packs,
-		"pack_bytes", (json_int_t)s->pack_bytes, "unsealed_bytes", (json_int_t)s->unsealed_bytes,
-		"stage_bytes", (json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes,
-		"node_bytes", (json_int_t)s->node_bytes,
-		"unsealed_snapshots", (json_int_t)s->unsealed_snapshots, "failed", s->failed));
+	return cmd_json(
+		c,
+		json_pack(
+			"{s:o, s:{s:i, s:o, s:s}, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
+			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
+			"log", json_text(log), "version", PLYFS_VERSION, "log", json_text(log),
+			"views", p.array, "sizes", "snapshots", (json_int_t)s->snapshots,
+			"branches", (json_int_t)s->branches, "chunks", (json_int_t)s->chunks,
+			"packs", (json_int_t)s->packs, "pack_bytes", (json_int_t)s->pack_bytes,
+			"unsealed_bytes", (json_int_t)s->unsealed_bytes, "stage_bytes",
+			(json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes, "node_bytes",
+			(json_int_t)s->node_bytes, "unsealed_snapshots",
+			(json_int_t)s->unsealed_snapshots, "failed", s->failed));
 }
 
 int cmd_status(struct cmd *c)
@@ -147,13 +150,17 @@ int cmd_status(struct cmd *c)
 		c->daemon->store_path, (int)getpid(), PLYFS_VERSION, c->daemon->store_path);
 	p.ops = ops;
 	views_each(c->daemon, view_to_text, &p);
-	fprintf(c->out, "holds   %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " chunks in %s of packs\n",
-		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es", s.chunks,
-		size_to_text(s.pack_bytes, packs));
-	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s\n", s.nodes, size_to_text(s.node_bytes, nodes));
+	fprintf(c->out,
+		"holds   %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64
+		" chunks in %s of packs\n",
+		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es",
+		s.chunks, size_to_text(s.pack_bytes, packs));
+	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s\n", s.nodes,
+		size_to_text(s.node_bytes, nodes));
 	if (s.unsealed_snapshots || s.unsealed_bytes)
-		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n", s.unsealed_snapshots,
-			s.unsealed_snapshots == 1 ? "" : "s", size_to_text(s.unsealed_bytes, unsealed));
+		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n",
+			s.unsealed_snapshots, s.unsealed_snapshots == 1 ? "" : "s",
+			size_to_text(s.unsealed_bytes, unsealed));
 	if (s.failed)
 		fprintf(c->out, "FAILED  the store stopped writing; its log says why\n");
 	return CMD_DONE;

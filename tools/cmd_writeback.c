@@ -92,7 +92,8 @@ static int on_change(void *arg, const struct change *c)
 static int open_beneath(int dir_fd, const char *path, uint64_t flags)
 {
 	struct open_how how = { .flags = flags | O_CLOEXEC,
-				.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS };
+				.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS |
+					   RESOLVE_NO_MAGICLINKS };
 	long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
 
 	return fd < 0 ? -errno : (int)fd;
@@ -180,7 +181,8 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 /* Owner, mode, attributes, times of what fd is open on, in the order in which none undoes another. */
 static int finish(struct work *w, const struct inode *i, int fd)
 {
-	struct timespec times[2] = { { i->atime.sec, i->atime.nsec }, { i->mtime.sec, i->mtime.nsec } };
+	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
+				     { i->mtime.sec, i->mtime.nsec } };
 	int r;
 
 	if (w->root && fchown(fd, i->uid, i->gid) < 0)
@@ -195,8 +197,8 @@ static int finish(struct work *w, const struct inode *i, int fd)
 
 static int make_regular(struct work *w, const struct inode *i, int parent)
 {
-	_cleanup_close_ int fd = openat(parent, TEMPORARY, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-					0600);
+	_cleanup_close_ int fd =
+		openat(parent, TEMPORARY, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	int r;
 
 	if (fd < 0)
@@ -211,7 +213,8 @@ static int make_regular(struct work *w, const struct inode *i, int parent)
 
 static int make_special(struct work *w, const struct inode *i, int parent)
 {
-	struct timespec times[2] = { { i->atime.sec, i->atime.nsec }, { i->mtime.sec, i->mtime.nsec } };
+	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
+				     { i->mtime.sec, i->mtime.nsec } };
 	char target[4096];
 	size_t len;
 	int r;
@@ -257,8 +260,8 @@ static int write_object(struct work *w, const struct changes *l, size_t at)
 			r = 0;
 	}
 	if (r == AGAIN)
-		r = S_ISREG(e->inode.mode) ? make_regular(w, &e->inode, parent) :
-					     make_special(w, &e->inode, parent);
+		r = S_ISREG(e->inode.mode) ? make_regular(w, &e->inode, parent)
+					   : make_special(w, &e->inode, parent);
 	if (r == 0 && renameat(parent, TEMPORARY, parent, name) < 0)
 		r = -errno;
 	/* Also after a rename between two names of one file, which does nothing. */
@@ -284,7 +287,8 @@ static int make_directory(struct work *w, const struct difference *e)
 
 static int finish_directory(struct work *w, const struct difference *e)
 {
-	_cleanup_close_ int fd = open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
+	_cleanup_close_ int fd =
+		open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
 
 	return fd < 0 ? fd : finish(w, &e->inode, fd);
 }
@@ -353,7 +357,8 @@ static int find_base(void *arg, const struct snap_info *info)
 {
 	struct base *b = arg;
 
-	if ((info->flags & SNAP_IMPORT) && strcmp(info->branch, BRANCH_DEFAULT) == 0 && info->seq > b->seq)
+	if ((info->flags & SNAP_IMPORT) && strcmp(info->branch, BRANCH_DEFAULT) == 0 &&
+	    info->seq > b->seq)
 		*b = (struct base){ info->id, info->seq };
 	return 0;
 }
@@ -363,8 +368,8 @@ static void tell(struct cmd *c, const struct changes *l, const char *dir)
 	cmd_progress_end(c);
 	if (!l->n)
 		return;
-	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from '%s' (", l->n, l->n == 1 ? "" : "s",
-		l->n == 1 ? "s" : "", dir);
+	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from '%s' (", l->n,
+		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", dir);
 	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++)
 		fprintf(c->err, "%s%c %s", i ? ", " : "", l->v[i].kind, l->v[i].path);
 	fprintf(c->err, "%s); to bring them in: plyfs --store '%s' writeback '%s'\n",
@@ -429,7 +434,8 @@ int cmd_writeback(struct cmd *c)
 		r = cmd_state(c, BRANCH_DEFAULT, &now);
 	if (r)
 		return r;
-	r = fs_diff(c->store, then.root, now.root, then.lineage == now.lineage, DIFF_DIRS, on_change, &l);
+	r = fs_diff(c->store, then.root, now.root, then.lineage == now.lineage, DIFF_DIRS,
+		    on_change, &l);
 	if (r < 0)
 		return cmd_fail(c, r, "comparing");
 
@@ -450,8 +456,11 @@ int cmd_writeback(struct cmd *c)
 	buf = malloc(COPY_BYTES);
 	if (r < 0 || !buf)
 		return cmd_fail(c, r < 0 ? r : -ENOMEM, "writing back");
-	w = (struct work){ .c = c, .fs = { .store = c->store, .tree = tree }, .dir_fd = dir_fd,
-			   .root = geteuid() == 0, .buf = buf };
+	w = (struct work){ .c = c,
+			   .fs = { .store = c->store, .tree = tree },
+			   .dir_fd = dir_fd,
+			   .root = geteuid() == 0,
+			   .buf = buf };
 	r = apply(&w, &l);
 	if (r)
 		return r;

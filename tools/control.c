@@ -142,14 +142,29 @@ int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t 
 		memcpy(q, in, size);
 
 	switch (cmd) {
-	case PLYFS_IOC_CHECKPOINT: r = do_checkpoint(v, q); break;
-	case PLYFS_IOC_RESTORE: r = do_restore(v, q); break;
-	case PLYFS_IOC_UNDO: r = do_undo(v, q); break;
-	case PLYFS_IOC_FORK: r = do_fork(v, q); break;
-	case PLYFS_IOC_INFO: r = do_info(e, v, q); break;
-	case PLYFS_IOC_CALL: r = call_start(e, cred, q); break;
-	case PLYFS_IOC_READ: r = call_read(e, cred, q); break;
-	default: return -ENOTTY;
+	case PLYFS_IOC_CHECKPOINT:
+		r = do_checkpoint(v, q);
+		break;
+	case PLYFS_IOC_RESTORE:
+		r = do_restore(v, q);
+		break;
+	case PLYFS_IOC_UNDO:
+		r = do_undo(v, q);
+		break;
+	case PLYFS_IOC_FORK:
+		r = do_fork(v, q);
+		break;
+	case PLYFS_IOC_INFO:
+		r = do_info(e, v, q);
+		break;
+	case PLYFS_IOC_CALL:
+		r = call_start(e, cred, q);
+		break;
+	case PLYFS_IOC_READ:
+		r = call_read(e, cred, q);
+		break;
+	default:
+		return -ENOTTY;
 	}
 	if (r < 0)
 		return r;

@@ -107,10 +107,11 @@ static bool greet(struct daemon *d, int sock)
 	struct ucred peer;
 
 	snprintf(a.text, sizeof(a.text), "%s", PLYFS_VERSION);
-	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || !daemon_may(d, peer.uid)) {
+	if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
+	    !daemon_may(d, peer.uid)) {
 		a.status = CMD_FAILED;
-		snprintf(a.text, sizeof(a.text), "only root and the owner of the store '%s' may use it",
-			 d->store_path);
+		snprintf(a.text, sizeof(a.text),
+			 "only root and the owner of the store '%s' may use it", d->store_path);
 	}
 	return wire_send_answer(sock, &a) == 0 && a.status == 0;
 }
@@ -124,7 +125,8 @@ static void *conn_main(void *arg)
 	struct timeval wait = { .tv_sec = REQUEST_SECONDS };
 	struct cmd *c = &conn->cmd;
 
-	(void)setsockopt(conn->sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)); /* else: waits */
+	(void)setsockopt(conn->sock, SOL_SOCKET, SO_RCVTIMEO, &wait,
+			 sizeof(wait)); /* else: waits */
 	if (!greet(d, conn->sock) || wire_recv_request(conn->sock, &q) != 0)
 		goto out;
 
@@ -333,11 +335,13 @@ static void socket_address(int dir_fd, struct sockaddr_un *ret)
 
 static bool somebody_listens(int dir_fd)
 {
-	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	_cleanup_close_ int sock =
+		socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct sockaddr_un a;
 
 	socket_address(dir_fd, &a);
-	return sock >= 0 && (connect(sock, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN);
+	return sock >= 0 &&
+	       (connect(sock, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN);
 }
 
 /* 0: the store is ours; EXISTS: another daemon serves it and listens. */
@@ -359,7 +363,8 @@ static int open_store(struct daemon *d)
 /* D1: we have the lock. */
 static int listen_on_socket(struct daemon *d, int *ret_fd)
 {
-	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	_cleanup_close_ int sock =
+		socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct sockaddr_un a;
 
 	if (sock < 0)
@@ -406,7 +411,9 @@ static int become_owner(const struct stat *st)
 
 static int serve(struct daemon *d, int idle_ms)
 {
-	struct loop l = { .daemon = d, .epoll_fd = -1, .listen_fd = -1, .signal_fd = -1, .idle_ms = idle_ms };
+	struct loop l = {
+		.daemon = d, .epoll_fd = -1, .listen_fd = -1, .signal_fd = -1, .idle_ms = idle_ms
+	};
 	int64_t began;
 	bool all_over;
 	int r;
@@ -419,7 +426,8 @@ static int serve(struct daemon *d, int idle_ms)
 		return 0;
 	}
 	if (r) {
-		start_failed("opening store '%s': %s", d->store_path, err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
+		start_failed("opening store '%s': %s", d->store_path,
+			     err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
 		return 1;
 	}
 	r = log_open(d->dir_fd, true);
@@ -503,7 +511,7 @@ static void block_signals(void)
 	sigaddset(&set, SIGINT);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN); /* a client's pipe that closes is a failed write */
-	(void)signal(SIGHUP, SIG_IGN);  /* the terminal of who started us is not ours */
+	(void)signal(SIGHUP, SIG_IGN);	/* the terminal of who started us is not ours */
 }
 
 int main(int argc, char **argv)
@@ -513,19 +521,23 @@ int main(int argc, char **argv)
 	double idle = 1;
 	bool version = false, help = false;
 	const struct option_def defs[] = {
-		{ .name = "store", .text = &path },	  { .name = "init", .text = &init },
+		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
 		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
-		{ .name = "version", .flag = &version },  { .name = "help", .flag = &help },
+		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
 	};
-	struct daemon d = { .dir_fd = -1, .wake_fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER,
-			    .changed = PTHREAD_COND_INITIALIZER, .noter = { .fn = on_note } };
+	struct daemon d = { .dir_fd = -1,
+			    .wake_fd = -1,
+			    .lock = PTHREAD_MUTEX_INITIALIZER,
+			    .changed = PTHREAD_COND_INITIALIZER,
+			    .noter = { .fn = on_note } };
 	struct arguments args;
 	struct rlimit files;
 	struct stat st;
 	char why[200];
 	int r;
 
-	if (options_parse(argc, argv, defs, ARRAY_SIZE(defs), 0, &args, why, sizeof(why)) < 0 || args.n) {
+	if (options_parse(argc, argv, defs, ARRAY_SIZE(defs), 0, &args, why, sizeof(why)) < 0 ||
+	    args.n) {
 		fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
 		return CMD_MISUSE;
 	}

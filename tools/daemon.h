@@ -20,33 +20,33 @@ struct json_t;
 
 struct daemon {
 	char *store_path; /* immutable: absolute */
-	int dir_fd;       /* immutable: the store's directory */
-	uid_t owner;      /* immutable: whose store it is; he and root may ask */
+	int dir_fd;	  /* immutable: the store's directory */
+	uid_t owner;	  /* immutable: whose store it is; he and root may ask */
 	struct store *store;
 	struct readers *readers;
 	struct guard *guard; /* shared with the guard process */
 	struct noter noter;  /* to the log */
-	int wake_fd;         /* eventfd: the main loop should look around */
+	int wake_fd;	     /* eventfd: the main loop should look around */
 
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a view ended, or nobody uses it any more */
+	pthread_cond_t changed;	  /* a view ended, or nobody uses it any more */
 	struct view_entry *views; /* under lock */
-	bool ending;              /* under lock: no new views */
-	struct call *calls;       /* under lock: verbs asked for through ioctls (call.c) */
-	uint64_t last_call;       /* under lock: their handles */
+	bool ending;		  /* under lock: no new views */
+	struct call *calls;	  /* under lock: verbs asked for through ioctls (call.c) */
+	uint64_t last_call;	  /* under lock: their handles */
 };
 
 /* A mounted view. */
 struct view_entry {
-	struct daemon *daemon; /* immutable */
+	struct daemon *daemon;	 /* immutable */
 	struct view_entry *next; /* under the daemon's lock */
-	struct mount *mount;   /* under the daemon's lock; NULL while starting */
-	unsigned users;        /* under the daemon's lock: who was lent it; it outlives them */
-	bool ended;            /* under the daemon's lock: the kernel has let go */
+	struct mount *mount;	 /* under the daemon's lock; NULL while starting */
+	unsigned users;		 /* under the daemon's lock: who was lent it; it outlives them */
+	bool ended;		 /* under the daemon's lock: the kernel has let go */
 	int guard_slot;
-	uint64_t snapshot;                /* immutable; 0 for a branch */
+	uint64_t snapshot;		  /* immutable; 0 for a branch */
 	char branch[BRANCH_NAME_MAX + 1]; /* immutable; "" for a snapshot */
-	char mountpoint[];                /* immutable */
+	char mountpoint[];		  /* immutable */
 };
 
 /* One line in the log, with the time. */

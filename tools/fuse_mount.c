@@ -33,11 +33,14 @@ static int open_fuse(struct client *cl, int *ret_fd)
 		return DONE;
 	}
 	if (errno == ENOENT || errno == ENODEV || errno == ENXIO)
-		return client_fail(cl, "there is no /dev/fuse; as root: modprobe fuse; in a container: run it "
-				       "with --device /dev/fuse --cap-add SYS_ADMIN");
+		return client_fail(
+			cl, "there is no /dev/fuse; as root: modprobe fuse; in a container: run it "
+			    "with --device /dev/fuse --cap-add SYS_ADMIN");
 	if (errno == EPERM || errno == EACCES)
-		return client_fail(cl, "/dev/fuse may not be opened (%s); in a container: run it with "
-				       "--device /dev/fuse --cap-add SYS_ADMIN", strerror(errno));
+		return client_fail(cl,
+				   "/dev/fuse may not be opened (%s); in a container: run it with "
+				   "--device /dev/fuse --cap-add SYS_ADMIN",
+				   strerror(errno));
 	return client_fail(cl, "/dev/fuse: %s", strerror(errno));
 }
 
@@ -56,10 +59,12 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 		 "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd,
 		 (unsigned)getuid(), (unsigned)getgid(), m->private ? "" : ",allow_other");
 	if (mount("plyfs", m->mountpoint, PLYFS_FS_TYPE,
-		  MS_NOSUID | MS_NODEV | MS_NOATIME | (m->read_only ? MS_RDONLY : 0), options) < 0) {
+		  MS_NOSUID | MS_NODEV | MS_NOATIME | (m->read_only ? MS_RDONLY : 0),
+		  options) < 0) {
 		if (errno == EPERM)
-			return client_fail(cl, "this root may not mount; in a container: run it with "
-					       "--device /dev/fuse --cap-add SYS_ADMIN");
+			return client_fail(cl,
+					   "this root may not mount; in a container: run it with "
+					   "--device /dev/fuse --cap-add SYS_ADMIN");
 		if (errno == ENODEV)
 			return client_fail(cl, "the kernel has no fuse; as root: modprobe fuse");
 		return client_fail(cl, "mounting on '%s': %s", m->mountpoint, strerror(errno));
@@ -78,7 +83,9 @@ static int receive_fd(int sock)
 	} control;
 	char byte;
 	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control.bytes,
 			      .msg_controllen = sizeof(control.bytes) };
 	struct cmsghdr *cm;
 	ssize_t n;
@@ -100,8 +107,8 @@ static int receive_fd(int sock)
 static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret_fd)
 {
 	char options[100], said[500] = "", number[16];
-	char *argv[] = { (char *)"fusermount3", (char *)"-o", options, (char *)"--",
-			 (char *)m->mountpoint, NULL };
+	char *argv[] = { (char *)"fusermount3", (char *)"-o",	       options,
+			 (char *)"--",		(char *)m->mountpoint, NULL };
 	_cleanup_close_ int ours = -1, theirs = -1, words_in = -1, words_out = -1, fuse = -1;
 	posix_spawn_file_actions_t actions;
 	int pair[2], words[2], r, status;
@@ -111,7 +118,8 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	r = open_fuse(cl, &fuse); /* only to see whether it is there */
 	if (r)
 		return r;
-	snprintf(options, sizeof(options), "fsname=plyfs,subtype=plyfs,default_permissions,noatime%s",
+	snprintf(options, sizeof(options),
+		 "fsname=plyfs,subtype=plyfs,default_permissions,noatime%s",
 		 m->read_only ? ",ro" : "");
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return client_fail(cl, "a socket pair: %s", strerror(errno));
@@ -134,7 +142,9 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	posix_spawn_file_actions_destroy(&actions);
 	unsetenv("_FUSE_COMMFD");
 	if (r == ENOENT)
-		return client_fail(cl, "there is no fusermount3, which mounts for ordinary users; install the package fuse3");
+		return client_fail(
+			cl,
+			"there is no fusermount3, which mounts for ordinary users; install the package fuse3");
 	if (r)
 		return client_fail(cl, "starting fusermount3: %s", strerror(r));
 	closep(&theirs);
@@ -164,5 +174,6 @@ int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd)
 
 void fuse_unmount(const char *mountpoint)
 {
-	(void)mounts_unmount(mountpoint, true); /* best effort: there is an error to report already */
+	(void)mounts_unmount(mountpoint,
+			     true); /* best effort: there is an error to report already */
 }

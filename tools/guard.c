@@ -79,7 +79,8 @@ static void pass_on(int sig)
 static void clean_up(struct guard *g)
 {
 	for (int i = 0; i < SLOTS; i++)
-		if (atomic_load(&g->slot[i].state) == TAKEN && mounts_is_plyfs(g->slot[i].path) == 1)
+		if (atomic_load(&g->slot[i].state) == TAKEN &&
+		    mounts_is_plyfs(g->slot[i].path) == 1)
 			(void)mounts_unmount(g->slot[i].path, true); /* nobody to tell */
 }
 

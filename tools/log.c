@@ -25,8 +25,10 @@ int log_open(int dir_fd, bool owned)
 	int fd;
 
 	if (owned && fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
-		(void)renameat(dir_fd, "daemon.log", dir_fd, "daemon.log.old"); /* else it grows on */
-	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_APPEND | O_CLOEXEC | (owned ? O_CREAT : 0), 0600);
+		(void)renameat(dir_fd, "daemon.log", dir_fd,
+			       "daemon.log.old"); /* else it grows on */
+	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_APPEND | O_CLOEXEC | (owned ? O_CREAT : 0),
+		    0600);
 	if (fd < 0)
 		return -errno;
 	closep(&log_fd);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "store/base/util.h"
 #include "tools/client.h"
 #include "tools/verbs.h"
 
@@ -44,7 +45,8 @@ int client_init(struct client *cl)
 	if (r)
 		return r;
 	if (isatty(STDERR_FILENO))
-		client_talk(cl, "'%s' is an empty store; next: plyfs --store '%s' import SOURCE", path, path);
+		client_talk(cl, "'%s' is an empty store; next: plyfs --store '%s' import SOURCE",
+			    path, path);
 	return DONE;
 }
 
@@ -83,7 +85,8 @@ int client_completion(struct client *cl)
 	if (r)
 		return r;
 	if (strcmp(cl->args.v[0], "bash"))
-		return client_misuse(cl, "there is a completion for bash, not for '%s'", cl->args.v[0]);
+		return client_misuse(cl, "there is a completion for bash, not for '%s'",
+				     cl->args.v[0]);
 	return completion_print_bash() < 0 ? FAILED : DONE;
 }
 
@@ -132,9 +135,16 @@ static bool wants_help(int argc, char **argv)
 	return false;
 }
 
+static void release(struct client *cl)
+{
+	closep(&cl->view_fd);
+	closep(&cl->store_fd);
+	free(cl->store);
+}
+
 int main(int argc, char **argv)
 {
-	struct client cl = { .store_fd = -1, .view_fd = -1 };
+	_cleanup_(release) struct client cl = { .store_fd = -1, .view_fd = -1 };
 	int i = 1;
 
 	for (; i < argc && argv[i][0] == '-'; i++) {
@@ -149,8 +159,9 @@ int main(int argc, char **argv)
 		else if (strcmp(argv[i], "--store") == 0)
 			return client_misuse(&cl, "--store wants a value");
 		else
-			return client_misuse(&cl, "there is no option %s before a verb (try 'plyfs --help')",
-					     argv[i]);
+			return client_misuse(
+				&cl, "there is no option %s before a verb (try 'plyfs --help')",
+				argv[i]);
 	}
 	if (i == argc) {
 		client_talk(&cl, "which verb? 'plyfs --help' lists them");
@@ -161,9 +172,9 @@ int main(int argc, char **argv)
 	cl.argv = argv + i;
 	/* --store may stand behind the verb as well, up to "--" or the command of run. */
 	for (int k = 1; k < cl.argc && strcmp(cl.argv[k], "--") != 0; k++) {
-		int words = strncmp(cl.argv[k], "--store=", 8) == 0 ? 1 :
-			    strcmp(cl.argv[k], "--store") == 0	    ? 2 :
-								      0;
+		int words = strncmp(cl.argv[k], "--store=", 8) == 0 ? 1
+			    : strcmp(cl.argv[k], "--store") == 0    ? 2
+								    : 0;
 
 		if (strcmp(cl.argv[0], "run") == 0 && cl.argv[k][0] != '-')
 			break;
@@ -172,7 +183,8 @@ int main(int argc, char **argv)
 		if (words == 2 && k + 1 >= cl.argc)
 			return client_misuse(&cl, "--store wants a value");
 		cl.store_option = words == 2 ? cl.argv[k + 1] : cl.argv[k] + 8;
-		memmove(&cl.argv[k], &cl.argv[k + words], sizeof(*argv) * (size_t)(cl.argc - k - words + 1));
+		memmove(&cl.argv[k], &cl.argv[k + words],
+			sizeof(*argv) * (size_t)(cl.argc - k - words + 1));
 		cl.argc -= words;
 		k--;
 	}

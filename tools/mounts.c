@@ -105,7 +105,7 @@ int mounts_is_plyfs(const char *path)
 static int run_fusermount(const char *path, bool lazy)
 {
 	char *argv[] = { (char *)"fusermount3", (char *)"-u", (char *)(lazy ? "-z" : "-q"),
-			 (char *)"--", (char *)path, NULL };
+			 (char *)"--",		(char *)path, NULL };
 	posix_spawn_file_actions_t actions;
 	int r, status;
 	pid_t pid;

@@ -8,8 +8,8 @@
 #define PLYFS_FS_TYPE "fuse.plyfs"
 
 struct mount_entry {
-	const char *path;   /* decoded */
-	const char *type;   /* "fuse.plyfs" */
+	const char *path; /* decoded */
+	const char *type; /* "fuse.plyfs" */
 	const char *source;
 	unsigned major, minor;
 };

@@ -15,12 +15,12 @@
 
 struct option_def {
 	const char *name; /* without dashes */
-	char letter;      /* 0: none */
+	char letter;	  /* 0: none */
 	/* Exactly one of these: where to put what was found. */
 	bool *flag;
-	const char **text;  /* lent: points into argv */
-	uint64_t *number;   /* decimal */
-	double *seconds;    /* decimal with fraction, not negative */
+	const char **text; /* lent: points into argv */
+	uint64_t *number;  /* decimal */
+	double *seconds;   /* decimal with fraction, not negative */
 };
 
 enum options_flags {

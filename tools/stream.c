@@ -72,7 +72,8 @@ FILE *stream_to_fd(int fd, bool by_line, const bool *cancel)
 		return NULL;
 	*s = (struct stream){ .fd = fd, .cancel = cancel };
 	s->regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-	f = fopencookie(s, "w", (cookie_io_functions_t){ .write = stream_write, .close = stream_close });
+	f = fopencookie(s, "w",
+			(cookie_io_functions_t){ .write = stream_write, .close = stream_close });
 	if (!f) {
 		free(s);
 		return NULL;

@@ -16,99 +16,101 @@
  * Verbs up to VERBS_SHOWN stand in `plyfs --help`, which fits 24 lines; the rest is named there.
  */
 
-#define VERB_LIST(X)                                                                               \
-	X(init, LOCAL, "STORE", "make an empty store in a new directory",                          \
-	  "STORE is made with mode 0700; an empty directory will do, too.\n")                      \
-	X(import, FILES, "[OPTION]... SOURCE[#REV]", "bring in a directory, a tar file, a git revision", \
-	  "SOURCE is a directory, a tar file of any compression ('-': on stdin), or, with\n"       \
-	  "#REV or --rev, a git repository. Prints the id of the snapshot that it makes.\n"        \
-	  "  --branch NAME   the branch that gets the tree (main); made when there is none\n"      \
-	  "  --rev REV       a git revision of SOURCE\n"                                           \
-	  "  --replace       the branch may have a state already: it gets the new one\n"           \
-	  "  -m, --label LABEL\n"                                                                  \
-	  "  --json          statistics of the import\n")                                          \
-	X(mount, BOTH, "[--branch NAME | --snapshot ID] --at MOUNTPOINT", "show a branch or a snapshot as a directory", \
-	  "Starts the daemon when needed; prints the mount point.\n"                               \
-	  "  --at DIR        an empty directory\n"                                                 \
-	  "  --branch NAME   the branch (main); one view per branch\n"                             \
-	  "  --snapshot ID   a snapshot, read-only\n"                                              \
-	  "  --private       as root: for root only (else every user, checked by modes)\n"         \
-	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n"       \
-	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n"       \
-	  "time its view goes on where it was; --fresh imports DIR anew.\n")                            \
-	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store",       \
-	  "  --lazy          detach now, end when the last process has left\n"                     \
-	  "After the short form of mount, what differs from the directory is told, and:\n"         \
-	  "  --write-back    bring the differences into the directory\n"                           \
-	  "  --dry-run       with --write-back: only list them; nothing is unmounted\n")           \
-	X(checkpoint, BOTH, "[-m LABEL] [--sync] [DIR]", "keep the present state; prints its id",   \
-	  "Of the view that DIR (.) lies in; with --store or --branch, of a branch (main).\n"      \
-	  "With nothing changed since the last one, its id is printed again.\n"                    \
-	  "  -m, --label LABEL\n"                                                                  \
-	  "  --sync          wait until it is durable\n"                                           \
-	  "  --branch NAME   this branch, whether mounted or not\n")                               \
-	X(restore, BOTH, "ID [DIR]", "go back to a snapshot; undo takes you back",                  \
-	  "ID is an id or the start of one, @LABEL, a branch name (its last snapshot), or\n"       \
-	  "one of these with ~N: N snapshots earlier.\n"                                           \
-	  "  --branch NAME   this branch, whether mounted or not\n")                               \
-	X(undo, BOTH, "[DIR]", "bring back the state that the last restore left",                   \
-	  "An undo can be undone as well.\n"                                                       \
-	  "  --branch NAME   this branch, whether mounted or not\n")                               \
-	X(fork, BOTH, "[--from ID] NAME [--at MOUNTPOINT]", "begin a branch from a state",          \
-	  "  --from ID       a snapshot, or a branch (its present state); default: the\n"          \
-	  "                  view that the current directory lies in, else main\n"                      \
-	  "  --at DIR        mount it there (an empty directory) at once\n"                        \
-	  "  --private       with --at, as mount has it\n")                                        \
-	X(drop, DAEMON, "[--dry-run] ID|NAME...", "forget snapshots or branches",                   \
-	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n"      \
-	  "  --dry-run       only say what would be dropped\n")                                    \
-	X(log, DAEMON, "[--branch NAME] [-n N] [--json]", "the snapshots, newest first",            \
-	  "  --branch NAME   those that led to this branch, or were made on it\n"                  \
-	  "  -n, --count N   the newest N\n"                                                       \
-	  "  --json          an array of objects\n")                                               \
-	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree",                             \
-	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n")                       \
-	X(diff, DAEMON, "[OPTION]... [A [B]]", "what changed between two states",                   \
-	  "A, B: snapshots, or branches (their present states). B: the view's present\n"           \
-	  "state; without A: since the view's last snapshot.\n"                                           \
-	  "  --name-status   a letter and a path for each change (the default)\n"                  \
-	  "  --stat          lines added and removed\n"                                            \
-	  "  --patch         as git prints it; git apply takes it\n"                               \
-	  "  --json          an array of objects\n"                                                \
-	  "  --no-renames    a rename is a deletion and an addition\n"                             \
-	  "  --exit-code     exit 1 when there are changes\n"                                      \
-	  "  -z              end paths with NUL, unquoted\n")                                      \
-	X(export, FILES, "ID (--dir D | --tar F)", "write a state out",                             \
-	  "ID: a snapshot, or a branch (its present state).\n"                                     \
-	  "  --dir D         a directory, absent or empty\n"                                       \
-	  "  --tar F         a tar file (PAX); '-': on stdout\n"                                   \
-	  "  --json          statistics of the export\n")                                          \
-	X(run, LOCAL, "[--fork] [--timeout S] [--] COMMAND...", "run a command in a view",          \
-	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n"             \
-	  "  --in DIR        in this directory of a view (.)\n"                                    \
-	  "  --timeout S     end it and its process group after S seconds\n"                       \
-	  "  --fork          in a new branch of the view, mounted for this run only\n"             \
-	  "  --name NAME     with --fork: the branch's name (run-...)\n"                           \
-	  "  --drop          with --fork: drop the branch afterwards\n")                           \
-	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes",             \
-	  "Starts no daemon.\n"                                                                    \
-	  "  --ops           requests of the kernel to each view, by kind\n"                       \
-	  "  --json          one object; \"daemon\" is null when none runs\n")                     \
-	X(gc, DAEMON, "[--json]", "give back the space of what was dropped",                        \
-	  "Views may stay mounted.\n"                                                              \
-	  "  --json          statistics\n")                                                        \
-	X(check, DAEMON, "[--read-data] [--json]", "verify the store",                              \
-	  "Exits 1 when something is damaged, and names it: objects, snapshots, paths.\n"          \
-	  "  --read-data     read and hash every chunk\n"                                          \
-	  "  --json          statistics and an array of damages\n")                                \
-	X(doctor, LOCAL, "", "look whether this machine can mount views",                           \
-	  "Works without a store. Exits 1 when mounting will not work.\n")                         \
-	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "")     \
-	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR",    \
-	  "What unmount --write-back does; the branch must not be mounted.\n"                      \
-	  "  --dry-run       only list them\n")                                                    \
-	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "")                          \
-	X(completion, LOCAL, "bash", "print a completion script", "")                               \
+#define VERB_LIST(X) \
+	X(init, LOCAL, "STORE", "make an empty store in a new directory", \
+	  "STORE is made with mode 0700; an empty directory will do, too.\n") \
+	X(import, FILES, "[OPTION]... SOURCE[#REV]", \
+	  "bring in a directory, a tar file, a git revision", \
+	  "SOURCE is a directory, a tar file of any compression ('-': on stdin), or, with\n" \
+	  "#REV or --rev, a git repository. Prints the id of the snapshot that it makes.\n" \
+	  "  --branch NAME   the branch that gets the tree (main); made when there is none\n" \
+	  "  --rev REV       a git revision of SOURCE\n" \
+	  "  --replace       the branch may have a state already: it gets the new one\n" \
+	  "  -m, --label LABEL\n" \
+	  "  --json          statistics of the import\n") \
+	X(mount, BOTH, "[--branch NAME | --snapshot ID] --at MOUNTPOINT", \
+	  "show a branch or a snapshot as a directory", \
+	  "Starts the daemon when needed; prints the mount point.\n" \
+	  "  --at DIR        an empty directory\n" \
+	  "  --branch NAME   the branch (main); one view per branch\n" \
+	  "  --snapshot ID   a snapshot, read-only\n" \
+	  "  --private       as root: for root only (else every user, checked by modes)\n" \
+	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
+	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n" \
+	  "time its view goes on where it was; --fresh imports DIR anew.\n") \
+	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
+	  "  --lazy          detach now, end when the last process has left\n" \
+	  "After the short form of mount, what differs from the directory is told, and:\n" \
+	  "  --write-back    bring the differences into the directory\n" \
+	  "  --dry-run       with --write-back: only list them; nothing is unmounted\n") \
+	X(checkpoint, BOTH, "[-m LABEL] [--sync] [DIR]", "keep the present state; prints its id", \
+	  "Of the view that DIR (.) lies in; with --store or --branch, of a branch (main).\n" \
+	  "With nothing changed since the last one, its id is printed again.\n" \
+	  "  -m, --label LABEL\n" \
+	  "  --sync          wait until it is durable\n" \
+	  "  --branch NAME   this branch, whether mounted or not\n") \
+	X(restore, BOTH, "ID [DIR]", "go back to a snapshot; undo takes you back", \
+	  "ID is an id or the start of one, @LABEL, a branch name (its last snapshot), or\n" \
+	  "one of these with ~N: N snapshots earlier.\n" \
+	  "  --branch NAME   this branch, whether mounted or not\n") \
+	X(undo, BOTH, "[DIR]", "bring back the state that the last restore left", \
+	  "An undo can be undone as well.\n" \
+	  "  --branch NAME   this branch, whether mounted or not\n") \
+	X(fork, BOTH, "[--from ID] NAME [--at MOUNTPOINT]", "begin a branch from a state", \
+	  "  --from ID       a snapshot, or a branch (its present state); default: the\n" \
+	  "                  view that the current directory lies in, else main\n" \
+	  "  --at DIR        mount it there (an empty directory) at once\n" \
+	  "  --private       with --at, as mount has it\n") \
+	X(drop, DAEMON, "[--dry-run] ID|NAME...", "forget snapshots or branches", \
+	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
+	  "  --dry-run       only say what would be dropped\n") \
+	X(log, DAEMON, "[--branch NAME] [-n N] [--json]", "the snapshots, newest first", \
+	  "  --branch NAME   those that led to this branch, or were made on it\n" \
+	  "  -n, --count N   the newest N\n" \
+	  "  --json          an array of objects\n") \
+	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
+	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
+	X(diff, DAEMON, "[OPTION]... [A [B]]", "what changed between two states", \
+	  "A, B: snapshots, or branches (their present states). B: the view's present\n" \
+	  "state; without A: since the view's last snapshot.\n" \
+	  "  --name-status   a letter and a path for each change (the default)\n" \
+	  "  --stat          lines added and removed\n" \
+	  "  --patch         as git prints it; git apply takes it\n" \
+	  "  --json          an array of objects\n" \
+	  "  --no-renames    a rename is a deletion and an addition\n" \
+	  "  --exit-code     exit 1 when there are changes\n" \
+	  "  -z              end paths with NUL, unquoted\n") \
+	X(export, FILES, "ID (--dir D | --tar F)", "write a state out", \
+	  "ID: a snapshot, or a branch (its present state).\n" \
+	  "  --dir D         a directory, absent or empty\n" \
+	  "  --tar F         a tar file (PAX); '-': on stdout\n" \
+	  "  --json          statistics of the export\n") \
+	X(run, LOCAL, "[--fork] [--timeout S] [--] COMMAND...", "run a command in a view", \
+	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n" \
+	  "  --in DIR        in this directory of a view (.)\n" \
+	  "  --timeout S     end it and its process group after S seconds\n" \
+	  "  --fork          in a new branch of the view, mounted for this run only\n" \
+	  "  --name NAME     with --fork: the branch's name (run-...)\n" \
+	  "  --drop          with --fork: drop the branch afterwards\n") \
+	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes", \
+	  "Starts no daemon.\n" \
+	  "  --ops           requests of the kernel to each view, by kind\n" \
+	  "  --json          one object; \"daemon\" is null when none runs\n") \
+	X(gc, DAEMON, "[--json]", "give back the space of what was dropped", \
+	  "Views may stay mounted.\n" \
+	  "  --json          statistics\n") \
+	X(check, DAEMON, "[--read-data] [--json]", "verify the store", \
+	  "Exits 1 when something is damaged, and names it: objects, snapshots, paths.\n" \
+	  "  --read-data     read and hash every chunk\n" \
+	  "  --json          statistics and an array of damages\n") \
+	X(doctor, LOCAL, "", "look whether this machine can mount views", \
+	  "Works without a store. Exits 1 when mounting will not work.\n") \
+	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
+	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR", \
+	  "What unmount --write-back does; the branch must not be mounted.\n" \
+	  "  --dry-run       only list them\n") \
+	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "") \
+	X(completion, LOCAL, "bash", "print a completion script", "") \
 	X(version, LOCAL, "", "print the version", "")
 
 #define VERBS_SHOWN 18

@@ -162,7 +162,9 @@ int wire_recv_request(int sock, struct wire_request *ret)
 	struct wire_request q = { .fd = { -1, -1, -1, -1, -1 } };
 	struct request_header h;
 	struct iovec iov;
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+	struct msghdr msg = { .msg_iov = &iov,
+			      .msg_iovlen = 1,
+			      .msg_control = control.bytes,
 			      .msg_controllen = sizeof(control.bytes) };
 	int fds[WIRE_FDS] = { -1, -1, -1, -1, -1 }, r = -EPROTO;
 	unsigned n_fds, next = 0;

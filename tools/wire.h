@@ -29,18 +29,19 @@ enum wire_fd { WIRE_CWD, WIRE_IN, WIRE_OUT, WIRE_ERR, WIRE_FUSE, WIRE_FDS };
 
 struct wire_request {
 	int argc, n_env;
-	char **argv, **env;     /* NULL-terminated */
-	uint64_t snapshot;      /* of the read-only view that the client is in */
-	char branch[64];        /* of the view that the client is in */
-	int fd[WIRE_FDS];       /* -1: not sent */
-	void *memory;           /* private: what a received request points into */
+	char **argv, **env; /* NULL-terminated */
+	uint64_t snapshot;  /* of the read-only view that the client is in */
+	char branch[64];    /* of the view that the client is in */
+	int fd[WIRE_FDS];   /* -1: not sent */
+	void *memory;	    /* private: what a received request points into */
 };
 
 struct wire_answer {
 	uint32_t version; /* of the protocol */
 	int32_t status;
 	int32_t pid;
-	char text[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty */
+	char text
+		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty */
 };
 
 /* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for bytes that make no sense. */

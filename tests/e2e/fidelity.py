@@ -14,6 +14,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 import trees
 
+# A tar holds no sockets; and libarchive reads a second between -1 and 0 without its sign.
+NOT_THROUGH_A_TAR = ["--exclude", "odd/socket", "--exclude", "odd/times/1969*"]
+
 
 def test_50000_real_files_are_the_same_at_the_source_in_the_view_and_after_export(t):
     source = t.at("source")
@@ -41,7 +44,7 @@ def test_50000_real_files_are_the_same_at_the_source_in_the_view_and_after_expor
     store.import_(t.at("t.tar"), "--branch", "tar")
     os.unlink(t.at("t.tar"))
     again = store.mount(branch="tar")
-    without = ["--exclude", "odd/socket"] if "socket" in odd else []
+    without = list(NOT_THROUGH_A_TAR)
     if again.digest(*without) != ply.treedigest(source, *without):
         ply.assert_same_tree(source, again.path, *without)
 
@@ -67,8 +70,8 @@ gzip -k t.tar
     store.import_(t.at("t.tar"))
     store.import_(t.at("t.tar.gz"), "--branch", "gz")
     view = store.mount()
-    # tar makes holes where it finds zeros at another granularity; ctime and holes aside, equal.
-    ply.assert_same_tree(t.at("extracted"), view.path, "--no-holes")
+    # tar makes holes where it finds zeros at another granularity.
+    ply.assert_same_tree(t.at("extracted"), view.path, "--no-holes", *NOT_THROUGH_A_TAR)
     ply.assert_same_tree(view.path, store.mount(branch="gz").path)
 
 
@@ -84,7 +87,7 @@ def test_an_exported_tar_is_extracted_by_tar(t):
     store.import_(source)
     t.sh("'%s' --store '%s' export main --tar - | (mkdir out && cd out && "
          "tar --xattrs --xattrs-include='*' --acls -xpf -)" % (ply.PLYFS, store.path))
-    ply.assert_same_tree(source, t.at("out"), "--no-holes")
+    ply.assert_same_tree(source, t.at("out"), "--no-holes", *NOT_THROUGH_A_TAR)
 
 
 def test_a_git_revision_is_imported_as_git_checks_it_out(t):

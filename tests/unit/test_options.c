@@ -27,17 +27,17 @@ static int parse(struct got *g, unsigned flags, int argc, char **argv)
 	return options_parse(argc, argv, defs, 4, flags, &g->args, g->why, sizeof(g->why));
 }
 
-#define PARSE(g, flags, ...)                                                                       \
-	({                                                                                         \
-		char *words[] = { (char *)"verb", ##__VA_ARGS__, NULL };                           \
-		parse(g, flags, (int)(sizeof(words) / sizeof(words[0])) - 1, words);               \
+#define PARSE(g, flags, ...)                                                         \
+	({                                                                           \
+		char *words[] = { (char *)"verb", ##__VA_ARGS__, NULL };             \
+		parse(g, flags, (int)(sizeof(words) / sizeof(words[0])) - 1, words); \
 	})
 
 START_TEST(options_may_stand_anywhere)
 {
 	struct got g = {};
-	char *words[] = { (char *)"verb", (char *)"one", (char *)"-f", (char *)"two", (char *)"--text",
-			  (char *)"x",	  (char *)"three", NULL };
+	char *words[] = { (char *)"verb",   (char *)"one", (char *)"-f",    (char *)"two",
+			  (char *)"--text", (char *)"x",   (char *)"three", NULL };
 
 	ck_assert_int_eq(parse(&g, 0, 7, words), 0);
 	ck_assert(g.flag);
@@ -54,7 +54,9 @@ START_TEST(values_come_in_all_usual_forms)
 {
 	struct got g = {};
 
-	ck_assert_int_eq(PARSE(&g, 0, (char *)"--text=a=b", (char *)"-n12", (char *)"--timeout", (char *)"0.5"), 0);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--text=a=b", (char *)"-n12", (char *)"--timeout",
+			       (char *)"0.5"),
+			 0);
 	ck_assert_str_eq(g.text, "a=b");
 	ck_assert_uint_eq(g.number, 12);
 	ck_assert(g.seconds == 0.5);
@@ -68,7 +70,8 @@ END_TEST
 START_TEST(two_dashes_end_the_options)
 {
 	struct got g = {};
-	char *words[] = { (char *)"verb", (char *)"a", (char *)"--", (char *)"-f", (char *)"--", NULL };
+	char *words[] = { (char *)"verb", (char *)"a",	(char *)"--",
+			  (char *)"-f",	  (char *)"--", NULL };
 
 	ck_assert_int_eq(parse(&g, 0, 5, words), 0);
 	ck_assert(!g.flag);
@@ -82,7 +85,8 @@ END_TEST
 START_TEST(a_leading_argument_ends_them_when_asked)
 {
 	struct got g = {};
-	char *words[] = { (char *)"run", (char *)"-f", (char *)"make", (char *)"-n", (char *)"--text", NULL };
+	char *words[] = { (char *)"run", (char *)"-f",	   (char *)"make",
+			  (char *)"-n",	 (char *)"--text", NULL };
 
 	ck_assert_int_eq(parse(&g, OPTIONS_LEADING, 5, words), 0);
 	ck_assert(g.flag);
@@ -114,7 +118,8 @@ START_TEST(each_mistake_is_named)
 		{ "-x", "there is no option -x" },
 		{ "--count=x", "--count wants a number, not 'x'" },
 		{ "--count=-1", "--count wants a number, not '-1'" },
-		{ "--count=99999999999999999999", "--count wants a number, not '99999999999999999999'" },
+		{ "--count=99999999999999999999",
+		  "--count wants a number, not '99999999999999999999'" },
 		{ "--timeout=nan", "--timeout wants seconds, not 'nan'" },
 		{ "--timeout=-1", "--timeout wants seconds, not '-1'" },
 		{ "--timeout=", "--timeout wants seconds, not ''" },

@@ -423,6 +423,19 @@ START_TEST(a_fork_sees_nothing_of_its_parent_and_the_other_way)
 }
 END_TEST
 
+START_TEST(a_fork_takes_nothing_of_what_its_parent_still_has_to_seal)
+{
+	make_file(ROOT_NODE, "a", "1");
+	ck_assert_int_eq(view_fork(view, "side"), 0); /* freezes the tree */
+	view_close(view);
+	ck_assert_int_eq(store_close(store), 0);
+
+	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
+	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
+}
+END_TEST
+
 START_TEST(a_branch_has_one_view)
 {
 	struct view *other;
@@ -685,6 +698,7 @@ int main(void)
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
 	tcase_add_test(t, a_fork_sees_nothing_of_its_parent_and_the_other_way);
+	tcase_add_test(t, a_fork_takes_nothing_of_what_its_parent_still_has_to_seal);
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_loop_test(t, caches_are_never_stale_after_a_restore, 0, 18);

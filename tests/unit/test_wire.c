@@ -34,8 +34,13 @@ START_TEST(a_request_arrives_whole)
 {
 	char *argv[] = { (char *)"import", (char *)"", (char *)"a b\n\xff", NULL };
 	char *env[] = { (char *)"COLUMNS=90", NULL };
-	struct wire_request q = { .argc = 3, .argv = argv, .n_env = 1, .env = env, .snapshot = 77,
-				  .branch = "main", .fd = { -1, 0, -1, -1, -1 } };
+	struct wire_request q = { .argc = 3,
+				  .argv = argv,
+				  .n_env = 1,
+				  .env = env,
+				  .snapshot = 77,
+				  .branch = "main",
+				  .fd = { -1, 0, -1, -1, -1 } };
 	struct wire_request got;
 	struct stat a, b;
 	int fds = open_fds();
@@ -103,15 +108,33 @@ START_TEST(senseless_requests_are_refused)
 		struct wire_request got;
 
 		switch (i) {
-		case 0: h.magic++; break;
-		case 1: h.version++; break;
-		case 2: h.argc = 0; break;
-		case 3: h.argc = 3; break;               /* fewer strings than announced */
-		case 4: h.argc = UINT32_MAX; break;
-		case 5: h.n_env = UINT32_MAX; break;
-		case 6: h.fd_mask = 1; break;            /* no descriptor came */
-		case 7: h.fd_mask = 1u << WIRE_FDS; break;
-		case 8: len = sizeof(h) - 1; break;
+		case 0:
+			h.magic++;
+			break;
+		case 1:
+			h.version++;
+			break;
+		case 2:
+			h.argc = 0;
+			break;
+		case 3:
+			h.argc = 3;
+			break; /* fewer strings than announced */
+		case 4:
+			h.argc = UINT32_MAX;
+			break;
+		case 5:
+			h.n_env = UINT32_MAX;
+			break;
+		case 6:
+			h.fd_mask = 1;
+			break; /* no descriptor came */
+		case 7:
+			h.fd_mask = 1u << WIRE_FDS;
+			break;
+		case 8:
+			len = sizeof(h) - 1;
+			break;
 		}
 		memcpy(bytes, &h, sizeof(h));
 		memcpy(bytes + sizeof(h), "log\0-n", 7);
@@ -137,7 +160,11 @@ END_TEST
 
 START_TEST(answers_keep_version_status_and_text)
 {
-	struct wire_answer a = { .version = WIRE_VERSION + 1, .status = 2, .pid = 42, .text = "no" }, got;
+	struct wire_answer a = { .version = WIRE_VERSION + 1,
+				 .status = 2,
+				 .pid = 42,
+				 .text = "no" },
+			   got;
 
 	ck_assert_int_eq(wire_send_answer(pair[0], &a), 0);
 	ck_assert_int_eq(wire_recv_answer(pair[1], &got), 0);
