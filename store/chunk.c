@@ -544,6 +544,7 @@ static int append(struct chunks *c, enum chunk_kind kind, const void *data, size
 int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t len,
 	      struct name *ret_name)
 {
+	static const struct name no_name = { { 0 } };
 	struct chunk_loc loc;
 	struct name name;
 	int r;
@@ -561,6 +562,8 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 
 	for (uint32_t salt = 0;; salt++) {
 		name = name_of(data, len, salt);
+		if (name_eq(&name, &no_name))
+			continue; /* "no chunk" to whoever refers to it: the empty state's name */
 
 		r = chunk_locate(c, &name, &loc);
 		if (r == ABSENT) {

@@ -11,7 +11,7 @@
  *  C2 Output waits for its reader (BUFFER_MAX); a call that nobody read for EXPIRE_SECONDS is
  *     cancelled, then forgotten.
  *  C3 Only the user and the view that started a call may read it.
- *  C4 A call is freed by calls_expire alone, after its thread was joined, and when no reader is in it.
+ *  C4 A call is freed by calls_expire alone, after its thread was joined, when no reader is in it.
  */
 
 #include <errno.h>

@@ -161,7 +161,7 @@ int client_store(struct client *cl)
 		if (r == -ENOTCONN)
 			return client_fail(
 				cl,
-				"the view of this directory is dead; 'plyfs unmount' its mount point");
+				"this directory's view is dead; 'plyfs unmount' its mount point");
 		if (r == -EPERM || r == -EACCES)
 			return client_fail(cl, "this view's store belongs to another user");
 	}

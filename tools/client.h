@@ -84,7 +84,7 @@ int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd);
 void fuse_unmount(const char *mountpoint);
 /* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
-/* Ends a view and waits until the daemon has closed it. busy_lazy: detach when processes are in it. */
+/* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
 
 /* ---- verbs (VERB_LIST) ---- */

@@ -42,10 +42,10 @@ static bool check_device(void)
 	}
 	if (errno == ENOENT || errno == ENODEV)
 		report("BAD",
-		       "no /dev/fuse: as root, modprobe fuse; a container needs --device /dev/fuse");
+		       "no /dev/fuse: modprobe fuse; a container needs --device /dev/fuse");
 	else
 		report("BAD",
-		       "/dev/fuse: %s: a container needs --device /dev/fuse; else, chmod 666 /dev/fuse",
+		       "/dev/fuse: %s; a container needs --device /dev/fuse; else, chmod 666",
 		       strerror(errno));
 	return false;
 }
@@ -64,7 +64,7 @@ static void check_kernel(void)
 		       u.release);
 	else
 		report("note",
-		       "kernel %s: works; before 6.2 a restore drops more of the kernel's caches than needed",
+		       "kernel %s: works; before 6.2 a restore drops more cached than needed",
 		       u.release);
 }
 

@@ -454,7 +454,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	if (lazy || !cl->in_view)
 		return DONE;
 
-	/* The kernel has let go; the daemon is told by the kernel and closes the view in a moment. */
+	/* The kernel has let go; it tells the daemon, which closes the view in a moment. */
 	cl->in_view = false; /* its descriptor is closed: no way around the socket */
 	if (access(cl->info.store, F_OK) < 0)
 		return DONE; /* hidden from us: nobody to ask */

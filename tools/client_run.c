@@ -45,7 +45,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Waits for any child until `end` (0: for ever). Returns its pid, 0 at `end`, -1 without children. */
+/* Waits for any child until `end` (0: for ever). Its pid, 0 at `end`, -1 without children. */
 static pid_t wait_child(const sigset_t *chld, double end, int *ret_status)
 {
 	for (;;) {

@@ -2,9 +2,9 @@
 
 /*
  * checkpoint, restore, undo, fork: inside a view straight through its ioctl, with a syncfs before
- * so that dirty pages of shared mappings belong to the state; else through the store's socket, which
- * wants to be told explicitly what it is about (--store or --branch): nobody restores a branch by
- * standing in the wrong directory.
+ * so that dirty pages of shared mappings belong to the state; else through the store's socket,
+ * which wants to be told explicitly what it is about (--store or --branch): nobody restores a
+ * branch by standing in the wrong directory.
  */
 
 #include "tools/client.h"
@@ -220,7 +220,8 @@ int client_fork(struct client *cl)
 		if (errno == EINVAL)
 			return client_misuse(
 				cl,
-				"a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash");
+				"a branch name is 1 to 63 of A-Z a-z 0-9 . _ - "
+				"and no leading dot or dash");
 		return client_ioctl_failed(cl, errno, name);
 	}
 	return DONE;

@@ -45,6 +45,8 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, co
 	char line[PATH_MAX + 1024];
 
 	cmd_progress_end(c);
+	if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
+		return; /* the client is gone, or its output's reader: as SIGPIPE would have it */
 	vsnprintf(line, sizeof(line), fmt, ap);
 	fprintf(c->err, "plyfs %s: %s%s%s%s\n", c->argv[0], kind, line, sentence ? ": " : "",
 		sentence ? sentence : "");

@@ -5,9 +5,9 @@
  *
  * What check finds it names three ways: the object (a line from the store), the snapshots and
  * branches whose states it touches, and the paths in them. The store speaks of key ranges; which
- * paths those are is found by walking the state by names: an object is touched when its own number or its
- * directory's lies in the range (a key's first part is an inode number). A node often serves many
- * snapshots: its paths are searched in the first of them only, the others are just named.
+ * paths those are is found by walking the state by names: an object is touched when its number or
+ * its directory's lies in the range (a key's first part is an inode number). A node often serves
+ * many snapshots: its paths are searched in the first of them only, the others are just named.
  */
 
 #include <dirent.h>

@@ -130,29 +130,6 @@ static int history_load(struct store *s, struct history *h)
 
 /* ---- one snapshot ---- */
 
-/* "3 min", for people. */
-static const char *age_to_text(int64_t time_ns, char buf[static 24])
-{
-	static const struct {
-		int64_t seconds;
-		const char *unit;
-	} units[] = {
-		{ 365 * 86400, "y" }, { 86400, "d" }, { 3600, "h" }, { 60, "min" }, { 1, "s" },
-	};
-	struct timespec now;
-	int64_t age;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	age = now.tv_sec - time_ns / 1000000000;
-	age = MAX(age, 0);
-	for (size_t i = 0; i < ARRAY_SIZE(units); i++)
-		if (age >= units[i].seconds || i + 1 == ARRAY_SIZE(units)) {
-			snprintf(buf, 24, "%" PRId64 " %s", age / units[i].seconds, units[i].unit);
-			break;
-		}
-	return buf;
-}
-
 static bool is_head(const struct history *h, uint64_t id)
 {
 	for (size_t i = 0; i < h->n_branches; i++)
@@ -171,11 +148,10 @@ static void print_label(FILE *out, const char *label)
 static void print_item(struct cmd *c, const struct history *h, const struct item *item)
 {
 	const struct snap_info *s = &item->info;
-	char id[SNAP_ID_SIZE], time[TIME_TEXT_SIZE], age[24];
+	char id[SNAP_ID_SIZE], time[TIME_TEXT_SIZE];
 
-	fprintf(c->out, "%s %c %s %7s  %s", snap_id_to_text(s->id, id),
-		is_head(h, s->id) ? '*' : ' ', time_to_text(s->time_ns, time),
-		age_to_text(s->time_ns, age), s->branch);
+	fprintf(c->out, "%s %c %s  %s", snap_id_to_text(s->id, id),
+		is_head(h, s->id) ? '*' : ' ', time_to_text(s->time_ns, time), s->branch);
 	if (*s->label) {
 		fputs("  ", c->out);
 		print_label(c->out, s->label);
@@ -323,7 +299,7 @@ static int print_tree(struct cmd *c, const struct history *h, size_t top)
 				straight = k;
 				break;
 			}
-		/* Last in, first out: the straight one at the bottom, the others above it, oldest on top. */
+		/* Last in, first out: the straight one lowest, then the others, oldest on top. */
 		if (straight != NONE)
 			stack[n++] = (struct todo){ straight, t.indent };
 		first = n;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * checkpoint, restore, undo, fork, drop through the socket: on a branch by name. A mounted branch is
- * changed through its view, which tells the kernel; one that is not is claimed meanwhile, so that
- * nobody mounts it between our look and our change.
+ * checkpoint, restore, undo, fork, drop through the socket: on a branch by name. A mounted branch
+ * is changed through its view, which tells the kernel; one that is not is claimed meanwhile,
+ * so that nobody mounts it between our look and our change.
  */
 
 #include <errno.h>

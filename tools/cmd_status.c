@@ -113,7 +113,8 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 	return cmd_json(
 		c,
 		json_pack(
-			"{s:o, s:{s:i, s:o, s:s}, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
+			"{s:o, s:{s:i, s:o, s:s}, s:o, s:o,"
+			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "log", json_text(log),
 			"views", p.array, "sizes", "snapshots", (json_int_t)s->snapshots,

@@ -12,8 +12,8 @@
  *     times, and renamed over it: a failure leaves the old file or the new one.
  *  W3 Deletions go first, children before parents; then additions and changes, parents before
  *     children; then the modes and times of directories, children before parents.
- *  W4 Only after all of it succeeded a snapshot marks the state as the new base; after a failure the
- *     same differences are brought in again.
+ *  W4 Only after all of it succeeded a snapshot marks the state as the new base; after a failure
+ *     the same differences are brought in again.
  */
 
 #include <errno.h>
@@ -178,7 +178,7 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 	return 0;
 }
 
-/* Owner, mode, attributes, times of what fd is open on, in the order in which none undoes another. */
+/* Owner, mode, attributes, times of fd's object, in the order in which none undoes another. */
 static int finish(struct work *w, const struct inode *i, int fd)
 {
 	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },

@@ -148,7 +148,7 @@ static void *conn_main(void *arg)
 	a.status = c->out && c->err ? verb_run(c) : CMD_FAILED;
 	closep(&c->fuse_fd); /* when the verb did not take it */
 
-	/* Everything of the client's is closed before it hears that we are done: it may unmount next. */
+	/* What is the client's is closed before it hears that we are done: it may unmount next. */
 	wire_request_release(&q);
 	(void)wire_send_answer(conn->sock, &a); /* a client that is gone needs none */
 out:
@@ -282,7 +282,7 @@ static void loop_run(struct loop *l)
 	}
 }
 
-/* After the socket is gone: verbs end (cancelled when we were told to end). False: some will not. */
+/* After the socket is gone: verbs are cancelled and end. False: some will not. */
 static bool end_conns(struct loop *l)
 {
 	for (struct conn *c = l->conns; c; c = c->next)
@@ -459,7 +459,7 @@ static int serve(struct daemon *d, int idle_ms)
 	l.listen_fd = -1;
 	all_over = views_end_all(d);
 	if (!end_conns(&l) || !all_over) {
-		/* What lives on would use the store while it is closed. The guard takes off the mounts. */
+		/* What lives on would use a closed store. The guard takes off the mounts. */
 		r = store_sync(d->store);
 		daemon_log("ends although views or clients are busy%s%s", r < 0 ? ": " : "",
 			   r < 0 ? err_str(r) : "");

@@ -54,7 +54,7 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 	if (r)
 		return r;
 
-	/* 40000: the root is a directory. Every check by mode is the kernel's (default_permissions). */
+	/* 40000: the root is a directory. Checks by mode are the kernel's (default_permissions). */
 	snprintf(options, sizeof(options),
 		 "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd,
 		 (unsigned)getuid(), (unsigned)getgid(), m->private ? "" : ",allow_other");
@@ -144,7 +144,7 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	if (r == ENOENT)
 		return client_fail(
 			cl,
-			"there is no fusermount3, which mounts for ordinary users; install the package fuse3");
+			"no fusermount3, which mounts for ordinary users: install fuse3");
 	if (r)
 		return client_fail(cl, "starting fusermount3: %s", strerror(r));
 	closep(&theirs);

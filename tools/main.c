@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* plyfs: one verb per call. The table is verbs.h; verbs marked DAEMON are passed on as they stand. */
+/* plyfs: one verb per call. The table is verbs.h; those marked DAEMON are passed on as they are. */
 
 #include <errno.h>
 #include <limits.h>
@@ -66,13 +66,14 @@ int client_status(struct client *cl)
 		return r;
 
 	if (json) {
-		/* A path is printed as JSON wants it: quotes, backslashes, control bytes escaped. */
+		/* As JSON wants it: quotes, backslashes, control bytes escaped. */
 		printf("{\"daemon\": null, \"store\": \"");
 		for (const unsigned char *p = (const unsigned char *)cl->store; *p; p++)
 			printf(*p == '"' || *p == '\\' ? "\\%c" : *p < 32 ? "\\u%04x" : "%c", *p);
 		printf("\", \"views\": []}\n");
 	} else {
-		printf("store   %s\ndaemon  none; it starts when it is needed\nlog     %s/daemon.log\n",
+		printf("store   %s\ndaemon  none; it starts when it is needed\n"
+		       "log     %s/daemon.log\n",
 		       cl->store, cl->store);
 	}
 	return fflush(stdout) ? FAILED : DONE;

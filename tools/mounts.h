@@ -14,7 +14,7 @@ struct mount_entry {
 	unsigned major, minor;
 };
 
-/* Each mount in this namespace, in the kernel's order; fn's non-zero return stops and is returned. */
+/* Each mount in this namespace, in the kernel's order. Non-zero from fn stops and is returned. */
 int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg);
 
 /* 1 when the topmost mount at exactly this absolute path is a plyfs view, else 0, or -errno. */

@@ -25,8 +25,8 @@
 
 struct stream {
 	int fd;
-	bool regular;
-	const bool *cancel;
+	bool regular, talk;
+	bool *cancel;
 };
 
 static ssize_t stream_write(void *cookie, const char *buf, size_t size)
@@ -48,6 +48,8 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t size)
 		n = write(s->fd, buf + done, s->regular ? size - done : MIN(size - done, PIPE_BUF));
 		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
+		if (n < 0 && errno == EPIPE && !s->talk)
+			__atomic_store_n(s->cancel, true, __ATOMIC_RELAXED);
 		if (n < 0)
 			return 0; /* stdio's way to hear of a failure */
 		done += (size_t)n;
@@ -62,7 +64,7 @@ static int stream_close(void *cookie)
 	return 0;
 }
 
-FILE *stream_to_fd(int fd, bool by_line, const bool *cancel)
+FILE *stream_to_fd(int fd, bool by_line, bool *cancel)
 {
 	struct stream *s = malloc(sizeof(*s));
 	struct stat st;
@@ -70,7 +72,7 @@ FILE *stream_to_fd(int fd, bool by_line, const bool *cancel)
 
 	if (!s)
 		return NULL;
-	*s = (struct stream){ .fd = fd, .cancel = cancel };
+	*s = (struct stream){ .fd = fd, .talk = by_line, .cancel = cancel };
 	s->regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 	f = fopencookie(s, "w",
 			(cookie_io_functions_t){ .write = stream_write, .close = stream_close });

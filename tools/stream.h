@@ -8,9 +8,10 @@
 
 /*
  * A stream that writes to fd (borrowed; -1: drops everything). Writing stops with an error soon
- * after *cancel became true, also when nobody reads the pipe. NULL when out of memory.
+ * after *cancel became true, also when nobody reads the pipe. A pipe whose reader has left sets
+ * *cancel, unless by_line: nobody wants the answer any more. NULL when out of memory.
  */
-FILE *stream_to_fd(int fd, bool by_line, const bool *cancel);
+FILE *stream_to_fd(int fd, bool by_line, bool *cancel);
 
 /* How wide to print: the client's COLUMNS, its terminal, else 80. */
 unsigned stream_columns(const char *columns, int out_fd, int err_fd);

@@ -34,7 +34,8 @@ int help_print(void)
 	printf("  also:      ");
 	for (unsigned i = VERBS_SHOWN; i < n_verb_texts; i++)
 		printf(" %s", verb_texts[i].name);
-	printf("\n\nInside a mounted view no store need be named. 'plyfs VERB --help' says more.\n");
+	printf("\n\nInside a mounted view no store need be named. "
+	       "'plyfs VERB --help' says more.\n");
 	return flushed();
 }
 
@@ -107,7 +108,8 @@ int completion_print_bash(void)
 	       "\tfi\n"
 	       "\tcase $verb in\n"
 	       "\tdrop|fork)\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$(plyfs tree --names 2>/dev/null)\" -- \"$cur\")) ;;\n"
+	       "\t\tlocal names=$(plyfs tree --names 2>/dev/null)\n"
+	       "\t\tCOMPREPLY=($(compgen -W \"$names\" -- \"$cur\")) ;;\n"
 	       "\tcompletion) COMPREPLY=($(compgen -W bash -- \"$cur\")) ;;\n"
 	       "\t*) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
 	       "\tesac\n"

@@ -123,7 +123,7 @@ extern const unsigned n_verb_texts;
 
 const struct verb_text *verb_find(const char *name);
 
-/* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout; 0 or -1 when it cannot be written. */
+/* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout; -1 when it cannot be written. */
 int help_print(void);
 int help_print_verb(const struct verb_text *v);
 int completion_print_bash(void);

@@ -11,7 +11,7 @@
  *
  * The hello comes first so that a client whose connection waited in the queue of a daemon that was
  * about to end can tell "never taken up: try again" (no hello) from "died at work" (hello, no
- * answer). A client that goes away cancels its verb. Integers are native: both ends are one machine.
+ * answer). A client that goes away cancels its verb. Integers are native: it is all one machine.
  */
 
 #include <stdbool.h>
@@ -44,11 +44,11 @@ struct wire_answer {
 		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty */
 };
 
-/* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for bytes that make no sense. */
+/* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for senseless bytes. */
 int wire_send_request(int sock, const struct wire_request *q);
 /* Received descriptors are close-on-exec. END when the other side hung up. Free with _release. */
 int wire_recv_request(int sock, struct wire_request *ret);
 void wire_request_release(struct wire_request *q); /* closes the descriptors, too */
 int wire_send_answer(int sock, const struct wire_answer *a);
-/* END when the other side hung up. Answers of other versions arrive with their version and status. */
+/* END when the other side hung up. Answers of other versions arrive with version and status. */
 int wire_recv_answer(int sock, struct wire_answer *ret);
