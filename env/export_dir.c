@@ -24,9 +24,9 @@
 #include "env/transfer_internal.h"
 #include "fs/format.h"
 
-#define FDS_KEPT 64              /* as import_dir.c */
+#define FDS_KEPT 64		 /* as import_dir.c */
 #define COPY_BYTES (1024 * 1024) /* a write large enough that the call itself does not show */
-#define PLENTY_BLOCKS 1024       /* of free space: an attribute that finds "no space" then hit a limit */
+#define PLENTY_BLOCKS 1024 /* of free space: an attribute that finds "no space" then hit a limit */
 
 struct open_dir {
 	int fd; /* owned; -1 while it is too far up */
@@ -37,17 +37,17 @@ struct open_dir {
 struct exporter {
 	struct talk talk;
 	struct fs fs;
-	struct tree *tree; /* owned */
-	int top_fd;        /* borrowed */
+	struct tree *tree;     /* owned */
+	int top_fd;	       /* borrowed */
 	struct open_dir *dirs; /* owned: from the top to where the walk is */
 	size_t depth, cap;
 	struct link_table links; /* ino -> first path + 1 */
-	char **paths;            /* owned, each too: of the first names of hard links */
+	char **paths;		 /* owned, each too: of the first names of hard links */
 	size_t n_paths, paths_cap;
-	bool root;     /* owners and devices may be made */
-	char *buf;     /* owned: COPY_BYTES */
-	char *xattr;   /* owned: 2 * XATTR_BYTES_MAX */
-	int file_fd;   /* borrowed: the file that is being copied */
+	bool root;   /* owners and devices may be made */
+	char *buf;   /* owned: COPY_BYTES */
+	char *xattr; /* owned: 2 * XATTR_BYTES_MAX */
+	int file_fd; /* borrowed: the file that is being copied */
 	uint64_t file_ino;
 };
 
@@ -135,7 +135,7 @@ struct xattr_arg {
 	struct exporter *ex;
 	const struct walk_entry *e;
 	const char *at; /* the object's path below /proc/self/fd */
-	bool acls;      /* this time ACLs, or everything else */
+	bool acls;	/* this time ACLs, or everything else */
 };
 
 static int put_xattr(void *arg, const char *name, const void *value, size_t len)
@@ -251,7 +251,8 @@ static int copy_run(void *arg, uint64_t off, uint64_t len)
 		if (got != n)
 			return -ERR_ITEM_DAMAGED;
 		while (done < n) {
-			ssize_t w = pwrite(ex->file_fd, ex->buf + done, n - done, (off_t)(off + done));
+			ssize_t w =
+				pwrite(ex->file_fd, ex->buf + done, n - done, (off_t)(off + done));
 
 			if (w < 0 && errno == EINTR)
 				continue;
@@ -346,7 +347,8 @@ static int export_object(void *arg, const struct walk_entry *e)
 		if (fd < 0 || fstat(fd, &st) < 0)
 			return talk_fail(&ex->talk, -errno, "opening '%s'", e->path);
 		if ((st.st_mode & S_IFMT) != (i->mode & S_IFMT))
-			return talk_fail(&ex->talk, -ESTALE, "'%s' was replaced meanwhile", e->path);
+			return talk_fail(&ex->talk, -ESTALE, "'%s' was replaced meanwhile",
+					 e->path);
 	}
 	r = put_attributes(ex, e, fd);
 	if (r < 0)
@@ -417,7 +419,9 @@ int export_directory(struct store *s, struct root *root, int dir_fd, const struc
 		     struct transfer_stats *ret)
 {
 	static const struct walk_ops fill = {
-		.enter = make_dir, .object = export_object, .leave = filled_dir,
+		.enter = make_dir,
+		.object = export_object,
+		.leave = filled_dir,
 	};
 	static const struct walk_ops finish = { .enter = enter_dir, .leave = finish_dir };
 	_cleanup_(exporter_release) struct exporter ex = {

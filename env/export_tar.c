@@ -11,6 +11,9 @@
  */
 
 #include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
 
 #include "env/tar.h"
 #include "env/transfer_internal.h"
@@ -21,22 +24,23 @@
 struct tar_export {
 	struct talk talk;
 	struct fs fs;
-	struct tree *tree;       /* owned */
-	struct archive *archive; /* owned */
+	struct tree *tree;	     /* owned */
+	struct archive *archive;     /* owned */
 	struct archive_entry *entry; /* owned */
-	int fd;                  /* borrowed */
+	int fd;			     /* borrowed */
+	bool is_file;		     /* fd is: a write to it does not wait for anybody */
 	struct tar_locale locale;
 	struct link_table links; /* ino -> index + 1 */
-	char **paths;            /* owned, each too */
+	char **paths;		 /* owned, each too */
 	size_t n_paths, paths_cap;
-	char *buf;   /* owned: COPY_BYTES */
-	char *zeros; /* owned: COPY_BYTES of them */
-	char *xattr; /* owned: 2 * XATTR_BYTES_MAX */
+	char *buf;		    /* owned: COPY_BYTES */
+	char *zeros;		    /* owned: COPY_BYTES of them */
+	char *xattr;		    /* owned: 2 * XATTR_BYTES_MAX */
 	const struct walk_entry *e; /* what is being written */
-	uint64_t written;           /* bytes of it, holes included */
+	uint64_t written;	    /* bytes of it, holes included */
 	unsigned runs;
 	int write_error; /* -errno once the descriptor refused */
-	bool given_up;   /* nothing more is written */
+	bool given_up;	 /* nothing more is written */
 };
 
 static void tar_export_release(struct tar_export *te)
@@ -63,13 +67,22 @@ static void tar_export_release(struct tar_export *te)
 static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
 {
 	struct tar_export *te = arg;
+	struct pollfd p = { .fd = te->fd, .events = POLLOUT };
 	ssize_t n;
 
 	if (te->given_up || te->write_error < 0)
 		return (la_ssize_t)len;
-	do
-		n = write(te->fd, data, len);
-	while (n < 0 && errno == EINTR);
+	do {
+		/* Whoever reads a pipe may take for ever: look up now and then. */
+		do {
+			if (talk_cancelled(&te->talk) < 0) {
+				te->write_error = -ERR_CANCELLED;
+				return (la_ssize_t)len;
+			}
+		} while (poll(&p, 1, TALK_POLL_MS) == 0);
+		/* Ready means that PIPE_BUF bytes go in without waiting; a file takes all. */
+		n = write(te->fd, data, te->is_file ? len : MIN(len, (size_t)PIPE_BUF));
+	} while (n < 0 && errno == EINTR);
 	if (n < 0) {
 		te->write_error = -errno;
 		return (la_ssize_t)len;
@@ -82,11 +95,14 @@ static int check_archive(struct tar_export *te, bool ok, const char *what)
 {
 	const char *why = ok ? NULL : archive_error_string(te->archive);
 
+	if (te->write_error == -ERR_CANCELLED)
+		return te->write_error;
 	if (te->write_error < 0)
 		return talk_fail(&te->talk, te->write_error, "writing the archive");
 	if (ok)
 		return 0;
-	return talk_fail(&te->talk, -EIO, "%s: %s", what, why ? why : "libarchive does not say why");
+	return talk_fail(&te->talk, -EIO, "%s: %s", what,
+			 why ? why : "libarchive does not say why");
 }
 
 static int write_bytes(struct tar_export *te, const char *data, size_t len)
@@ -285,8 +301,12 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 		.talk = { .store = s, .ops = ops, .what = "exporting" },
 		.fd = fd,
 	};
+	struct stat st;
 	int r;
 
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	te.is_file = S_ISREG(st.st_mode);
 	r = tree_new(store_nodes(s), root, &te.tree);
 	if (r < 0)
 		return r;
@@ -304,7 +324,8 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 
 	if (archive_write_set_format_pax(te.archive) != ARCHIVE_OK ||
 	    /* the form of attributes that GNU tar knows; of the other one it complains */
-	    archive_write_set_format_option(te.archive, "pax", "xattrheader", "SCHILY") != ARCHIVE_OK ||
+	    archive_write_set_format_option(te.archive, "pax", "xattrheader", "SCHILY") !=
+		    ARCHIVE_OK ||
 	    archive_write_set_bytes_in_last_block(te.archive, 1) != ARCHIVE_OK ||
 	    archive_write_open(te.archive, &te, NULL, write_target, NULL) != ARCHIVE_OK)
 		return check_archive(&te, false, "starting the archive");

@@ -53,7 +53,8 @@ static size_t hfs_ignored(const unsigned char *p, size_t len)
 {
 	if (len < 3)
 		return 0;
-	if (p[0] == 0xe2 && p[1] == 0x80 && ((p[2] >= 0x8c && p[2] <= 0x8f) || (p[2] >= 0xaa && p[2] <= 0xae)))
+	if (p[0] == 0xe2 && p[1] == 0x80 &&
+	    ((p[2] >= 0x8c && p[2] <= 0x8f) || (p[2] >= 0xaa && p[2] <= 0xae)))
 		return 3; /* U+200C..200F, U+202A..202E */
 	if (p[0] == 0xe2 && p[1] == 0x81 && p[2] >= 0xaa && p[2] <= 0xaf)
 		return 3; /* U+206A..206F */
@@ -125,13 +126,13 @@ struct rev_level {
 
 struct rev_import {
 	struct builder b;
-	git_repository *repo; /* owned */
+	git_repository *repo;	  /* owned */
 	struct rev_level *levels; /* owned */
 	size_t depth, cap;
 	char *path; /* owned */
 	size_t path_cap;
 	struct timens time; /* of the commit */
-	uint8_t *buf;       /* owned: CHUNK_MAX */
+	uint8_t *buf;	    /* owned: CHUNK_MAX */
 };
 
 static void rev_import_release(struct rev_import *gi)
@@ -210,8 +211,8 @@ static int rev_file(struct rev_import *gi, uint64_t dir, const char *name, const
 
 	if (S_ISLNK(i->mode)) {
 		if (len == 0 || len > TARGET_MAX || memchr(data, '\0', len))
-			return talk_fail(&gi->b.talk, -ERR_SOURCE, "'%s': no good target of a symlink",
-					 gi->path);
+			return talk_fail(&gi->b.talk, -ERR_SOURCE,
+					 "'%s': no good target of a symlink", gi->path);
 		memcpy(target, data, len);
 		target[len] = '\0';
 	} else if (len > (uint64_t)FILE_SIZE_MAX) {
@@ -239,8 +240,12 @@ static int rev_entry(struct rev_import *gi)
 	const char *name = git_tree_entry_name(e);
 	git_filemode_t mode = git_tree_entry_filemode(e);
 	struct inode i = {
-		.uid = geteuid(), .gid = getegid(),
-		.atime = gi->time, .mtime = gi->time, .ctime = gi->time, .btime = gi->time,
+		.uid = geteuid(),
+		.gid = getegid(),
+		.atime = gi->time,
+		.mtime = gi->time,
+		.ctime = gi->time,
+		.btime = gi->time,
 	};
 	int r;
 
@@ -256,13 +261,14 @@ static int rev_entry(struct rev_import *gi)
 	case GIT_FILEMODE_BLOB:
 	case GIT_FILEMODE_BLOB_EXECUTABLE:
 	case GIT_FILEMODE_LINK:
-		i.mode = mode == GIT_FILEMODE_LINK ? S_IFLNK | 0777 :
-			 mode == GIT_FILEMODE_BLOB ? S_IFREG | 0644 :
-						     S_IFREG | 0755;
+		i.mode = mode == GIT_FILEMODE_LINK   ? S_IFLNK | 0777
+			 : mode == GIT_FILEMODE_BLOB ? S_IFREG | 0644
+						     : S_IFREG | 0755;
 		r = rev_file(gi, l->ino, name, git_tree_entry_id(e), &i);
 		break;
 	case GIT_FILEMODE_COMMIT:
-		talk_skip(&gi->b.talk, "'%s' is a submodule: an empty directory stands for it", gi->path);
+		talk_skip(&gi->b.talk, "'%s' is a submodule: an empty directory stands for it",
+			  gi->path);
 		/* fall through */
 	case GIT_FILEMODE_TREE:
 		i.mode = S_IFDIR | 0755;
@@ -272,8 +278,8 @@ static int rev_entry(struct rev_import *gi)
 			r = talk_fail(&gi->b.talk, r, "'%s'", gi->path);
 		break;
 	default:
-		return talk_fail(&gi->b.talk, -ERR_SOURCE, "'%s': mode %o is none of git's", gi->path,
-				 (unsigned)mode);
+		return talk_fail(&gi->b.talk, -ERR_SOURCE, "'%s': mode %o is none of git's",
+				 gi->path, (unsigned)mode);
 	}
 	if (r < 0)
 		return r;
@@ -294,7 +300,8 @@ static int rev_open(struct rev_import *gi, const char *path)
 	if (r == GIT_EOWNER || (r < 0 && strstr(git_why(), "safe.directory")))
 		return talk_fail(&gi->b.talk, -EPERM,
 				 "repository '%s' belongs to somebody else; if you trust it: "
-				 "git config --global --add safe.directory '%s'", path, path);
+				 "git config --global --add safe.directory '%s'",
+				 path, path);
 	if (r < 0)
 		return talk_fail(&gi->b.talk, -ERR_SOURCE, "repository '%s': %s", path, git_why());
 	return 0;
@@ -340,8 +347,14 @@ int import_git(struct store *s, const char *path, const char *rev, const struct 
 		return r;
 
 	top = (struct inode){
-		.ino = ROOT_INO, .mode = S_IFDIR | 0755, .uid = geteuid(), .gid = getegid(),
-		.atime = gi.time, .mtime = gi.time, .ctime = gi.time, .btime = gi.time,
+		.ino = ROOT_INO,
+		.mode = S_IFDIR | 0755,
+		.uid = geteuid(),
+		.gid = getegid(),
+		.atime = gi.time,
+		.mtime = gi.time,
+		.ctime = gi.time,
+		.btime = gi.time,
 	};
 	r = builder_settle(&gi.b, &top, true);
 	if (r < 0)
@@ -525,11 +538,11 @@ static int make_patch(const struct side *a, const struct side *b, bool binary, g
 	options.flags = GIT_DIFF_SHOW_BINARY | GIT_DIFF_INDENT_HEURISTIC |
 			(binary ? GIT_DIFF_FORCE_BINARY : GIT_DIFF_FORCE_TEXT);
 	options.max_size = (int64_t)PATCH_FILE_MAX + 1; /* load_side knows the limit */
-	return git_patch_from_buffers(ret, a->mode ? a->data : NULL, a->len, a->mode ? "file" : NULL,
-				      b->mode ? b->data : NULL, b->len, b->mode ? "file" : NULL,
-				      &options) < 0 ?
-		       -ENOMEM :
-		       0;
+	return git_patch_from_buffers(ret, a->mode ? a->data : NULL, a->len,
+				      a->mode ? "file" : NULL, b->mode ? b->data : NULL, b->len,
+				      b->mode ? "file" : NULL, &options) < 0
+		       ? -ENOMEM
+		       : 0;
 }
 
 static void git_patch_freep(git_patch **p)

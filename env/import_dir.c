@@ -36,14 +36,14 @@
 #define FDS_KEPT 64
 
 #define LIST_BYTES (64 * 1024) /* getdents(2): some 2,000 short names a call */
-#define RETRIES 8              /* of an entry that changes its type under us: then it is a failure */
+#define RETRIES 8 /* of an entry that changes its type under us: then it is a failure */
 
 struct level {
 	int fd; /* owned; -1 while it is too far up */
 	uint64_t dev, src_ino;
 	uint64_t ino; /* ours */
 	struct inode inode;
-	char *names; /* owned: a type byte and a NUL-terminated name each */
+	char *names;   /* owned: a type byte and a NUL-terminated name each */
 	char **sorted; /* owned: to the type bytes */
 	size_t n, next;
 	size_t path_len;
@@ -118,9 +118,9 @@ static int look(int fd, struct statx *ret)
 	/* A mount id is answered by kernels that know it, ignored by others. */
 	const unsigned mask = STATX_BASIC_STATS | STATX_BTIME | STATX_MNT_ID;
 
-	return statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, mask, ret) < 0 ?
-		       -errno :
-		       0;
+	return statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, mask, ret) < 0
+		       ? -errno
+		       : 0;
 }
 
 static bool is_other_mount(const struct importer *im, const struct statx *sx)
@@ -162,7 +162,8 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 	int r;
 
 	snprintf(at, sizeof(at), "/proc/self/fd/%d", fd);
-	len = is_path_fd ? listxattr(at, names, XATTR_BYTES_MAX) : flistxattr(fd, names, XATTR_BYTES_MAX);
+	len = is_path_fd ? listxattr(at, names, XATTR_BYTES_MAX)
+			 : flistxattr(fd, names, XATTR_BYTES_MAX);
 	if (len < 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
 		return 0;
 	if (len < 0)
@@ -170,17 +171,18 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 
 	for (ssize_t i = 0; i < len; i += (ssize_t)strlen(names + i) + 1) {
 		const char *name = names + i;
-		ssize_t n = is_path_fd ? getxattr(at, name, value, XATTR_BYTES_MAX) :
-					 fgetxattr(fd, name, value, XATTR_BYTES_MAX);
+		ssize_t n = is_path_fd ? getxattr(at, name, value, XATTR_BYTES_MAX)
+				       : fgetxattr(fd, name, value, XATTR_BYTES_MAX);
 
 		if (n < 0 && (errno == ENODATA || errno == EOPNOTSUPP))
 			continue; /* removed meanwhile; listed, but not to be had */
 		if (n < 0)
-			return talk_fail(&im->b.talk, -errno, "reading attribute '%s' of '%s'", name,
-					 im->path);
+			return talk_fail(&im->b.talk, -errno, "reading attribute '%s' of '%s'",
+					 name, im->path);
 		r = fs_setxattr(&im->b.fs, ino, name, value, (size_t)n, 0);
 		if (r == -EOPNOTSUPP || r == -EINVAL) {
-			talk_skip(&im->b.talk, "attribute '%s' of '%s' cannot be kept", name, im->path);
+			talk_skip(&im->b.talk, "attribute '%s' of '%s' cannot be kept", name,
+				  im->path);
 			continue;
 		}
 		if (r < 0)
@@ -213,7 +215,8 @@ static int copy_data(struct importer *im, int fd, const struct inode *i)
 			break;
 
 		for (off = (uint64_t)from; off < (uint64_t)to;) {
-			ssize_t n = pread(fd, im->read, MIN((uint64_t)to - off, CHUNK_MAX), (off_t)off);
+			ssize_t n =
+				pread(fd, im->read, MIN((uint64_t)to - off, CHUNK_MAX), (off_t)off);
 
 			if (n < 0 && errno == EINTR)
 				continue;
@@ -242,11 +245,13 @@ static int import_file(struct importer *im, int fd, const struct statx *sx, cons
 		return 0;
 	r = copy_data(im, fd, i);
 	if (r < 0)
-		return r == -ERR_CANCELLED ? r : talk_fail(&im->b.talk, r, "reading '%s'", im->path);
+		return r == -ERR_CANCELLED ? r
+					   : talk_fail(&im->b.talk, r, "reading '%s'", im->path);
 
 	if (fstat(fd, &after) < 0)
 		return talk_fail(&im->b.talk, -errno, "looking at '%s'", im->path);
-	if ((uint64_t)after.st_size != sx->stx_size || after.st_mtim.tv_sec != sx->stx_mtime.tv_sec ||
+	if ((uint64_t)after.st_size != sx->stx_size ||
+	    after.st_mtim.tv_sec != sx->stx_mtime.tv_sec ||
 	    (uint32_t)after.st_mtim.tv_nsec != sx->stx_mtime.tv_nsec)
 		talk_warn(&im->b.talk, "'%s' changed while it was read", im->path);
 	return 0;
@@ -360,8 +365,8 @@ static int go_up(struct importer *im)
 			r = -ERR_SOURCE;
 		im->path[l->path_len] = '\0';
 		if (r < 0)
-			return talk_fail(&im->b.talk, r, "directory '%s' was moved while it was read",
-					 im->path);
+			return talk_fail(&im->b.talk, r,
+					 "directory '%s' was moved while it was read", im->path);
 	}
 	level_release(l);
 	im->depth--;
@@ -457,10 +462,10 @@ static int import_entry(struct importer *im)
 	if (S_ISREG(i.mode) && i.size > (uint64_t)FILE_SIZE_MAX)
 		return talk_fail(&im->b.talk, -EFBIG, "'%s'", im->path);
 
-	known = !S_ISDIR(i.mode) && sx.stx_nlink > 1 ?
-			link_table_get(&im->links, makedev(sx.stx_dev_major, sx.stx_dev_minor),
-				       sx.stx_ino) :
-			0;
+	known = !S_ISDIR(i.mode) && sx.stx_nlink > 1
+			? link_table_get(&im->links, makedev(sx.stx_dev_major, sx.stx_dev_minor),
+					 sx.stx_ino)
+			: 0;
 	if (known) {
 		r = fs_add_link(&im->b.fs, l->ino, name, strlen(name), known);
 		return r < 0 ? talk_fail(&im->b.talk, r, "'%s'", im->path) : 0;
@@ -479,8 +484,8 @@ static int import_entry(struct importer *im)
 	if (r < 0)
 		return talk_fail(&im->b.talk, r, "'%s'", im->path);
 	if (!S_ISDIR(i.mode) && sx.stx_nlink > 1) {
-		r = link_table_put(&im->links, makedev(sx.stx_dev_major, sx.stx_dev_minor), sx.stx_ino,
-				   i.ino);
+		r = link_table_put(&im->links, makedev(sx.stx_dev_major, sx.stx_dev_minor),
+				   sx.stx_ino, i.ino);
 		if (r < 0)
 			return r;
 	}

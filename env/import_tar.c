@@ -16,26 +16,28 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 
 #include "env/tar.h"
 #include "env/transfer_internal.h"
 #include "fs/format.h"
 #include "store/chunk.h"
 
-#define READ_BYTES (128 * 1024) /* at a time from the file: pipes give 64 KiB at most, disks like more */
+#define READ_BYTES \
+	(128 * 1024) /* at a time from the file: pipes give 64 KiB at most, disks like more */
 
 struct tar_import {
 	struct builder b;
 	struct archive *archive; /* owned */
-	int fd;                  /* borrowed */
+	int fd;			 /* borrowed */
 	struct tar_locale locale;
-	char *last_dir;    /* owned: the directory of the member before, normalised; or NULL */
+	char *last_dir;	   /* owned: the directory of the member before, normalised; or NULL */
 	uint64_t last_ino; /* its inode */
-	char *clean;       /* owned: the member's name, normalised: "a/b", "" for the root */
+	char *clean;	   /* owned: the member's name, normalised: "a/b", "" for the root */
 	char *clean_link;  /* owned: its hard link's target, the same way */
 	size_t clean_cap, clean_link_cap;
-	uint8_t *buf;      /* owned: CHUNK_MAX for the writer */
-	char *in;          /* owned: READ_BYTES */
+	uint8_t *buf; /* owned: CHUNK_MAX for the writer */
+	char *in;     /* owned: READ_BYTES */
 };
 
 static void tar_import_release(struct tar_import *ti)
@@ -54,14 +56,18 @@ static void tar_import_release(struct tar_import *ti)
 static la_ssize_t read_source(struct archive *a, void *arg, const void **ret)
 {
 	struct tar_import *ti = arg;
+	struct pollfd p = { .fd = ti->fd, .events = POLLIN };
 	ssize_t n;
 
 	*ret = ti->in;
 	do {
-		if (talk_cancelled(&ti->b.talk) < 0) {
-			archive_set_error(a, ECANCELED, "cancelled");
-			return -1;
-		}
+		/* Whoever writes to a pipe may take for ever: look up now and then. */
+		do {
+			if (talk_cancelled(&ti->b.talk) < 0) {
+				archive_set_error(a, ECANCELED, "cancelled");
+				return -1;
+			}
+		} while (poll(&p, 1, TALK_POLL_MS) == 0);
 		n = read(ti->fd, ti->in, READ_BYTES);
 	} while (n < 0 && errno == EINTR);
 	if (n < 0)
@@ -100,13 +106,14 @@ static int clean_name(struct tar_import *ti, const char *member, const char *nam
 		*cap = bigger;
 	}
 	if (name[0] == '/')
-		return talk_fail(&ti->b.talk, -ERR_UNSAFE_PATH, "member '%s': absolute name '%s'", member,
-				 name);
+		return talk_fail(&ti->b.talk, -ERR_UNSAFE_PATH, "member '%s': absolute name '%s'",
+				 member, name);
 	while (*name) {
 		size_t n = strcspn(name, "/");
 
 		if (n == 2 && name[0] == '.' && name[1] == '.')
-			return talk_fail(&ti->b.talk, -ERR_UNSAFE_PATH, "member '%s': a '..' in it", member);
+			return talk_fail(&ti->b.talk, -ERR_UNSAFE_PATH, "member '%s': a '..' in it",
+					 member);
 		if (n > NAME_LEN_MAX)
 			return talk_fail(&ti->b.talk, -ENAMETOOLONG, "member '%s'", member);
 		if (n > 0 && !(n == 1 && name[0] == '.')) {
@@ -156,7 +163,8 @@ static int find_parent(struct tar_import *ti, const char *member, const char *pa
 	int r;
 
 	*ret_name = slash ? slash + 1 : path;
-	if (ti->last_dir && strlen(ti->last_dir) == dir_len && memcmp(ti->last_dir, path, dir_len) == 0) {
+	if (ti->last_dir && strlen(ti->last_dir) == dir_len &&
+	    memcmp(ti->last_dir, path, dir_len) == 0) {
 		*ret_dir = ti->last_ino;
 		return 0;
 	}
@@ -204,7 +212,8 @@ static int remove_old(struct tar_import *ti, const char *member, uint64_t dir, c
 	else
 		r = fs_unlink(fs, dir, name, strlen(name), &gone);
 	if (r < 0)
-		return talk_fail(&ti->b.talk, r, "member '%s' takes the place of another one", member);
+		return talk_fail(&ti->b.talk, r, "member '%s' takes the place of another one",
+				 member);
 
 	if (gone.nlink == 0) {
 		r = fs_purge(fs, gone.ino);
@@ -232,12 +241,17 @@ static void inode_of(struct archive_entry *entry, struct inode *ret)
 		.mode = archive_entry_filetype(entry) | (archive_entry_perm(entry) & 07777),
 		.uid = (uint32_t)archive_entry_uid(entry),
 		.gid = (uint32_t)archive_entry_gid(entry),
-		.atime = m, .mtime = m, .ctime = m, .btime = m,
+		.atime = m,
+		.mtime = m,
+		.ctime = m,
+		.btime = m,
 	};
 	if (archive_entry_atime_is_set(entry))
-		ret->atime = tar_time_in(archive_entry_atime(entry), archive_entry_atime_nsec(entry));
+		ret->atime =
+			tar_time_in(archive_entry_atime(entry), archive_entry_atime_nsec(entry));
 	if (archive_entry_ctime_is_set(entry))
-		ret->ctime = tar_time_in(archive_entry_ctime(entry), archive_entry_ctime_nsec(entry));
+		ret->ctime =
+			tar_time_in(archive_entry_ctime(entry), archive_entry_ctime_nsec(entry));
 	if (archive_entry_birthtime_is_set(entry))
 		ret->btime = tar_time_in(archive_entry_birthtime(entry),
 					 archive_entry_birthtime_nsec(entry));
@@ -323,8 +337,8 @@ static int put_data(struct tar_import *ti, const char *member, const struct inod
 			continue;
 		if (off < 0 || (uint64_t)off < end || (uint64_t)off > i->size ||
 		    len > i->size - (uint64_t)off) /* invariant 4 */
-			return talk_fail(&ti->b.talk, -ERR_SOURCE, "member '%s': data outside of it",
-					 member);
+			return talk_fail(&ti->b.talk, -ERR_SOURCE,
+					 "member '%s': data outside of it", member);
 		r = writer_put(&w, (uint64_t)off, data, len);
 		if (r < 0)
 			return r;
@@ -351,14 +365,15 @@ static int import_link(struct tar_import *ti, const char *member, const char *li
 		r = *name ? fs_lookup(&ti->b.fs, dir, name, strlen(name), &target) : -EPERM;
 	if (r == -ENOENT)
 		return talk_fail(&ti->b.talk, -ERR_SOURCE,
-				 "member '%s': a hard link to '%s', which did not come before it", member,
-				 link);
+				 "member '%s': a hard link to '%s', which did not come before it",
+				 member, link);
 	if (r == 0 && S_ISDIR(target.mode))
 		r = -EPERM;
 	if (r < 0)
-		return r == -ERR_UNSAFE_PATH || r == -ENOTDIR ?
-			       r :
-			       talk_fail(&ti->b.talk, r, "member '%s': a hard link to '%s'", member, link);
+		return r == -ERR_UNSAFE_PATH || r == -ENOTDIR
+			       ? r
+			       : talk_fail(&ti->b.talk, r, "member '%s': a hard link to '%s'",
+					   member, link);
 
 	r = find_parent(ti, member, ti->clean, like, &dir, &name);
 	if (r < 0)
@@ -401,8 +416,8 @@ static int import_member(struct tar_import *ti, struct archive_entry *entry)
 	case S_IFLNK:
 		target = archive_entry_symlink(entry);
 		if (!target || !*target || strlen(target) > TARGET_MAX)
-			return talk_fail(&ti->b.talk, -ERR_SOURCE, "member '%s': a symlink without a target",
-					 member);
+			return talk_fail(&ti->b.talk, -ERR_SOURCE,
+					 "member '%s': a symlink without a target", member);
 		i.size = strlen(target);
 		break;
 	case S_IFDIR:
@@ -418,7 +433,8 @@ static int import_member(struct tar_import *ti, struct archive_entry *entry)
 
 	if (!*ti->clean) { /* the root itself */
 		if (!S_ISDIR(i.mode))
-			return talk_fail(&ti->b.talk, -ERR_SOURCE, "member '%s' is no directory", member);
+			return talk_fail(&ti->b.talk, -ERR_SOURCE, "member '%s' is no directory",
+					 member);
 		i.ino = ROOT_INO;
 		again = true;
 	} else {
@@ -457,8 +473,8 @@ static int import_member(struct tar_import *ti, struct archive_entry *entry)
 	r = builder_settle(&ti->b, &i, false);
 	if (r < 0)
 		return r;
-	return again ? talk_cancelled(&ti->b.talk) :
-		       talk_object(&ti->b.talk, i.mode, S_ISREG(i.mode) ? i.size : 0);
+	return again ? talk_cancelled(&ti->b.talk)
+		     : talk_object(&ti->b.talk, i.mode, S_ISREG(i.mode) ? i.size : 0);
 }
 
 int import_tar(struct store *s, int fd, const struct import_ops *ops, struct root **ret_root,

@@ -109,7 +109,8 @@ int tar_acl_out(struct archive_entry *entry, int type, const void *value, size_t
 		if (!t)
 			return -ERR_ITEM_DAMAGED;
 		if (archive_entry_acl_add_entry(entry, type, get_le16(p + 2) & 7, t->archive,
-						t->has_id ? (int)get_le32(p + 4) : -1, NULL) != ARCHIVE_OK)
+						t->has_id ? (int)get_le32(p + 4) : -1,
+						NULL) != ARCHIVE_OK)
 			return -ENOMEM;
 	}
 	return 0;
@@ -126,9 +127,11 @@ static bool find_id(int tag, const char *name, int *id)
 		return true;
 	if (!name || !*name)
 		return false;
-	if (tag == ARCHIVE_ENTRY_ACL_USER && getpwnam_r(name, &pw, buf, sizeof(buf), &pwp) == 0 && pwp)
+	if (tag == ARCHIVE_ENTRY_ACL_USER && getpwnam_r(name, &pw, buf, sizeof(buf), &pwp) == 0 &&
+	    pwp)
 		*id = (int)pwp->pw_uid;
-	if (tag == ARCHIVE_ENTRY_ACL_GROUP && getgrnam_r(name, &gr, buf, sizeof(buf), &grp) == 0 && grp)
+	if (tag == ARCHIVE_ENTRY_ACL_GROUP && getgrnam_r(name, &gr, buf, sizeof(buf), &grp) == 0 &&
+	    grp)
 		*id = (int)grp->gr_gid;
 	return *id >= 0;
 }
@@ -160,8 +163,9 @@ int tar_acl_in(struct archive_entry *entry, int type, void **ret, size_t *ret_le
 	put_le32(value, ACL_VERSION);
 
 	/* n counts what was added; the three entries that follow from the mode may come on top. */
-	for (int left = n + 3; left > 0 && archive_entry_acl_next(entry, type, &got_type, &perm, &tag,
-								  &id, &name) == ARCHIVE_OK; left--) {
+	for (int left = n + 3; left > 0 && archive_entry_acl_next(entry, type, &got_type, &perm,
+								  &tag, &id, &name) == ARCHIVE_OK;
+	     left--) {
 		const struct acl_tag *t = NULL;
 
 		for (size_t i = 0; i < ARRAY_SIZE(acl_tags); i++)

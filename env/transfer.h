@@ -64,7 +64,8 @@ struct change;
  * AGAIN: git has no form for one side of it (a fifo, socket or device), which was taken for absent.
  * -EFBIG: a file larger than PATCH_FILE_MAX; nothing was printed. (git.c)
  */
-#define PATCH_FILE_MAX (UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
+#define PATCH_FILE_MAX \
+	(UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
 int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs,
 		const struct change *c);
 /*

@@ -15,9 +15,9 @@
 /* ---- talk: warnings, notes, progress, cancelling; the same for both directions ---- */
 
 struct talk {
-	struct store *store;          /* borrowed */
+	struct store *store;	      /* borrowed */
 	const struct import_ops *ops; /* borrowed; may be NULL */
-	const char *what;             /* "importing", "exporting" */
+	const char *what;	      /* "importing", "exporting" */
 	struct transfer_stats stats;
 	uint64_t objects;
 };
@@ -30,6 +30,8 @@ void talk_warn(struct talk *t, const char *fmt, ...) _printf_(2, 3);
 int talk_fail(struct talk *t, int r, const char *fmt, ...) _printf_(3, 4);
 /* 0 or -ERR_CANCELLED; call it often (it looks at a flag). */
 int talk_cancelled(const struct talk *t);
+#define TALK_POLL_MS \
+	200 /* how often, while waiting for another process: a person does not notice */
 /* One more object is done: counts it by its type, shows progress; 0 or -ERR_CANCELLED. */
 int talk_object(struct talk *t, uint32_t mode, uint64_t bytes);
 
@@ -40,7 +42,7 @@ struct link_slot {
 };
 struct link_table {
 	struct link_slot *slots; /* owned */
-	size_t n, cap;           /* cap: 0 or a power of two */
+	size_t n, cap;		 /* cap: 0 or a power of two */
 };
 void link_table_release(struct link_table *t);
 /* 0: not there. */
@@ -83,9 +85,9 @@ int builder_settle(struct builder *b, const struct inode *i, bool all);
 struct writer {
 	struct builder *b; /* borrowed */
 	uint64_t ino;
-	uint64_t off;  /* of buf in the file */
-	size_t len;    /* bytes in buf */
-	uint8_t *buf;  /* borrowed: CHUNK_MAX bytes */
+	uint64_t off; /* of buf in the file */
+	size_t len;   /* bytes in buf */
+	uint8_t *buf; /* borrowed: CHUNK_MAX bytes */
 };
 int writer_put(struct writer *w, uint64_t off, const void *data, size_t len);
 int writer_flush(struct writer *w);
@@ -96,11 +98,11 @@ struct walk_entry {
 	const char *path; /* from the root, no leading slash, "" for the root; lent */
 	size_t path_len;
 	const char *name; /* the last part of path */
-	size_t depth;     /* 0: the root */
+	size_t depth;	  /* 0: the root */
 	struct inode inode;
 };
 struct walk_ops {
-	int (*enter)(void *arg, const struct walk_entry *e);  /* a directory, before what it holds */
+	int (*enter)(void *arg, const struct walk_entry *e); /* a directory, before what it holds */
 	int (*object)(void *arg, const struct walk_entry *e); /* anything else; NULL: not wanted */
 	int (*leave)(void *arg, const struct walk_entry *e);  /* the directory again; may be NULL */
 };

@@ -16,13 +16,13 @@
 #include <inttypes.h>
 
 struct listing {
-	char *names;   /* owned: NUL-terminated, one behind the other */
+	char *names; /* owned: NUL-terminated, one behind the other */
 	size_t len, cap;
 	struct listed {
 		size_t name; /* offset into names */
 		uint64_t ino;
 		unsigned type; /* DT_*, as the entry says */
-	} *entries; /* owned */
+	} * entries;	       /* owned */
 	size_t n, n_cap;
 	size_t next;
 	size_t path_len; /* of the directory itself */
@@ -171,7 +171,8 @@ static int walk_next(struct walk *w, const struct walk_ops *ops, void *arg)
 				 d->ino);
 	if (inode_is_dir(&i) && (i.parent != l->dir.ino || i.ino == ROOT_INO))
 		return talk_fail(w->talk, -ERR_ITEM_DAMAGED,
-				 "directory '%s' (inode %" PRIu64 ") lies in two places", w->path, d->ino);
+				 "directory '%s' (inode %" PRIu64 ") lies in two places", w->path,
+				 d->ino);
 
 	entry_of(w, &i, at + len, at, w->depth, &e);
 	if (!inode_is_dir(&i))

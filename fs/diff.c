@@ -53,7 +53,7 @@ struct entry { /* an entry that came (side b) or went (side a) */
 	char *name; /* owned */
 };
 
-struct named { /* a path on one side */
+struct named {	    /* a path on one side */
 	char *path; /* owned */
 	uint64_t ino;
 	int pair; /* side a: index of the path of b that it was renamed to, or -1; side b: bool */
@@ -67,10 +67,10 @@ struct side {
 	size_t n_entries, entries_cap;
 	struct named *named; /* owned */
 	size_t n_named, named_cap;
-	uint64_t *seen; /* owned: set of directories that were expanded; 0: free slot */
+	uint64_t *seen;		 /* owned: set of directories that were expanded; 0: free slot */
 	size_t n_seen, seen_cap; /* cap: 0 or a power of two */
-	uint64_t path_dir; /* the directory whose path was asked for last, */
-	char *path;        /* owned: and its path; NULL: none */
+	uint64_t path_dir;	 /* the directory whose path was asked for last, */
+	char *path;		 /* owned: and its path; NULL: none */
 };
 
 struct diff {
@@ -79,7 +79,7 @@ struct diff {
 	size_t n_touched, touched_cap;
 	bool same_lineage;
 	unsigned flags;
-	uint8_t *buf[2];        /* owned: COMPARE_BYTES each */
+	uint8_t *buf[2];	 /* owned: COMPARE_BYTES each */
 	struct segments *seg[2]; /* owned */
 	int (*fn)(void *arg, const struct change *c);
 	void *arg;
@@ -267,9 +267,9 @@ static int list(const struct side *s, uint64_t dir, struct children *cs)
 /* A list of directories that wait to be looked into, instead of recursion: trees may be deep. */
 struct todo {
 	struct pending {
-		char *path;     /* owned */
-		uint64_t a, b;  /* inodes; 0: not there. In expand() a alone */
-	} *p; /* owned */
+		char *path;    /* owned */
+		uint64_t a, b; /* inodes; 0: not there. In expand() a alone */
+	} * p;		       /* owned */
 	size_t n, cap;
 };
 
@@ -350,7 +350,8 @@ static int expand(struct side *s, uint64_t top)
 		if (r == 0)
 			r = list(s, p.a, &cs);
 		for (size_t i = 0; r == 0 && i < cs.n; i++) {
-			_cleanup_free_ char *below = join(p.path, cs.c[i].name, strlen(cs.c[i].name));
+			_cleanup_free_ char *below =
+				join(p.path, cs.c[i].name, strlen(cs.c[i].name));
 			_cleanup_free_ char *copy = NULL;
 
 			if (!below)
@@ -537,8 +538,8 @@ static int collect(struct diff *d)
 
 /* ---- different lineages: by name ---- */
 
-static int walk_pair(struct diff *d, struct todo *todo, const struct pending *p, struct children *as,
-		     struct children *bs)
+static int walk_pair(struct diff *d, struct todo *todo, const struct pending *p,
+		     struct children *as, struct children *bs)
 {
 	size_t i = 0, j = 0;
 	int r;
@@ -652,7 +653,8 @@ static bool same_ref(const struct segment *x, uint64_t skip_x, const struct segm
 }
 
 /* 1: the mapped parts, which begin at off, are the same; *ret_len: how much both cover. */
-static int same_mapped(struct diff *d, uint64_t ino_a, uint64_t ino_b, uint64_t off, uint64_t *ret_len)
+static int same_mapped(struct diff *d, uint64_t ino_a, uint64_t ino_b, uint64_t off,
+		       uint64_t *ret_len)
 {
 	const struct segments *sa = d->seg[0], *sb = d->seg[1];
 	uint64_t len = MIN(sa->len, sb->len), at = 0, in_a = 0, in_b = 0, differ = 0;
@@ -909,9 +911,9 @@ static int pair_renames(struct diff *d)
 	if (!gone || !came)
 		return -ENOMEM;
 	while (i < d->a.n_named || j < d->b.n_named) {
-		int order = i == d->a.n_named ? 1 :
-			    j == d->b.n_named ? -1 :
-						strcmp(d->a.named[i].path, d->b.named[j].path);
+		int order = i == d->a.n_named	? 1
+			    : j == d->b.n_named ? -1
+						: strcmp(d->a.named[i].path, d->b.named[j].path);
 
 		if (order < 0)
 			gone[n_gone++] = (struct loose){ .ino = d->a.named[i].ino, .index = i };
@@ -971,7 +973,8 @@ static int emit(struct diff *d, const struct named *x, const struct named *y)
 	if (r < 0)
 		return r;
 	c.kind = strcmp(x->path, y->path) == 0 ? CHANGE_MODIFIED : CHANGE_RENAMED;
-	if (c.kind == CHANGE_MODIFIED && (d->flags & DIFF_TIMES ? c.what : c.what & ~WHAT_TIME) == 0)
+	if (c.kind == CHANGE_MODIFIED &&
+	    (d->flags & DIFF_TIMES ? c.what : c.what & ~WHAT_TIME) == 0)
 		return 0;
 	return d->fn(d->arg, &c);
 }
@@ -1007,7 +1010,10 @@ int fs_diff(struct store *store, struct root *a, struct root *b, bool same_linea
 	    int (*fn)(void *arg, const struct change *c), void *arg)
 {
 	_cleanup_(diff_release) struct diff d = {
-		.same_lineage = same_lineage, .flags = flags, .fn = fn, .arg = arg,
+		.same_lineage = same_lineage,
+		.flags = flags,
+		.fn = fn,
+		.arg = arg,
 	};
 	int r;
 

@@ -6,17 +6,17 @@
  * Phases: (1) the format file and the records, while sealing waits, so that they belong to one
  * commit; (2) every index entry against its record in the pack, in the order in which they lie
  * there; (3) the tree of each snapshot and branch, every node read from its chunk, every
- * reference looked up; (4) what nothing refers to is counted. From (2) on sealing goes on: chunks are
- * only added, and what the records name was there before. gc waits until the end.
+ * reference looked up; (4) what nothing refers to is counted. From (2) on sealing goes on: chunks
+ * are only added, and what the records name was there before. gc waits until the end.
  *
  * States share nearly all of their nodes. A subtree that was found good for a range of keys is not
  * entered again where it stands for the same range or a wider one (only its top is read, to see
- * that it fits there): the cost follows the nodes that differ and their siblings. Subtrees with damage are walked again for every state, because
- * each of them is told which of its keys are touched.
+ * that it fits there): the cost follows the nodes that differ and their siblings. Subtrees with
+ * damage are walked again for every state, because each is told which of its keys are touched.
  *
- * A node is known to be good when the walk has left its subtree and met no damage there. The walk is
- * depth first and levels fall by one from node to child, so a node has been left when the next one
- * met is of its level or a higher one.
+ * A node is known to be good when the walk has left its subtree and met no damage there. The walk
+ * is depth first and levels fall by one from node to child, so a node has been left when the next
+ * one met is of its level or a higher one.
  */
 
 #include <errno.h>

@@ -8,8 +8,8 @@
  * and the pinned ones.
  *
  *  G1 At L a live tree holds, besides blobs that are no chunks yet, only chunks of its branch's
- *     newest frozen state: that is what it was last frozen to or reset to, and restore looks a
- *     target up, resets the tree and sets entry->root in one critical section (S4).
+ *     newest frozen state: our own round froze it before L, nothing was sealed since, and restore
+ *     looks a target up, resets the tree and sets entry->root in one critical section (S4).
  *  G2 After L a tree gets chunks only from states that were listed, or that were frozen since
  *     from trees of which this holds as well: sealing, the only other source, waits (S6).
  *  G3 Whoever holds a state by other means has it pinned.

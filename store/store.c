@@ -329,7 +329,8 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &s->dir_fd);
 	if (r < 0)
 		return r;
-	r = store_read_format(s->dir_fd, s->uuid); /* before the lock file is made in what is no store */
+	/* Before the lock file is made in what is no store. */
+	r = store_read_format(s->dir_fd, s->uuid);
 	if (r < 0)
 		return r;
 	s->id_key = get_le64(s->uuid) ^ get_le64(s->uuid + 8);

@@ -14,8 +14,9 @@
  *  S3 A record never names a snapshot that is not in the index: when a snapshot goes, the records
  *     of its children and of branches at it are rewritten in the transaction that deletes it.
  *  S4 entry->root, when set, is the newest frozen state of the branch and wants to be committed;
- *     otherwise that state is `committed`. Every state that a tree was frozen to or reset to
- *     passes through entry->root under the table lock, together with its head.
+ *     otherwise that state is `committed`. What the store freezes a tree to or resets it to passes
+ *     through entry->root under the table lock, together with its head. Others may freeze the tree
+ *     too (a fork, a diff); the store's next freeze finds that by comparing states.
  *  S5 entry->head and ->undo are the truth; the copies in struct branch follow under its own lock.
  *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
  *     which excludes both.
@@ -43,7 +44,7 @@
  */
 #define ROOTS_IN_MEMORY 512
 
-/* ---- intrusive lists: a head is its own first and last; a link not in a list points to itself ---- */
+/* ---- intrusive lists: a head is its own first and last; a link in no list points to itself ---- */
 
 struct link {
 	struct link *prev, *next;
@@ -166,7 +167,7 @@ struct snap {
 };
 
 struct entry {
-	int refs;                       /* the table's (or doomed list's), the handle's, passing ones */
+	int refs;            /* the table's (or doomed list's), the handle's, passing ones */
 	struct branch *live;            /* the handle, NULL when not open */
 	struct root *root;              /* owned; S4 */
 	struct branch_record committed; /* what the index has; valid when in_index */

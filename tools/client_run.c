@@ -330,9 +330,11 @@ int client_run(struct client *cl)
 		return client_misuse(cl, "a branch name has at most %d bytes", PLYFS_NAME_SIZE - 1);
 
 	r = client_look(cl, in);
-	if (r < 0)
+	if (r == -EPERM && in_fork)
+		return client_ioctl_failed(cl, EPERM, "a fork");
+	if (r < 0 && r != -EPERM)
 		return client_fail(cl, "'%s': %s", in, strerror(-r));
-	if (!cl->in_view)
+	if (!cl->in_view && r != -EPERM) /* that is a view as well, of somebody else's store */
 		return client_fail(
 			cl,
 			"'%s' is not in a plyfs view; cd into one, or: plyfs run --in DIR COMMAND",

@@ -26,7 +26,7 @@ struct diff_verb {
 	struct fs old_fs, new_fs;
 	bool nul; /* -z */
 	uint64_t n;
-	json_t *array;         /* owned */
+	json_t *array; /* owned */
 	struct diffstat stat;
 };
 
@@ -38,7 +38,8 @@ static void diff_verb_release(struct diff_verb *d)
 	diffstat_release(&d->stat);
 }
 
-static int stop(void *arg, const char *name, size_t len, uint64_t ino, unsigned type, uint64_t cookie)
+static int stop(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
+		uint64_t cookie)
 {
 	*(bool *)arg = true;
 	return 1;
@@ -102,14 +103,22 @@ static int name_status(void *arg, const struct change *c)
 static const char *type_name(const struct inode *i)
 {
 	switch (i->mode & S_IFMT) {
-	case S_IFREG: return "file";
-	case S_IFDIR: return "directory";
-	case S_IFLNK: return "symlink";
-	case S_IFIFO: return "fifo";
-	case S_IFSOCK: return "socket";
-	case S_IFCHR: return "character device";
-	case S_IFBLK: return "block device";
-	default: return "unknown";
+	case S_IFREG:
+		return "file";
+	case S_IFDIR:
+		return "directory";
+	case S_IFLNK:
+		return "symlink";
+	case S_IFIFO:
+		return "fifo";
+	case S_IFSOCK:
+		return "socket";
+	case S_IFCHR:
+		return "character device";
+	case S_IFBLK:
+		return "block device";
+	default:
+		return "unknown";
 	}
 }
 
@@ -120,9 +129,9 @@ static json_t *json_side(const char *path, const struct inode *i)
 	if (!path)
 		return json_null();
 	snprintf(mode, sizeof(mode), "%06o", i->mode & 0177777);
-	return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I}", "path", json_text(path), "type", type_name(i),
-			 "mode", mode, "size", (json_int_t)i->size, "uid", (json_int_t)i->uid, "gid",
-			 (json_int_t)i->gid);
+	return json_pack("{s:o, s:s, s:s, s:I, s:I, s:I}", "path", json_text(path), "type",
+			 type_name(i), "mode", mode, "size", (json_int_t)i->size, "uid",
+			 (json_int_t)i->uid, "gid", (json_int_t)i->gid);
 }
 
 static json_t *json_what(unsigned what)
@@ -131,7 +140,7 @@ static json_t *json_what(unsigned what)
 		unsigned bit;
 		const char *name;
 	} names[] = {
-		{ WHAT_DATA, "data" }, { WHAT_MODE, "mode" }, { WHAT_OWNER, "owner" },
+		{ WHAT_DATA, "data" },	 { WHAT_MODE, "mode" }, { WHAT_OWNER, "owner" },
 		{ WHAT_XATTR, "xattr" }, { WHAT_TIME, "time" },
 	};
 	json_t *array = json_array();
@@ -152,8 +161,8 @@ static int as_json(void *arg, const struct change *c)
 	if (r != 0)
 		return r < 0 ? r : 0;
 	object = json_pack("{s:s, s:o, s:o, s:o, s:o}", "status", kind, "path",
-			   json_text(c->new_path ? c->new_path : c->old_path), "what", json_what(c->what),
-			   "old", json_side(c->old_path, c->old_inode), "new",
+			   json_text(c->new_path ? c->new_path : c->old_path), "what",
+			   json_what(c->what), "old", json_side(c->old_path, c->old_inode), "new",
 			   json_side(c->new_path, c->new_inode));
 	return object && json_array_append_new(d->array, object) == 0 ? 0 : -ENOMEM;
 }
@@ -184,7 +193,9 @@ static int as_patch(void *arg, const struct change *c)
 		return r;
 	r = patch_print(d->cmd->out, &d->old_fs, &d->new_fs, c);
 	if (r == AGAIN) {
-		cmd_warn(d->cmd, "'%s' is neither file nor symlink, and git knows no other, ignoring", path);
+		cmd_warn(d->cmd,
+			 "'%s' is neither file nor symlink, and git knows no other, ignoring",
+			 path);
 		return 0;
 	}
 	if (r == -EFBIG) {
@@ -257,7 +268,8 @@ int cmd_diff(struct cmd *c)
 	if (r)
 		return r;
 	if (names + stat + patch + json > 1)
-		return cmd_misuse(c, "--name-status, --stat, --patch and --json exclude each other");
+		return cmd_misuse(c,
+				  "--name-status, --stat, --patch and --json exclude each other");
 	d.nul = nul;
 
 	r = c->args.n > 0 ? cmd_state(c, c->args.v[0], &a) : last_snapshot(c, &a);

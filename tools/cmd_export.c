@@ -49,7 +49,8 @@ static int to_dir(struct cmd *c, struct root *root, const char *path, struct tra
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", path);
 	if (r == 0)
-		return cmd_fail(c, 0, "'%s' is not empty; give a directory that is, or none yet", path);
+		return cmd_fail(c, 0, "'%s' is not empty; give a directory that is, or none yet",
+				path);
 
 	r = export_directory(c->store, root, fd, &talk->ops, ret);
 	cmd_progress_end(c);
@@ -86,7 +87,7 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 	cmd_progress_end(c);
 	if (r == 0)
 		return CMD_DONE;
-	if (made) /* half an archive is of no use */
+	if (made)				    /* half an archive is of no use */
 		(void)unlinkat(c->cwd_fd, path, 0); /* r says what matters */
 	return transfer_talk_fail(talk, r, path);
 }
@@ -117,7 +118,8 @@ int cmd_export(struct cmd *c)
 	if (r)
 		return r;
 	transfer_talk_init(&talk, c);
-	r = dir ? to_dir(c, state.root, dir, &talk, &stats) : to_tar(c, state.root, tar, &talk, &stats);
+	r = dir ? to_dir(c, state.root, dir, &talk, &stats)
+		: to_tar(c, state.root, tar, &talk, &stats);
 	if (r || !json)
 		return r;
 	return cmd_json(c, json_pack("{s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)stats.files,

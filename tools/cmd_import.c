@@ -17,9 +17,9 @@
 
 struct source {
 	const char *text; /* lent: as the user wrote it */
-	char *path;       /* owned: of a repository */
+	char *path;	  /* owned: of a repository */
 	const char *rev;  /* lent; NULL: no git */
-	int fd;           /* owned unless it is stdin */
+	int fd;		  /* owned unless it is stdin */
 	bool is_dir, is_stdin;
 };
 
@@ -106,8 +106,10 @@ static int source_open(struct cmd *c, const char *text, const char *rev, struct 
 		return CMD_DONE;
 	}
 	if (!ret->is_dir && !S_ISREG(st.st_mode))
-		return cmd_fail(c, 0, "'%s' is no directory and no file; pipe a tar into "
-				"'plyfs import -'", text);
+		return cmd_fail(c, 0,
+				"'%s' is no directory and no file; pipe a tar into "
+				"'plyfs import -'",
+				text);
 	return CMD_DONE;
 }
 
@@ -123,8 +125,10 @@ static int target_open(struct cmd *c, const char *name, bool replace, struct bra
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", name);
 	if (!replace)
-		return cmd_fail(c, 0, "branch '%s' has a state already; --replace gives it the new one, "
-				"--branch NAME makes another", name);
+		return cmd_fail(c, 0,
+				"branch '%s' has a state already; --replace gives it the new one, "
+				"--branch NAME makes another",
+				name);
 	r = branch_mount(b);
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", name);
@@ -166,11 +170,11 @@ static int report(struct cmd *c, bool json, uint64_t id, const char *name,
 		fprintf(c->out, "%s\n", snap_id_to_text(id, text));
 		return CMD_DONE;
 	}
-	return cmd_json(c, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "id", json_id(id), "branch",
-				     json_text(name), "files", (json_int_t)stats->files, "directories",
-				     (json_int_t)stats->dirs, "others", (json_int_t)stats->others,
-				     "bytes", (json_int_t)stats->bytes, "skipped",
-				     (json_int_t)stats->skipped));
+	return cmd_json(c, json_pack("{s:o, s:o, s:I, s:I, s:I, s:I, s:I}", "id", json_id(id),
+				     "branch", json_text(name), "files", (json_int_t)stats->files,
+				     "directories", (json_int_t)stats->dirs, "others",
+				     (json_int_t)stats->others, "bytes", (json_int_t)stats->bytes,
+				     "skipped", (json_int_t)stats->skipped));
 }
 
 int cmd_import(struct cmd *c)

@@ -18,8 +18,8 @@
 
 #include "store/base/util.h"
 
-#define GAPS 6        /* blanks, bar, and the last column that stays free */
-#define GRAPH_MIN 6   /* 3/8 of the 16 columns that name and graph get at least */
+#define GAPS 6	    /* blanks, bar, and the last column that stays free */
+#define GRAPH_MIN 6 /* 3/8 of the 16 columns that name and graph get at least */
 #define NAME_GRAPH_MIN 16
 
 void diffstat_release(struct diffstat *d)
@@ -88,7 +88,8 @@ static void print_rename(FILE *out, const char *from, const char *to)
 	if (prefix + suffix > 0)
 		fprintf(out, "%.*s{", (int)prefix, from);
 	fprintf(out, "%.*s => %.*s", n_from > prefix + suffix ? (int)(n_from - prefix - suffix) : 0,
-		from + prefix, n_to > prefix + suffix ? (int)(n_to - prefix - suffix) : 0, to + prefix);
+		from + prefix, n_to > prefix + suffix ? (int)(n_to - prefix - suffix) : 0,
+		to + prefix);
 	if (prefix + suffix > 0)
 		fprintf(out, "}%s", from + n_from - suffix);
 }
@@ -119,7 +120,10 @@ int diffstat_add(struct diffstat *d, const char *old_path, const char *new_path,
 	if (fclose(f) != 0 || !name)
 		return -ENOMEM;
 	d->lines[d->n++] = (struct diffstat_line){
-		.name = TAKE_PTR(name), .added = added, .removed = removed, .binary = binary,
+		.name = TAKE_PTR(name),
+		.added = added,
+		.removed = removed,
+		.binary = binary,
 	};
 	return 0;
 }
@@ -175,9 +179,9 @@ void diffstat_print(const struct diffstat *d, FILE *out, unsigned columns)
 		name_width = MAX(name_width, strlen(l->name));
 		if (l->binary) {
 			count_width = MAX(count_width, 3u); /* "Bin" */
-			binary_width = MAX(binary_width,
-					   (unsigned)strlen("Bin  ->  bytes") + digits(l->added) +
-						   digits(l->removed));
+			binary_width =
+				MAX(binary_width, (unsigned)strlen("Bin  ->  bytes") +
+							  digits(l->added) + digits(l->removed));
 			continue;
 		}
 		max = MAX(max, l->added + l->removed);
@@ -190,7 +194,8 @@ void diffstat_print(const struct diffstat *d, FILE *out, unsigned columns)
 	if (name_width + count_width + GAPS + graph_width > width) {
 		uint64_t most = width * 3 / 8;
 
-		most = most > count_width + GAPS + GRAPH_MIN ? most - count_width - GAPS : GRAPH_MIN;
+		most = most > count_width + GAPS + GRAPH_MIN ? most - count_width - GAPS
+							     : GRAPH_MIN;
 		graph_width = MIN(graph_width, most);
 		if (name_width > width - count_width - GAPS - graph_width)
 			name_width = width - count_width - GAPS - graph_width;
@@ -216,7 +221,8 @@ void diffstat_print(const struct diffstat *d, FILE *out, unsigned columns)
 		if (l->binary) {
 			fprintf(out, " %*s", (int)count_width, "Bin");
 			if (l->added || l->removed)
-				fprintf(out, " %" PRIu64 " -> %" PRIu64 " bytes", l->removed, l->added);
+				fprintf(out, " %" PRIu64 " -> %" PRIu64 " bytes", l->removed,
+					l->added);
 		} else {
 			fprintf(out, " %*" PRIu64 "%s", (int)count_width, l->added + l->removed,
 				l->added + l->removed ? " " : "");

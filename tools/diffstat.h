@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 struct diffstat_line {
-	char *name; /* owned: quoted, "old => new" for renames */
+	char *name;		 /* owned: quoted, "old => new" for renames */
 	uint64_t added, removed; /* lines; bytes of new and old when binary */
 	bool binary;
 };

@@ -11,10 +11,10 @@
 #include "tools/cmd.h"
 
 struct transfer_talk {
-	struct cmd *cmd;        /* borrowed */
+	struct cmd *cmd; /* borrowed */
 	struct noter noter;
-	struct import_ops ops;  /* for the importers and exporters; points into this struct */
-	char *note;             /* owned: the first one, the nearest to the cause */
+	struct import_ops ops; /* for the importers and exporters; points into this struct */
+	char *note;	       /* owned: the first one, the nearest to the cause */
 };
 
 void transfer_talk_init(struct transfer_talk *t, struct cmd *c); /* t must not move afterwards */

@@ -144,7 +144,8 @@ def test_a_tree_deeper_than_a_path_may_be_long(t):
     os.close(f)
     os.close(fd)
     store.ply("export", "main", "--dir", t.at("out"))
-    assert t.run(["find", t.at("out"), "-name", "bottom", "-size", "4c"]).stdout.count("bottom") == 1
+    found = t.run(["find", t.at("out"), "-name", "bottom", "-size", "4c"]).stdout
+    assert found.count("bottom") == 1
 
 
 if __name__ == "__main__":

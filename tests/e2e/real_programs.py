@@ -23,9 +23,9 @@ def clone(t, view):
     if not clean:
         # What is being worked on, not only what is committed.
         origin = t.at("origin")
-        names = "README.md LICENSE meson.build store fs env tools tests .ci .clang-format .gitignore"
         os.mkdir(origin)
-        for n in names.split():
+        for n in ("README.md", "LICENSE", "meson.build", "store", "fs", "env", "tools", "tests",
+                  ".ci", ".clang-format", ".gitignore"):
             p = os.path.join(ply.SOURCE, n)
             if os.path.isdir(p):
                 shutil.copytree(p, os.path.join(origin, n), symlinks=True,
@@ -144,8 +144,8 @@ def test_programs_run_from_a_view(t):
 
 def test_tar_and_cp_see_the_same_tree(t):
     view = t.view(ply.make_bulk(t.at("source"), 500))
-    t.sh("mkdir copy tarred && cp -a '%s/.' copy && tar -C '%s' -cf - . | tar -C tarred -xpf -" % (
-        view.path, view.path))
+    t.sh("mkdir copy tarred; cp -a '%s/.' copy; tar -C '%s' --format=posix -cf - . | "
+         "tar -C tarred -xpf -" % (view.path, view.path))
     ply.assert_same_tree(t.at("source"), t.at("copy"), "--no-holes")
     ply.assert_same_tree(t.at("source"), t.at("tarred"), "--no-holes")
 

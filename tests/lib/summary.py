@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""summary.py TESTLOG.json SECONDS: the closing words of a test run; exit 1 when something failed."""
+"""summary.py TESTLOG.json SECONDS: the closing words of a test run; exit 1 on failures."""
 import json
 import sys
 

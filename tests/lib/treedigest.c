@@ -43,7 +43,7 @@
 #define BLOCK 4096u
 #define READ_BYTES (256u * 1024) /* fits the L2 cache, so the hash reads what read(2) just wrote */
 #define XATTR_BYTES (64u * 1024) /* XATTR_SIZE_MAX and XATTR_LIST_MAX of Linux */
-#define OPEN_PIECE 2048u         /* bytes of path per openat: half of PATH_MAX leaves room for a name */
+#define OPEN_PIECE 2048u /* bytes of path per openat: half of PATH_MAX leaves room for a name */
 #define THREADS_MAX 64
 
 struct entry {
@@ -54,7 +54,7 @@ struct entry {
 	XXH128_hash_t holes;
 	XXH128_hash_t xattrs;
 	uint32_t n_xattrs;
-	uint32_t n_runs; /* of data, in the hole map */
+	uint32_t n_runs;   /* of data, in the hole map */
 	const char *group; /* lent: first path of the same inode */
 };
 
@@ -77,8 +77,8 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	struct dirs dirs; /* under lock */
-	unsigned busy;    /* under lock: threads inside a directory */
-	bool failed;      /* under lock */
+	unsigned busy;	  /* under lock: threads inside a directory */
+	bool failed;	  /* under lock */
 } g = {
 	.root_fd = -1,
 	.lock = PTHREAD_MUTEX_INITIALIZER,
@@ -88,9 +88,9 @@ static struct {
 struct worker {
 	pthread_t thread;
 	struct entries found;
-	uint8_t *buf;     /* READ_BYTES */
-	char *names;      /* XATTR_BYTES */
-	uint8_t *value;   /* XATTR_BYTES */
+	uint8_t *buf;	/* READ_BYTES */
+	char *names;	/* XATTR_BYTES */
+	uint8_t *value; /* XATTR_BYTES */
 	XXH3_state_t *data, *map;
 };
 
@@ -170,8 +170,8 @@ static int name_cmp(const void *a, const void *b)
 static bool digest_xattrs(struct worker *w, int fd, const char *at, struct entry *e)
 {
 	const char *names[XATTR_BYTES / 2];
-	ssize_t len = fd >= 0 ? flistxattr(fd, w->names, XATTR_BYTES) :
-				listxattr(at, w->names, XATTR_BYTES);
+	ssize_t len = fd >= 0 ? flistxattr(fd, w->names, XATTR_BYTES)
+			      : listxattr(at, w->names, XATTR_BYTES);
 	size_t n = 0;
 
 	if (len < 0 && (errno == ENOTSUP || errno == ENOENT || errno == EPERM))
@@ -188,8 +188,8 @@ static bool digest_xattrs(struct worker *w, int fd, const char *at, struct entry
 	XXH3_128bits_reset(w->data);
 	for (size_t i = 0; i < n; i++) {
 		uint64_t sizes[2];
-		ssize_t v = fd >= 0 ? fgetxattr(fd, names[i], w->value, XATTR_BYTES) :
-				      getxattr(at, names[i], w->value, XATTR_BYTES);
+		ssize_t v = fd >= 0 ? fgetxattr(fd, names[i], w->value, XATTR_BYTES)
+				    : getxattr(at, names[i], w->value, XATTR_BYTES);
 
 		if (v < 0)
 			return fail("reading an attribute of", e->path);
@@ -291,7 +291,8 @@ static bool digest_content(struct worker *w, int fd, struct entry *e)
 			if (want > READ_BYTES)
 				want = READ_BYTES;
 			while (got < want) {
-				ssize_t n = pread(fd, w->buf + got, want - got, (off_t)(data_from + got));
+				ssize_t n = pread(fd, w->buf + got, want - got,
+						  (off_t)(data_from + got));
 
 				if (n < 0 && errno == EINTR)
 					continue;
@@ -510,9 +511,9 @@ static void group(struct entries *all)
 	qsort(linked, n, sizeof(*linked), inode_cmp);
 	for (size_t i = 0; i < n; i++)
 		linked[i]->group = i > 0 && linked[i]->st.st_dev == linked[i - 1]->st.st_dev &&
-						   linked[i]->st.st_ino == linked[i - 1]->st.st_ino ?
-					   linked[i - 1]->group :
-					   linked[i]->path;
+						   linked[i]->st.st_ino == linked[i - 1]->st.st_ino
+					   ? linked[i - 1]->group
+					   : linked[i]->path;
 	free(linked);
 }
 
@@ -539,9 +540,12 @@ static void digest_entry(const struct entry *e, XXH3_state_t *sum)
 		dir ? 0 : st->st_nlink,
 		S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode) ? st->st_rdev : 0,
 		reg ? (uint64_t)st->st_size : 0,
-		e->content.high64, e->content.low64,
-		g.no_holes ? 0 : e->holes.high64, g.no_holes ? 0 : e->holes.low64,
-		e->xattrs.high64, e->xattrs.low64,
+		e->content.high64,
+		e->content.low64,
+		g.no_holes ? 0 : e->holes.high64,
+		g.no_holes ? 0 : e->holes.low64,
+		e->xattrs.high64,
+		e->xattrs.low64,
 		e->n_xattrs,
 	};
 
@@ -621,11 +625,21 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "hj:", options, NULL)) != -1)
 		switch (c) {
-		case 'l': g.list = true; break;
-		case 'H': g.no_holes = true; break;
-		case 'O': g.no_owner = true; break;
-		case 'T': g.no_times = true; break;
-		case 'X': g.no_xattrs = true; break;
+		case 'l':
+			g.list = true;
+			break;
+		case 'H':
+			g.no_holes = true;
+			break;
+		case 'O':
+			g.no_owner = true;
+			break;
+		case 'T':
+			g.no_times = true;
+			break;
+		case 'X':
+			g.no_xattrs = true;
+			break;
 		case 'e':
 			g.exclude = must(realloc(g.exclude, (g.n_exclude + 1) * sizeof(char *)));
 			g.exclude[g.n_exclude++] = optarg;
@@ -640,8 +654,12 @@ int main(int argc, char **argv)
 			threads = (unsigned)n;
 			break;
 		}
-		case 'h': usage(stdout); return 0;
-		default: usage(stderr); return 2;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 2;
 		}
 	if (optind + 1 != argc) {
 		usage(stderr);

@@ -102,6 +102,40 @@ START_TEST(a_changed_branch_is_saved_by_sync)
 }
 END_TEST
 
+/* As a fork or a diff does it: the tree is not dirty afterwards, and still not saved. */
+static void freeze_elsewhere(struct branch *b)
+{
+	struct root *root;
+
+	WRITE_GUARD(&b->lock);
+	ck_ok(tree_freeze(b->tree, &root));
+	root_unref(root);
+}
+
+START_TEST(what_others_froze_is_saved_all_the_same)
+{
+	struct branch *b = branch_make("main");
+	struct check_stats stats;
+	struct gc_stats gc;
+	uint8_t data[5000];
+
+	scratch_fill(data, sizeof(data), 1);
+	change_blob(b, 1, data, sizeof(data));
+	freeze_elsewhere(b);
+	ck_ok(store_gc(store, NULL, &gc));
+	expect_sound(&stats);
+	ck_assert_uint_eq(stats.chunks, 2); /* the leaf and its data */
+	change(b, 2, "two");
+	freeze_elsewhere(b);
+	branch_close(b);
+	store_reopen();
+	b = branch_at("main");
+	expect_text(b, 1, "b");
+	expect_text(b, 2, "two");
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(a_mounted_branch_is_not_dropped_or_mounted_again)
 {
 	struct branch *b = branch_make("main");
@@ -511,11 +545,17 @@ START_TEST(checkpoint_and_restore_cost_no_io)
 }
 END_TEST
 
+/*
+ * Steps of one worker: some 300 snapshots. Not "until told to stop": the more snapshots there are
+ * the longer gc and check take, and the more would be made meanwhile.
+ */
+#define STEPS 1500
+
 struct worker {
 	pthread_t thread;
 	struct branch *branch;
 	unsigned seed;
-	bool *stop;
+	unsigned *running;
 };
 
 static void *work(void *arg)
@@ -524,7 +564,7 @@ static void *work(void *arg)
 	uint64_t seed = w->seed, ids[8] = { 0 };
 	int n = 0;
 
-	while (!__atomic_load_n(w->stop, __ATOMIC_RELAXED)) {
+	for (int step = 0; step < STEPS; step++) {
 		uint64_t random = scratch_random(&seed);
 		char text[32];
 
@@ -553,6 +593,7 @@ static void *work(void *arg)
 		if (random % 101 == 0)
 			ck_ok(store_sync(store));
 	}
+	__atomic_sub_fetch(w->running, 1, __ATOMIC_RELAXED);
 	return NULL;
 }
 
@@ -569,16 +610,18 @@ START_TEST(branches_work_beside_sealing_gc_and_check)
 	const struct check_ops ops = { .damage = NULL };
 	struct check_stats check;
 	struct gc_stats gc;
-	bool stop = false;
+	unsigned running = WORKERS;
 	char names[256];
 
 	for (unsigned i = 0; i < WORKERS; i++) {
 		(void)snprintf(names, sizeof(names), "branch%u", i);
-		workers[i] = (struct worker){ .branch = branch_make(names), .seed = i, .stop = &stop };
+		workers[i] = (struct worker){
+			.branch = branch_make(names), .seed = i, .running = &running
+		};
 		fill(workers[i].branch, 0, 500, i);
 		ck_assert_int_eq(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
 	}
-	for (int i = 0; i < 10; i++) {
+	while (__atomic_load_n(&running, __ATOMIC_RELAXED) > 0) {
 		uint64_t n = 0;
 		int r = store_gc(store, NULL, &gc);
 
@@ -587,9 +630,7 @@ START_TEST(branches_work_beside_sealing_gc_and_check)
 		ck_ok(snap_each(store, count_snap, &n));
 		names[0] = '\0';
 		ck_ok(branch_each(store, count_branch, names));
-		usleep(10000);
 	}
-	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	for (unsigned i = 0; i < WORKERS; i++) {
 		pthread_join(workers[i].thread, NULL);
 		branch_close(workers[i].branch);
@@ -611,6 +652,7 @@ int main(void)
 	tests[n++] = a_branch_has_one_object;
 	tests[n++] = what_was_not_checkpointed_survives_a_close;
 	tests[n++] = a_changed_branch_is_saved_by_sync;
+	tests[n++] = what_others_froze_is_saved_all_the_same;
 	tests[n++] = a_mounted_branch_is_not_dropped_or_mounted_again;
 	tests[n++] = a_dropped_branch_works_until_its_handle_is_closed;
 	tests[n++] = branches_are_listed_by_name;

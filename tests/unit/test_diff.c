@@ -24,7 +24,8 @@ static int print_change(void *arg, const struct change *c)
 {
 	struct lines *l = arg;
 
-	fprintf(l->f, "%c %s%s%s", c->kind, c->old_path && c->kind != CHANGE_ADDED ? c->old_path : "",
+	fprintf(l->f, "%c %s%s%s", c->kind,
+		c->old_path && c->kind != CHANGE_ADDED ? c->old_path : "",
 		c->kind == CHANGE_RENAMED ? " > " : "",
 		c->kind == CHANGE_ADDED || c->kind == CHANGE_RENAMED ? c->new_path : "");
 	if (l->what && c->what)
@@ -64,8 +65,9 @@ static void move(uint64_t odir, const char *oname, uint64_t ndir, const char *nn
 {
 	struct inode gone;
 
-	ck_assert_int_eq(fs_rename(&fs, odir, oname, strlen(oname), ndir, nname, strlen(nname), flags,
-				   &gone), 0);
+	ck_assert_int_eq(fs_rename(&fs, odir, oname, strlen(oname), ndir, nname, strlen(nname),
+				   flags, &gone),
+			 0);
 	if (gone.ino && gone.nlink == 0)
 		ck_assert_int_eq(fs_purge(&fs, gone.ino), 0);
 }
@@ -194,8 +196,9 @@ END_TEST
 START_TEST(a_change_of_type_is_told)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL;
-	struct fs_new n = { .dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK | 0777,
-			    .target = "f" };
+	struct fs_new n = {
+		.dir = ROOT_INO, .name = "l", .len = 1, .mode = S_IFLNK | 0777, .target = "f"
+	};
 	struct inode i;
 	uint64_t d;
 
@@ -443,8 +446,9 @@ START_TEST(by_items_and_by_name_agree)
 			_cleanup_free_ char *items = diff_text(before, after, true, flags, false);
 			_cleanup_free_ char *names = diff_text(before, after, false, flags, false);
 
-			ck_assert_msg(strcmp(items, names) == 0, "seed %d round %u flags %u\n%s---\n%s",
-				      _i, round, flags, items, names);
+			ck_assert_msg(strcmp(items, names) == 0,
+				      "seed %d round %u flags %u\n%s---\n%s", _i, round, flags,
+				      items, names);
 		}
 		if (rnd(2)) {
 			root_unref(before);
@@ -487,7 +491,8 @@ START_TEST(ten_changes_in_a_large_tree_cost_ten)
 		clock_gettime(CLOCK_MONOTONIC, &from);
 		text = diff_text(a, b, true, DIFF_RENAMES, false);
 		clock_gettime(CLOCK_MONOTONIC, &to);
-		best = MIN(best, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9);
+		best = MIN(best, (double)(to.tv_sec - from.tv_sec) +
+					 (double)(to.tv_nsec - from.tv_nsec) / 1e9);
 		for (const char *p = text; *p; p++)
 			lines += *p == '\n';
 		ck_assert_uint_eq(lines, 10);
@@ -569,24 +574,32 @@ static void check_patch(struct root *a, struct root *b, bool exact)
 	export_to(b, "B");
 	(void)write_patch(a, b, 0, "plain.patch");
 	(void)write_patch(a, b, DIFF_RENAMES, "renames.patch");
-	ck_assert_int_eq(run("cd '%s' && cp -a A A2 && git -C A init -q && "
-			     "{ ! test -s plain.patch || git -C A apply --whitespace=nowarn ../plain.patch; } && "
-			     "rm -rf A/.git && diff -r --no-dereference A B", fx_path), 0);
-	ck_assert_int_eq(run("cd '%s' && git -C A2 init -q && "
-			     "{ ! test -s renames.patch || git -C A2 apply --whitespace=nowarn ../renames.patch; } && "
-			     "rm -rf A2/.git && diff -r --no-dereference A2 B && "
-			     "(cd B && find . -type f -perm -100 | sort) >B.x && "
-			     "(cd A2 && find . -type f -perm -100 | sort) >A.x && cmp A.x B.x", fx_path), 0);
+	ck_assert_int_eq(
+		run("cd '%s' && cp -a A A2 && git -C A init -q && "
+		    "{ ! test -s plain.patch || git -C A apply --whitespace=nowarn ../plain.patch; } && "
+		    "rm -rf A/.git && diff -r --no-dereference A B",
+		    fx_path),
+		0);
+	ck_assert_int_eq(
+		run("cd '%s' && git -C A2 init -q && "
+		    "{ ! test -s renames.patch || git -C A2 apply --whitespace=nowarn ../renames.patch; } && "
+		    "rm -rf A2/.git && diff -r --no-dereference A2 B && "
+		    "(cd B && find . -type f -perm -100 | sort) >B.x && "
+		    "(cd A2 && find . -type f -perm -100 | sort) >A.x && cmp A.x B.x",
+		    fx_path),
+		0);
 	if (exact)
-		ck_assert_int_eq(run("cd '%s' && git init -q G && cd G && git config user.name n && "
-				     "git config user.email e && rm -rf ../A3 && "
-				     "git --work-tree=../B add -A -f . && git write-tree >../B.tree && "
-				     "git read-tree --empty && mkdir ../A3 && cp -a ../B/. ../A3/ && "
-				     "git -C ../A3 init -q && git -C ../A3 apply -R ../plain.patch && "
-				     "rm -rf ../A3/.git && git --work-tree=../A3 add -A -f . && "
-				     "git diff-tree -r -p --binary --no-renames $(git write-tree) "
-				     "$(cat ../B.tree) >../git.patch && cmp ../git.patch ../plain.patch",
-				     fx_path), 0);
+		ck_assert_int_eq(
+			run("cd '%s' && git init -q G && cd G && git config user.name n && "
+			    "git config user.email e && rm -rf ../A3 && "
+			    "git --work-tree=../B add -A -f . && git write-tree >../B.tree && "
+			    "git read-tree --empty && mkdir ../A3 && cp -a ../B/. ../A3/ && "
+			    "git -C ../A3 init -q && git -C ../A3 apply -R ../plain.patch && "
+			    "rm -rf ../A3/.git && git --work-tree=../A3 add -A -f . && "
+			    "git diff-tree -r -p --binary --no-renames $(git write-tree) "
+			    "$(cat ../B.tree) >../git.patch && cmp ../git.patch ../plain.patch",
+			    fx_path),
+			0);
 }
 
 START_TEST(git_apply_takes_a_patch_of_text)
@@ -594,7 +607,10 @@ START_TEST(git_apply_takes_a_patch_of_text)
 	_cleanup_root_ struct root *a = NULL, *b = NULL;
 	uint64_t d = fx_dir(ROOT_INO, "dir with space"), f, x;
 	struct fs_set set = { .mask = SET_MODE, .mode = 0755 };
-	struct fs_new n = { .dir = ROOT_INO, .name = "link", .len = 4, .mode = S_IFLNK | 0777,
+	struct fs_new n = { .dir = ROOT_INO,
+			    .name = "link",
+			    .len = 4,
+			    .mode = S_IFLNK | 0777,
 			    .target = "old/target" };
 	struct inode i;
 
@@ -666,7 +682,9 @@ START_TEST(git_apply_takes_renames)
 	ck_assert_int_eq(run("cd '%s' && grep -q '^rename from d/2$' renames.patch && "
 			     "grep -q '^rename to e/2$' renames.patch && "
 			     "grep -q '^similarity index 100%%$' renames.patch && "
-			     "grep -q '^rename to \"e/3 \\\\376\"$' renames.patch", fx_path), 0);
+			     "grep -q '^rename to \"e/3 \\\\376\"$' renames.patch",
+			     fx_path),
+			 0);
 }
 END_TEST
 
@@ -686,10 +704,13 @@ START_TEST(git_apply_takes_random_patches)
 	export_to(a, "A");
 	export_to(b, "B");
 	(void)write_patch(a, b, DIFF_RENAMES, "p");
-	ck_assert_int_eq(run("cd '%s' && git -C A init -q && "
-			     "{ ! test -s p || git -C A apply --whitespace=nowarn ../p; } && rm -rf A/.git && "
-			     "find A B -depth -type d -empty -delete; mkdir -p A B; "
-			     "diff -r --no-dereference A B", fx_path), 0);
+	ck_assert_int_eq(
+		run("cd '%s' && git -C A init -q && "
+		    "{ ! test -s p || git -C A apply --whitespace=nowarn ../p; } && rm -rf A/.git && "
+		    "find A B -depth -type d -empty -delete; mkdir -p A B; "
+		    "diff -r --no-dereference A B",
+		    fx_path),
+		0);
 }
 END_TEST
 
@@ -704,7 +725,8 @@ START_TEST(what_git_does_not_know_is_left_out)
 	fx_make(ROOT_INO, "was a file", S_IFIFO | 0644);
 	b = fx_freeze();
 	ck_assert_uint_eq(write_patch(a, b, 0, "p"), 2);
-	ck_assert_int_eq(run("cd '%s' && ! grep -q pipe p && grep -q '^deleted file mode' p", fx_path), 0);
+	ck_assert_int_eq(
+		run("cd '%s' && ! grep -q pipe p && grep -q '^deleted file mode' p", fx_path), 0);
 }
 END_TEST
 

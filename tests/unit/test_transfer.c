@@ -40,7 +40,9 @@ static void keep_warning(void *arg, const char *line)
 static const struct noter noter = { .fn = keep_note };
 static const struct progress progress = { .cancel = &cancel };
 static const struct import_ops ops = {
-	.warn = keep_warning, .noter = &noter, .progress = &progress,
+	.warn = keep_warning,
+	.noter = &noter,
+	.progress = &progress,
 };
 
 static char *format(const char *fmt, ...) _printf_(1, 2);
@@ -193,7 +195,8 @@ static void set_time(int dir_fd, const char *name, int64_t sec, long nsec)
 }
 
 /* Set where the filesystem of the tests can: false otherwise. */
-static bool set_attr(const char *dir, const char *name, const char *attr, const void *value, size_t len)
+static bool set_attr(const char *dir, const char *name, const char *attr, const void *value,
+		     size_t len)
 {
 	_cleanup_free_ char *path = format("%s/%s/%s", fx_path, dir, name);
 
@@ -201,14 +204,14 @@ static bool set_attr(const char *dir, const char *name, const char *attr, const 
 }
 
 static const uint8_t acl_access[] = {
-	2, 0, 0, 0,
-	0x01, 0, 6, 0, 255, 255, 255, 255, 0x02, 0, 4, 0, 232, 3, 0, 0, 0x04, 0, 4, 0, 255, 255, 255, 255,
-	0x10, 0, 6, 0, 255, 255, 255, 255, 0x20, 0, 0, 0, 255, 255, 255, 255,
+	2, 0,	0,   0,	  0x01, 0,    6,    0, 255, 255, 255, 255, 0x02, 0,    4,
+	0, 232, 3,   0,	  0,	0x04, 0,    4, 0,   255, 255, 255, 255,	 0x10, 0,
+	6, 0,	255, 255, 255,	255,  0x20, 0, 0,   0,	 255, 255, 255,	 255,
 };
 static const uint8_t acl_default[] = {
-	2, 0, 0, 0,
-	0x01, 0, 7, 0, 255, 255, 255, 255, 0x04, 0, 5, 0, 255, 255, 255, 255,
-	0x08, 0, 7, 0, 100, 0, 0, 0, 0x10, 0, 7, 0, 255, 255, 255, 255, 0x20, 0, 1, 0, 255, 255, 255, 255,
+	2, 0,	0,   0,	  0x01, 0,    7,    0, 255, 255, 255, 255, 0x04, 0,    5,
+	0, 255, 255, 255, 255,	0x08, 0,    7, 0,   100, 0,   0,   0,	 0x10, 0,
+	7, 0,	255, 255, 255,	255,  0x20, 0, 1,   0,	 255, 255, 255,	 255,
 };
 
 enum { WITH_SOCKET = 1 };
@@ -281,9 +284,10 @@ static void make_source(const char *name, unsigned with)
 		ck_assert_int_eq(fchownat(sub, "large", 4000000000u, 3, 0), 0);
 		(void)set_attr(name, "link", "trusted.on-a-link", "v", 1);
 		(void)set_attr(name, "fifo", "trusted.on-a-fifo", "v", 1);
-		(void)set_attr(name, "beyond it", "security.capability",
-			       "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
-			       20);
+		(void)set_attr(
+			name, "beyond it", "security.capability",
+			"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+			20);
 	}
 	ck_assert_int_eq(fchmodat(fd, "beyond it", 06751, 0), 0);
 	ck_assert_int_eq(fchmodat(fd, "dir", 01777, 0), 0);
@@ -364,7 +368,8 @@ START_TEST(deeper_than_any_path)
 		int below;
 
 		ck_assert_int_eq(mkdirat(fd, "thirty-two bytes of a long name.", 0755), 0);
-		below = openat(fd, "thirty-two bytes of a long name.", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		below = openat(fd, "thirty-two bytes of a long name.",
+			       O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		ck_assert_int_ge(below, 0);
 		write_at(fd, "~after", 0, "x", 1);
 		if (n == 0)
@@ -380,7 +385,9 @@ START_TEST(deeper_than_any_path)
 			     "while True:\n"
 			     "    try: os.chdir(\"thirty-two bytes of a long name.\")\n"
 			     "    except FileNotFoundError: break\n"
-			     "os.link(\"first name\", \"linked\", src_dir_fd=top)'", fx_path), 0);
+			     "os.link(\"first name\", \"linked\", src_dir_fd=top)'",
+			     fx_path),
+			 0);
 
 	root = import_from("source");
 	export_to(root, "copy");
@@ -400,7 +407,8 @@ static void *swap(void *arg)
 	struct swapper *s = arg;
 
 	while (!__atomic_load_n(&s->stop, __ATOMIC_RELAXED))
-		(void)renameat2(s->fd, "dir", s->fd, "link", RENAME_EXCHANGE); /* that is the attack */
+		(void)renameat2(s->fd, "dir", s->fd, "link",
+				RENAME_EXCHANGE); /* that is the attack */
 	return NULL;
 }
 
@@ -578,14 +586,19 @@ START_TEST(gnu_tar_reads_ours)
 		return; /* owners and devices want root */
 	make_source("source", 0);
 	/* It does not undo libarchive's escapes; its notion of times before 1970 is right. */
-	ck_assert_int_eq(run("setfattr -x 'user.a=b c' '%s/source/tiny' 2>/dev/null; true", fx_path), 0);
+	ck_assert_int_eq(
+		run("setfattr -x 'user.a=b c' '%s/source/tiny' 2>/dev/null; true", fx_path), 0);
 	ck_assert_int_eq(run("touch -d @-2147483648.000000001 '%s/source/tiny'; "
-			     "touch -d @5.000000005 '%s/source'", fx_path, fx_path), 0);
+			     "touch -d @5.000000005 '%s/source'",
+			     fx_path, fx_path),
+			 0);
 	root = import_from("source");
 	export_tar_to(root, "t.tar");
-	ck_assert_int_eq(run("mkdir '%s/copy' && tar -C '%s/copy' -xpf '%s/t.tar' --numeric-owner --acls "
-			     "--xattrs --xattrs-include='*' 2>'%s/log' || { cat '%s/log'; false; }",
-			     fx_path, fx_path, fx_path, fx_path, fx_path), 0);
+	ck_assert_int_eq(
+		run("mkdir '%s/copy' && tar -C '%s/copy' -xpf '%s/t.tar' --numeric-owner --acls "
+		    "--xattrs --xattrs-include='*' 2>'%s/log' || { cat '%s/log'; false; }",
+		    fx_path, fx_path, fx_path, fx_path, fx_path),
+		0);
 	same("source", "copy", "");
 }
 END_TEST
@@ -600,9 +613,12 @@ START_TEST(we_read_gnu_tar)
 	make_source("source", 0);
 	/* It takes nothing below 512 bytes for sparse. */
 	ck_assert_int_eq(run("rm '%s/source/dir/small hole'", fx_path), 0);
-	ck_assert_int_eq(run("cd '%s' && tar -C source --format=pax --sort=name --numeric-owner --acls "
-			     "--xattrs --xattrs-include='*' --sparse -cf t.tar . 2>/dev/null && "
-			     "gzip -k t.tar", fx_path), 0);
+	ck_assert_int_eq(
+		run("cd '%s' && tar -C source --format=pax --sort=name --numeric-owner --acls "
+		    "--xattrs --xattrs-include='*' --sparse -cf t.tar . 2>/dev/null && "
+		    "gzip -k t.tar",
+		    fx_path),
+		0);
 	root = import_tar_from("t.tar");
 	export_to(root, "copy");
 	same("source", "copy", "");
@@ -615,7 +631,7 @@ END_TEST
 
 struct member {
 	const char *name;
-	unsigned mode; /* 0: the end */
+	unsigned mode;	  /* 0: the end */
 	const char *link; /* of a symlink, or a hard link when mode is a file's */
 	const char *content;
 	int64_t mtime;
@@ -674,7 +690,8 @@ static const struct {
 	{ { { "h", FILE_MODE, "/etc/passwd" } }, "'h'" },
 	{ { { "h", FILE_MODE, "../../etc/passwd" } }, "'h'" },
 	{ { { "l", LINK_MODE, "/etc" }, { "h", FILE_MODE, "l/passwd" } }, "'h'" },
-	{ { { "d", DIR_MODE }, { "d", LINK_MODE, "/tmp" }, { "d/f", FILE_MODE, NULL, "x" } }, "d/f" },
+	{ { { "d", DIR_MODE }, { "d", LINK_MODE, "/tmp" }, { "d/f", FILE_MODE, NULL, "x" } },
+	  "d/f" },
 };
 
 START_TEST(hostile_members_are_refused)
@@ -851,7 +868,8 @@ START_TEST(damaged_archives_are_refused)
 		off_t at = 0, end = n % 2 ? size : rand() % size;
 		ssize_t got;
 
-		while (at < end && (got = pread(whole, buf, MIN((size_t)(end - at), sizeof(buf)), at)) > 0) {
+		while (at < end &&
+		       (got = pread(whole, buf, MIN((size_t)(end - at), sizeof(buf)), at)) > 0) {
 			ck_assert_int_eq(write(fd, buf, (size_t)got), got);
 			at += got;
 		}
@@ -907,8 +925,8 @@ END_TEST
 static int make_repo(const char *script)
 {
 	return run("mkdir -p '%s/repo' && cd '%s/repo' && export HOME='%s' && git init -q . && "
-		   "git config user.name n && git config user.email e && %s", fx_path, fx_path, fx_path,
-		   script);
+		   "git config user.name n && git config user.email e && %s",
+		   fx_path, fx_path, fx_path, script);
 }
 
 static int try_git(const char *rev, struct root **ret)
@@ -924,11 +942,14 @@ START_TEST(a_revision_is_brought_in)
 	struct inode i;
 	struct fs f;
 
-	ck_assert_int_eq(make_repo("mkdir d && echo one >d/f && echo '#!/bin/sh' >x && chmod +x x && ln -s d/f l && "
-				   "git add . && git update-index --add --cacheinfo "
-				   "160000,1234567890123456789012345678901234567890,sub && "
-				   "GIT_COMMITTER_DATE='1111111111 +0100' git commit -qm one && "
-				   "git tag first && echo two >d/f && git commit -qam two"), 0);
+	ck_assert_int_eq(
+		make_repo(
+			"mkdir d && echo one >d/f && echo '#!/bin/sh' >x && chmod +x x && ln -s d/f l && "
+			"git add . && git update-index --add --cacheinfo "
+			"160000,1234567890123456789012345678901234567890,sub && "
+			"GIT_COMMITTER_DATE='1111111111 +0100' git commit -qm one && "
+			"git tag first && echo two >d/f && git commit -qam two"),
+		0);
 	ck_assert_msg(try_git("first", &root) == 0, "%s", last_note);
 	f = open_root(root);
 	content_is(&f, "d/f", "one\n");
@@ -963,13 +984,41 @@ START_TEST(a_revision_is_brought_in)
 END_TEST
 
 static const char *const unsafe_names[] = {
-	"..", ".", ".git", ".GIT", ".Git", "git~1", "GIT~1", ".git.", ".git ", ".git . .", ".git::$INDEX",
-	".g\xe2\x80\x8cit", "\xef\xbb\xbf.git", ".gi\xe2\x81\xaat", "a/b", "a\\.git", ".git\\x", "..\\.GIT ",
+	"..",
+	".",
+	".git",
+	".GIT",
+	".Git",
+	"git~1",
+	"GIT~1",
+	".git.",
+	".git ",
+	".git . .",
+	".git::$INDEX",
+	".g\xe2\x80\x8cit",
+	"\xef\xbb\xbf.git",
+	".gi\xe2\x81\xaat",
+	"a/b",
+	"a\\.git",
+	".git\\x",
+	"..\\.GIT ",
 };
 
 static const char *const safe_names[] = {
-	".gitignore", ".gitx", "git", "git~2", "git~1x", ".git~", "x.git", "...", "..a", ".g\xc3\xaft",
-	"a\\b", ".gi\xe2\x80\x8b" "t", "trailing ",
+	".gitignore",
+	".gitx",
+	"git",
+	"git~2",
+	"git~1x",
+	".git~",
+	"x.git",
+	"...",
+	"..a",
+	".g\xc3\xaft",
+	"a\\b",
+	".gi\xe2\x80\x8b"
+	"t",
+	"trailing ",
 };
 
 static int try_name(const char *name, struct root **ret)
@@ -984,10 +1033,14 @@ static int try_name(const char *name, struct root **ret)
 	fprintf(f, "100644 %s", name);
 	fputc('\0', f);
 	/* the empty blob */
-	fwrite("\xe6\x9d\xe2\x9b\xb2\xd1\xd6\x43\x4b\x8b\x29\xae\x77\x5a\xd8\xc2\xe4\x8c\x53\x91", 1, 20, f);
+	fwrite("\xe6\x9d\xe2\x9b\xb2\xd1\xd6\x43\x4b\x8b\x29\xae\x77\x5a\xd8\xc2\xe4\x8c\x53\x91",
+	       1, 20, f);
 	fclose(f);
-	ck_assert_int_eq(run("cd '%s/repo' && git hash-object -w -t blob --stdin </dev/null >/dev/null && "
-			     "git hash-object -w -t tree --literally --stdin <../tree >../id", fx_path), 0);
+	ck_assert_int_eq(
+		run("cd '%s/repo' && git hash-object -w -t blob --stdin </dev/null >/dev/null && "
+		    "git hash-object -w -t tree --literally --stdin <../tree >../id",
+		    fx_path),
+		0);
 	free(path);
 	path = format("%s/id", fx_path);
 	f = fopen(path, "re");
@@ -1006,7 +1059,8 @@ START_TEST(unsafe_names_are_refused)
 		struct root *root = NULL;
 		int r = try_name(unsafe_names[n], &root);
 
-		ck_assert_msg(r == -ERR_UNSAFE_PATH, "'%s': %s %s", unsafe_names[n], err_name(r), last_note);
+		ck_assert_msg(r == -ERR_UNSAFE_PATH, "'%s': %s %s", unsafe_names[n], err_name(r),
+			      last_note);
 		ck_assert_ptr_null(root);
 		ck_assert_ptr_nonnull(strstr(last_note, unsafe_names[n]));
 	}
@@ -1032,7 +1086,8 @@ START_TEST(a_strangers_repository_is_told_about)
 
 	if (geteuid() != 0)
 		return;
-	ck_assert_int_eq(make_repo("echo x >f && git add f && git commit -qm x && chown -R 12345 ."), 0);
+	ck_assert_int_eq(
+		make_repo("echo x >f && git add f && git commit -qm x && chown -R 12345 ."), 0);
 	ck_assert_int_eq(setenv("HOME", fx_path, 1), 0);
 	ck_assert_msg(try_git("HEAD", &root) == -EPERM, "%s", last_note);
 	ck_assert_ptr_nonnull(strstr(last_note, "safe.directory"));
