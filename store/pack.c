@@ -845,6 +845,15 @@ void pack_retire(struct packs *p, uint32_t pack)
 		p->continue_last = false;
 }
 
+int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = pack_open(p, pack, O_RDWR, &fd);
+	return r < 0 ? r : os_punch_hole(fd, off, len);
+}
+
 int pack_remove(struct packs *p, uint32_t pack)
 {
 	char file[PACK_NAME_SIZE];

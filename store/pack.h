@@ -95,6 +95,8 @@ int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t siz
 
 /* Appends nothing more to this pack. */
 void pack_retire(struct packs *p, uint32_t pack);
+/* Makes a hole where no live record is; whole blocks of it go back to the filesystem. */
+int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len);
 /* Unlinks it. Readers that have it open go on; others get -ERR_PACK_MISSING. */
 int pack_remove(struct packs *p, uint32_t pack);
 

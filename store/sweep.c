@@ -21,6 +21,9 @@
  * packs more than a quarter dead, one after another, those with least to copy first, so that a full
  * disk gains room early.
  *
+ * Where a pack cannot be rewritten for want of room (the copy comes before the old pack goes), its
+ * dead records are punched out of it instead: the holes give whole blocks back, and nothing moves.
+ *
  * A reader that looked up a place before step 2 and opens the pack after it finds it missing and
  * looks up again (chunk_load). A crash leaves unnamed records or whole unnamed packs: the next
  * sweep counts them as dead.
@@ -61,6 +64,7 @@ struct sweep {
 	struct move *moves; /* owned */
 	size_t n_moves, moves_room;
 	uint64_t damaged; /* entries alive whose place is unknown */
+	uint64_t punched; /* bytes of holes made */
 	uint64_t done, total; /* bytes copied and to copy */
 };
 
@@ -319,6 +323,37 @@ static int copy_records(struct sweep *s, size_t from, size_t to)
 	return packs_sync(s->c->packs);
 }
 
+static uint64_t pack_size_of(const struct sweep *s, uint32_t pack)
+{
+	for (size_t i = 0; i < s->n_packs; i++)
+		if (s->packs[i].pack == pack)
+			return s->packs[i].size;
+	return 0;
+}
+
+/* Gives back what lies between the live records from..to of one pack; they stay where they are. */
+static int punch_pack(struct sweep *s, size_t from, size_t to)
+{
+	uint32_t pack = s->moves[from].from.pack;
+	uint64_t at = sizeof(struct pack_header_bytes);
+	int r;
+
+	for (size_t i = from; i <= to; i++) {
+		uint64_t end = i < to ? s->moves[i].from.off : pack_size_of(s, pack);
+
+		if (end > at) {
+			r = pack_punch(s->c->packs, pack, at, end - at);
+			if (r < 0)
+				return note(&s->c->noter, r, "sweep: making holes in pack %08" PRIx32
+					    ": %s", pack, err_str(r));
+			s->punched += end - at;
+		}
+		if (i < to)
+			at = s->moves[i].from.off + record_span(s->moves[i].from.stored_len);
+	}
+	return 0;
+}
+
 /* Moves from..to are all that lives in one pack. */
 static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 {
@@ -331,7 +366,7 @@ static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 	r = copy_records(s, from, to);
 	if (r < 0) {
 		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
-		return r;
+		return r == -ENOSPC ? punch_pack(s, from, to) : r;
 	}
 
 	r = in_batches(s, from, to, name_moved);
@@ -426,6 +461,7 @@ int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *na
 	r = packs_each(c->packs, add_after, &s);
 	if (r < 0)
 		return r;
+	s.stats.bytes_after -= MIN(s.punched, s.stats.bytes_after);
 	*ret_stats = s.stats;
 	return 0;
 }

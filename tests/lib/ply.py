@@ -399,6 +399,18 @@ class Store:
             return ""
 
 
+    def sanitizer_reports(self):
+        """From the first report on; "" for none. The daemon's stderr is its log."""
+        try:
+            with open(os.path.join(self.path, "daemon.log"), errors="replace") as f:
+                text = f.read()
+        except OSError:
+            return ""
+        found = re.search(r"^.*(AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:)",
+                          text, re.M)
+        return text[found.start():][:6000] if found else ""
+
+
 class Bench:
     """A test's temporary directory, stores and views."""
 
@@ -445,6 +457,7 @@ class Bench:
         return store.mount(**kw)
 
     def cleanup(self, keep=False):
+        """Takes everything away; returns what a sanitizer said in a daemon's log, if anything."""
         for f in reversed(self.clean):
             with contextlib.suppress(Exception):
                 f()
@@ -460,11 +473,13 @@ class Bench:
                 if alive(pid) and "plyfsd" in read("/proc/%d/cmdline" % pid):
                     os.kill(pid, signal.SIGKILL)
                     print("# the daemon %d did not end by itself; killed" % pid)
+        said = "".join(s.sanitizer_reports() for s in self.stores)
         for where in mounts_below(self.path):
             if subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode:
                 subprocess.run(["umount", "-l", where])
         if not keep:
             remove(self.path)
+        return said
 
 
 def remove(path):
@@ -493,11 +508,10 @@ def main(module="__main__"):
     for name, function in tests:
         began = time.monotonic()
         t = Bench(script)
-        bad = False
+        bad = good = False
         try:
             function(t)
-            done += 1
-            print("ok %s (%.1f s)" % (name, time.monotonic() - began))
+            good = True
         except Skip as why:
             skipped += 1
             print("skip %s: %s" % (name, why))
@@ -514,7 +528,15 @@ def main(module="__main__"):
                 sys.exit(1)
         finally:
             keep = bad and bool(os.environ.get("PLYFS_TEST_KEEP"))
-            t.cleanup(keep)
+            said = t.cleanup(keep)
+            if said:
+                print("-- a sanitizer in the daemon of %s:\n%s" % (name, said))
+            if good and said:
+                failed += 1
+                print("FAILED " + name)
+            elif good:
+                done += 1
+                print("ok %s (%.1f s)" % (name, time.monotonic() - began))
             if keep:
                 print("-- kept: " + t.path)
     print("%d ok, %d failed, %d skipped" % (done, failed, skipped))
