@@ -447,13 +447,15 @@ static int leave(struct check *c, unsigned level)
 	return 0;
 }
 
-/* Is the subtree of this node good for this range of keys? */
-static bool is_good(const struct check *c, uint32_t number, const struct key *first,
-		    const struct key *last)
+/* Is the subtree of this node known to be good for this range of keys? */
+static bool skip_node(void *arg, const struct name *name, const struct key *first,
+		      const struct key *last)
 {
+	const struct check *c = arg;
+	uint32_t number = nameset_find(&c->names, name);
 	const struct range *range;
 
-	if (c->known[number].good == 0)
+	if (number == NAMESET_NONE || c->known[number].good == 0)
 		return false;
 	range = &c->ranges[c->known[number].good - 1];
 	return key_cmp(&range->first, first) == 0 && key_cmp(&range->last, last) <= 0;
@@ -491,8 +493,6 @@ static int meet_node(void *arg, const struct name *name, unsigned level, const s
 		return 1;
 	}
 
-	if (is_good(c, number, first, last))
-		return 1;
 	c->frames[c->depth++] = (struct frame){
 		.number = number,
 		.level = level,
@@ -529,14 +529,10 @@ static int check_state(struct check *c, const struct name *name, uint64_t id, co
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	const struct tree_check ops = {
-		.node = meet_node, .item = meet_item, .arg = c
+		.node = meet_node, .item = meet_item, .skip = skip_node, .arg = c
 	};
-	uint32_t number = nameset_find(&c->names, name);
 	int r;
 
-	/* The commonest case of sharing, a whole state, costs no read. */
-	if (number != NAMESET_NONE && is_good(c, number, &KEY_MIN, &KEY_MAX))
-		return 0;
 	r = store_load_root(c->store, name, &root);
 	if (r < 0)
 		return r;

@@ -304,7 +304,7 @@ static int fail(struct chunks *c, int r, const struct name *name, const char *wh
 
 /* Reads and decodes; the bytes are not compared with the name yet. */
 static int read_raw(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
-		    struct chunkbuf **ret)
+		    void (*before_wait)(void), struct chunkbuf **ret)
 {
 	const uint64_t payload = loc->off + sizeof(struct record_header_bytes);
 	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
@@ -316,14 +316,16 @@ static int read_raw(struct chunks *c, const struct name *name, const struct chun
 		return -ENOMEM;
 
 	if (loc->codec == CODEC_PLAIN) {
-		r = pack_read(c->packs, loc->pack, payload, b->data, loc->raw_len);
+		r = pack_read(c->packs, loc->pack, payload, b->data, loc->raw_len,
+			      before_wait);
 		if (r < 0)
 			return r;
 	} else {
 		stored = os_malloc(loc->stored_len);
 		if (!stored)
 			return -ENOMEM;
-		r = pack_read(c->packs, loc->pack, payload, stored, loc->stored_len);
+		r = pack_read(c->packs, loc->pack, payload, stored, loc->stored_len,
+			      before_wait);
 		if (r < 0)
 			return r;
 		r = payload_decode(c->packs, loc->codec, stored, loc->stored_len, b->data, b->len);
@@ -342,12 +344,12 @@ static bool has_name(const void *data, size_t len, uint32_t salt, const struct n
 }
 
 static int read_verified(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
-			 struct chunkbuf **ret)
+			 void (*before_wait)(void), struct chunkbuf **ret)
 {
 	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
 	int r;
 
-	r = read_raw(c, name, loc, &b);
+	r = read_raw(c, name, loc, before_wait, &b);
 	if (r < 0)
 		return r;
 	if (!has_name(b->data, b->len, loc->salt, name))
@@ -381,13 +383,11 @@ int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
 		return r; /* the index has noted it */
 
 	hook = atomic_load_explicit(&c->io_hook, memory_order_relaxed);
-	if (hook)
-		hook();
-	r = read_verified(c, name, &loc, &b);
+	r = read_verified(c, name, &loc, hook, &b);
 	/* a sweep may have moved the chunk and removed its pack since we asked where it lies */
 	if (r < 0 && chunk_locate(c, name, &again) == 0 && !loc_eq(&loc, &again)) {
 		loc = again;
-		r = read_verified(c, name, &loc, &b);
+		r = read_verified(c, name, &loc, hook, &b);
 	}
 	if (r < 0)
 		return fail(c, r, name, "");
@@ -420,7 +420,8 @@ int chunk_read_record(struct chunks *c, const struct name *name, const struct ch
 		return -ENOMEM;
 
 	/* without the padding, which a torn tail may lack */
-	r = pack_read(c->packs, loc->pack, loc->off, bytes, header + loc->stored_len);
+	r = pack_read(c->packs, loc->pack, loc->off, bytes, header + loc->stored_len,
+		      NULL);
 	if (r < 0)
 		return r;
 	r = record_header_get(bytes, &rec);
@@ -473,7 +474,7 @@ static int compare(struct chunks *c, const struct name *name, const struct chunk
 
 	b = cache_get(c, name);
 	if (!b) {
-		r = read_raw(c, name, loc, &b);
+		r = read_raw(c, name, loc, NULL, &b);
 		if (is_loss(r)) {
 			(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
 			return AGAIN;
@@ -743,7 +744,7 @@ static int verify_header(struct chunks *c, const struct name *name, const struct
 	uint64_t size;
 	int r;
 
-	r = pack_read(c->packs, loc->pack, loc->off, header, sizeof(header));
+	r = pack_read(c->packs, loc->pack, loc->off, header, sizeof(header), NULL);
 	if (r < 0)
 		return r;
 	r = record_header_get(header, &rec);

@@ -62,7 +62,7 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 
 /*
  * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in
- * bytes; the hook of chunks_set_io_hook is called before the disk is touched.
+ * bytes; the hook of chunks_set_io_hook is called before a read waits for the disk.
  * -ERR_CHUNK_MISSING, -ERR_CHUNK_DAMAGED, ...: noted with the chunk's name. Given: chunkbuf_unref.
  */
 int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret);

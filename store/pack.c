@@ -513,7 +513,8 @@ static int pack_use(struct packs *p, uint32_t pack, struct pack_use *ret)
 	return 0;
 }
 
-int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len)
+int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len,
+	      void (*before_wait)(void))
 {
 	_cleanup_(pack_use_endp) struct pack_use use = { .fd = -1 };
 	int r;
@@ -521,6 +522,12 @@ int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t le
 	r = pack_use(p, pack, &use);
 	if (r < 0)
 		return r;
+	if (before_wait) {
+		r = os_pread_cached(use.fd, buf, len, off);
+		if (r <= 0)
+			return r;
+		before_wait();
+	}
 	r = os_pread_full(use.fd, buf, len, off);
 	return r == END ? -ERR_PACK_TRUNCATED : r;
 }

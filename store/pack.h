@@ -68,9 +68,10 @@ int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret
 
 /*
  * Reads len bytes at off: -ERR_PACK_MISSING, -ERR_PACK_HEADER, -ERR_PACK_TRUNCATED, or what the
- * system said.
+ * system said. before_wait (may be NULL) is called when the bytes are not in the page cache.
  */
-int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len);
+int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len,
+	      void (*before_wait)(void));
 /* Bytes of one pack file; -ERR_PACK_MISSING, ... */
 int pack_size(struct packs *p, uint32_t pack, uint64_t *ret);
 

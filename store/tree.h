@@ -170,6 +170,12 @@ struct tree_check {
 	int (*node)(void *arg, const struct name *name, unsigned level, const struct key *first,
 		    const struct key *last, int r);
 	int (*item)(void *arg, const struct key *k, const struct val *v);
+	/*
+	 * Asked before a node is read; true: leave out the node and all below it (states share
+	 * most nodes: reading each again for every state would make check slow). May be NULL.
+	 */
+	bool (*skip)(void *arg, const struct name *name, const struct key *first,
+		     const struct key *last);
 	void *arg;
 };
 int root_check(struct root *r, const struct tree_check *ops);

@@ -21,6 +21,8 @@ static int check_node(struct nodes *ns, const struct tree_check *ops, const stru
 	struct key end;
 	int r, found;
 
+	if (ops->skip && ops->skip(ops->arg, name, first, last))
+		return 0;
 	found = node_read(ns, name, &n);
 	if (found == -ENOMEM)
 		return found;

@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #include "store/base/err.h"
@@ -137,6 +138,19 @@ int os_pread_full(int fd, void *buf, size_t len, uint64_t off)
 		len -= (size_t)n;
 	}
 	return 0;
+}
+
+int os_pread_cached(int fd, void *buf, size_t len, uint64_t off)
+{
+	const struct iovec iov = { .iov_base = buf, .iov_len = len };
+	ssize_t n;
+
+	TICK();
+	if (!range_ok(off, len))
+		return -EINVAL;
+	/* Where a filesystem cannot (EOPNOTSUPP), the plain read that follows says what is wrong. */
+	n = RETRY(preadv2(fd, &iov, 1, (off_t)off, RWF_NOWAIT));
+	return n == (ssize_t)len ? 0 : AGAIN;
 }
 
 int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off)

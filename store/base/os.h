@@ -27,6 +27,8 @@ int os_each_name(int dir_fd, const char *path, int (*fn)(void *arg, const char *
 
 /* Reads exactly len bytes; END when the file ends before that. */
 int os_pread_full(int fd, void *buf, size_t len, uint64_t off);
+/* The same without waiting for the disk: AGAIN unless all of it is in the page cache. */
+int os_pread_cached(int fd, void *buf, size_t len, uint64_t off);
 int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off);
 int os_ftruncate(int fd, uint64_t size);
 int os_punch_hole(int fd, uint64_t off, uint64_t len);

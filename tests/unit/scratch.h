@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <sys/mman.h>
 
 #include "store/base/err.h"
 #include "store/base/note.h"
@@ -93,6 +94,22 @@ _unused_ static void scratch_close(struct scratch *s)
 }
 
 /* Makes all pending chunks durable and committed. */
+/* True when the (synced) file's pages are out of the page cache; a tmpfs keeps them. */
+_unused_ static bool scratch_drop_pages(int dir_fd, const char *path)
+{
+	_cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+	unsigned char resident;
+	void *p;
+
+	ck_assert_int_ge(fd, 0);
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* advice: mincore tells */
+	p = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_eq(mincore(p, 1, &resident), 0);
+	munmap(p, 1);
+	return !(resident & 1);
+}
+
 _unused_ static void scratch_commit(struct scratch *s)
 {
 	struct index_txn *txn;
