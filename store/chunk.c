@@ -387,7 +387,7 @@ int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
 	/* a sweep may have moved the chunk and removed its pack since we asked where it lies */
 	if (r < 0 && chunk_locate(c, name, &again) == 0 && !loc_eq(&loc, &again)) {
 		loc = again;
-		r = read_verified(c, name, &loc, hook, &b);
+		r = read_verified(c, name, &loc, NULL, &b);
 	}
 	if (r < 0)
 		return fail(c, r, name, "");

@@ -426,6 +426,7 @@ struct pack_use {
 	struct packs *p;
 	struct pack_fd *slot; /* NULL: own */
 	int fd;
+	bool waited; /* it was opened just now: before_wait was called */
 };
 
 static void slot_close(struct pack_fd *slot)
@@ -479,7 +480,8 @@ static struct pack_fd *slot_make(struct packs *p)
 	return oldest;
 }
 
-static int pack_use(struct packs *p, uint32_t pack, struct pack_use *ret)
+static int pack_use(struct packs *p, uint32_t pack, void (*before_wait)(void),
+		    struct pack_use *ret)
 {
 	_cleanup_close_ int fd = -1;
 	struct pack_fd *slot;
@@ -494,6 +496,8 @@ static int pack_use(struct packs *p, uint32_t pack, struct pack_use *ret)
 		}
 	}
 
+	if (before_wait)
+		before_wait();
 	r = pack_open(p, pack, O_RDONLY, &fd); /* may wait for the disk: not under the lock */
 	if (r < 0)
 		return r;
@@ -503,13 +507,13 @@ static int pack_use(struct packs *p, uint32_t pack, struct pack_use *ret)
 	if (!slot) {
 		slot = slot_make(p);
 		if (!slot) {
-			*ret = (struct pack_use){ .p = p, .fd = TAKE_FD(fd) };
+			*ret = (struct pack_use){ .p = p, .fd = TAKE_FD(fd), .waited = true };
 			return 0;
 		}
 		*slot = (struct pack_fd){ .pack = pack, .fd = TAKE_FD(fd), .users = 1,
 					  .used = ++p->looks };
 	}
-	*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd };
+	*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd, .waited = true };
 	return 0;
 }
 
@@ -519,10 +523,10 @@ int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t le
 	_cleanup_(pack_use_endp) struct pack_use use = { .fd = -1 };
 	int r;
 
-	r = pack_use(p, pack, &use);
+	r = pack_use(p, pack, before_wait, &use);
 	if (r < 0)
 		return r;
-	if (before_wait) {
+	if (before_wait && !use.waited) {
 		r = os_pread_cached(use.fd, buf, len, off);
 		if (r <= 0)
 			return r;
@@ -538,7 +542,7 @@ int pack_size(struct packs *p, uint32_t pack, uint64_t *ret)
 	struct stat st;
 	int r;
 
-	r = pack_use(p, pack, &use);
+	r = pack_use(p, pack, NULL, &use);
 	if (r < 0)
 		return r;
 	r = os_fstat(use.fd, &st);
