@@ -408,5 +408,4 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 	if (r < 0)
 		fprintf(out, "item %" PRIu64 "/%u/%" PRIx64 ": damaged, %" PRIu32 " bytes", k->a,
 			k->t, k->b, v->len);
-	fputc('\n', out);
 }

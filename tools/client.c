@@ -347,6 +347,15 @@ static bool env_matters(const char *word)
 	return false;
 }
 
+/* For files that a verb makes on our behalf: the daemon's own umask lets nobody else read. */
+static void tell_umask(char *buf, size_t size)
+{
+	mode_t mask = umask(0);
+
+	(void)umask(mask);
+	(void)snprintf(buf, size, "UMASK=%o", mask);
+}
+
 /* Sets which view we are in, if it is one of the store that is asked. */
 static void tell_view(struct client *cl, struct wire_request *q)
 {
@@ -411,7 +420,7 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	_cleanup_close_ int sock = -1, cwd = -1;
 	struct wire_request q = { .argc = argc, .argv = argv };
 	struct wire_answer answer;
-	char *env[64];
+	char *env[64], mask[16];
 	bool reachable;
 	int r;
 
@@ -435,6 +444,8 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	if (r)
 		return r;
 
+	tell_umask(mask, sizeof(mask));
+	env[q.n_env++] = mask;
 	for (char **e = environ; *e && q.n_env < (int)ARRAY_SIZE(env); e++)
 		if (env_matters(*e))
 			env[q.n_env++] = *e;

@@ -37,6 +37,7 @@ struct cmd {
 	FILE *out, *err; /* fully buffered / line buffered; flushed and checked by the caller */
 	int in_fd;	 /* the client's stdin, or -1 */
 	int out_fd;	 /* beneath out; for bulk bytes fflush(c->out) first */
+	unsigned umask; /* the client's */
 	int cwd_fd;	 /* the client's working directory, or -1: see cmd_openat */
 	int fuse_fd;	 /* a mounted /dev/fuse for mount and fork --at, taken by them; else -1 */
 

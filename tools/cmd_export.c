@@ -76,6 +76,8 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 
 	r = cmd_openat(c, path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd);
 	made = r == 0;
+	if (made)
+		(void)fchmod(fd, 0666 & ~c->umask); /* else only its owner may read it */
 	if (r == -EEXIST)
 		r = cmd_openat(c, path, O_WRONLY | O_TRUNC, 0, &fd);
 	if (r < 0)

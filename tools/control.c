@@ -138,7 +138,7 @@ int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t 
 	q = calloc(1, size);
 	if (!q)
 		return -ENOMEM;
-	if (_IOC_DIR(cmd) & _IOC_WRITE)
+	if (size && _IOC_DIR(cmd) & _IOC_WRITE)
 		memcpy(q, in, size);
 
 	switch (cmd) {

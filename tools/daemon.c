@@ -140,6 +140,7 @@ static void *conn_main(void *arg)
 	c->fuse_fd = TAKE_FD(q.fd[WIRE_FUSE]);
 	c->branch = q.branch;
 	c->snapshot = q.snapshot;
+	c->umask = env_of(&q, "UMASK") ? strtoul(env_of(&q, "UMASK"), NULL, 8) & 0777 : 0077;
 	c->columns = stream_columns(env_of(&q, "COLUMNS"), q.fd[WIRE_OUT], q.fd[WIRE_ERR]);
 	c->out_tty = q.fd[WIRE_OUT] >= 0 && isatty(q.fd[WIRE_OUT]);
 	c->err_tty = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]);

@@ -497,6 +497,8 @@ def main(module="__main__"):
     script = os.path.splitext(os.path.basename(sys.argv[0]))[0]
     tests = [(n, f) for n, f in tests if not names or any(w in n for w in names)]
     done = failed = skipped = 0
+    # A test that takes too long is ended by SIGTERM: what it mounted goes all the same.
+    signal.signal(signal.SIGTERM, lambda *a: sys.exit(1))
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     for p in (PLYFS, PLYFSD, TREEDIGEST):
         if not os.access(p, os.X_OK):
@@ -523,9 +525,8 @@ def main(module="__main__"):
             for s in t.stores:
                 if s.log_tail():
                     print("-- end of the daemon's log:\n" + s.log_tail())
-            if isinstance(e, KeyboardInterrupt):
-                t.cleanup()
-                sys.exit(1)
+            if isinstance(e, (KeyboardInterrupt, SystemExit)):
+                sys.exit(1)  # after the cleanup
         finally:
             keep = bad and bool(os.environ.get("PLYFS_TEST_KEEP"))
             said = t.cleanup(keep)
