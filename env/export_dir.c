@@ -170,7 +170,9 @@ static int put_attributes(struct exporter *ex, const struct walk_entry *e, int f
 	struct xattr_arg a = { .ex = ex, .e = e, .at = at };
 	int r;
 
-	/* fd may be O_PATH, for which the f-calls fail; the link in /proc leads to the same object. */
+	/*
+	 * fd may be O_PATH, for which the f-calls fail; the link in /proc leads to the same object.
+	 */
 	snprintf(at, sizeof(at), "/proc/self/fd/%d", fd);
 	if (ex->root && fchownat(fd, "", i->uid, i->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
 		return talk_fail(&ex->talk, -errno, "setting the owner of '%s'", e->path);

@@ -191,7 +191,10 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 	return 0;
 }
 
-/* Data up to the size that was recorded: what was added since is not looked at, what went is a hole. */
+/*
+ * Data up to the size that was recorded: what was added since is not looked at, what went is a
+ * hole.
+ */
 static int copy_data(struct importer *im, int fd, const struct inode *i)
 {
 	struct writer w = { .b = &im->b, .ino = i->ino, .buf = (uint8_t *)im->buf };

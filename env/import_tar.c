@@ -8,7 +8,8 @@
  *  1. A member lands below the root or nowhere: absolute names and ".." are refused, and a name is
  *     resolved in the new tree component by component, through directories only. A symlink that the
  *     archive made earlier is never followed, neither by names nor by hard link targets.
- *  2. The last member of a name wins. Of a directory that means its attributes; what it holds stays.
+ *  2. The last member of a name wins. Of a directory that means its attributes; what it holds
+ *    stays.
  *  3. Inode numbers follow the members; directories that no member describes come into being, with
  *     mode 0755 and the owner and times of the member that needs them.
  *  4. Only sizes and offsets that were checked against the member's own size reach the tree.
@@ -196,7 +197,9 @@ static int find_parent(struct tar_import *ti, const char *member, const char *pa
 	return 0;
 }
 
-/* Invariant 2: makes room for a member whose name is taken by something that it does not continue. */
+/*
+ * Invariant 2: makes room for a member whose name is taken by something that it does not continue.
+ */
 static int remove_old(struct tar_import *ti, const char *member, uint64_t dir, const char *name,
 		      const struct inode *old)
 {

@@ -34,8 +34,8 @@ void tar_time_out(struct timens t, int64_t *ret_sec, long *ret_nsec);
 
 /*
  * '=' ends a keyword of a PAX header, so in the names of attributes writers put "%3D" for it and
- * "%25" for '%' (GNU tar) or escape everything odd so (libarchive). libarchive does not undo it when
- * it reads: this does. Malloced, given.
+ * "%25" for '%' (GNU tar) or escape everything odd so (libarchive). libarchive does not undo it
+ * when it reads: this does. Malloced, given.
  */
 int tar_xattr_name(const char *keyword, char **ret);
 

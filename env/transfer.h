@@ -36,23 +36,29 @@ struct import_ops {
  */
 int import_directory(struct store *s, int dir_fd, const struct import_ops *ops,
 		     struct root **ret_root, struct transfer_stats *ret);
-/* fd: a tar of any kind and compression libarchive knows. Hostile names are refused: -ERR_UNSAFE_PATH. */
+/*
+ * fd: a tar of any kind and compression libarchive knows. Hostile names are refused:
+ * -ERR_UNSAFE_PATH.
+ */
 int import_tar(struct store *s, int fd, const struct import_ops *ops, struct root **ret_root,
 	       struct transfer_stats *ret);
 /*
- * path: a repository; rev: anything git rev-parse takes. Times of all files: the commit's; owner: ours.
- * Submodules arrive as empty directories, with a warning. (git.c)
+ * path: a repository; rev: anything git rev-parse takes. Times of all files: the commit's; owner:
+ * ours. Submodules arrive as empty directories, with a warning. (git.c)
  */
 int import_git(struct store *s, const char *path, const char *rev, const struct import_ops *ops,
 	       struct root **ret_root, struct transfer_stats *ret);
 
 /*
- * dir_fd: an empty directory. Owners only as root (else the caller's); the rest is always kept, except
- * for what the target cannot hold (attributes, devices without privilege): warned of and skipped.
+ * dir_fd: an empty directory. Owners only as root (else the caller's); the rest is always kept,
+ * except for what the target cannot hold (attributes, devices without privilege): warned of and
+ * skipped.
  */
 int export_directory(struct store *s, struct root *root, int dir_fd, const struct import_ops *ops,
 		     struct transfer_stats *ret);
-/* PAX tar with ns times, xattrs, ACLs, hard links, sparse files. Sockets are skipped, as tar must. */
+/*
+ * PAX tar with ns times, xattrs, ACLs, hard links, sparse files. Sockets are skipped, as tar must.
+ */
 int export_tar(struct store *s, struct root *root, int fd, const struct import_ops *ops,
 	       struct transfer_stats *ret);
 

@@ -69,7 +69,9 @@ void builder_release(struct builder *b);
 /* Freezes, raises the store's inode numbers, hands over root and statistics. */
 int builder_finish(struct builder *b, struct root **ret_root, struct transfer_stats *ret);
 
-/* Adds an object below dir under the next number; i->ino is set. i: mode, owner, rdev, size, times. */
+/*
+ * Adds an object below dir under the next number; i->ino is set. i: mode, owner, rdev, size, times.
+ */
 int builder_add(struct builder *b, uint64_t dir, const char *name, size_t len, struct inode *i,
 		const char *target);
 /*

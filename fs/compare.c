@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /*
- * Comparing two objects. Data is compared by what extents refer to before any byte is read: two files
- * that share their chunks cost no IO, and of a large file with a small edit only the edit is read.
+ * Comparing two objects. Data is compared by what extents refer to before any byte is read: two
+ * files that share their chunks cost no IO, and of a large file with a small edit only the edit is
+ * read.
  */
 
 #include "fs/compare.h"

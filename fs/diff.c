@@ -3,8 +3,8 @@
 /*
  * What differs between two states, by path.
  *
- * Two states of one lineage are compared by items first: the tree's own diff skips equal subtrees, so
- * it delivers the items that differ and costs no more than they do. Items say which objects were
+ * Two states of one lineage are compared by items first: the tree's own diff skips equal subtrees,
+ * so it delivers the items that differ and costs no more than they do. Items say which objects were
  * touched and which entries came or went; paths follow from that:
  *
  *   1. an entry that went has a path in a, one that came has a path in b;
@@ -16,9 +16,9 @@
  * an addition or a deletion; a deletion and an addition of one object (inode numbers are never used
  * twice in a lineage) are a rename. The claim that makes this right: a path in one set is in the
  * other one, too, exactly if it exists there. If the entry differs, rule 1 lists both; if it is the
- * same entry of the same directory at the same path, only rule 3 can have listed it, for both sides;
- * and if another directory came to that path, its entries are listed by rule 1 (it is new) or 2 (it
- * moved).
+ * same entry of the same directory at the same path, only rule 3 can have listed it, for both
+ * sides; and if another directory came to that path, its entries are listed by rule 1 (it is new)
+ * or 2 (it moved).
  *
  * Trees of different lineages share no objects; both are walked side by side, by name. Objects are
  * compared by compare.c.

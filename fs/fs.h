@@ -26,7 +26,7 @@ struct store;
 struct fs {
 	struct store *store; /* borrowed: data, inode numbers */
 	struct tree *tree;   /* borrowed */
-	uint64_t *changes;   /* borrowed; each W verb that changed something visible adds 1; or NULL */
+	uint64_t *changes;   /* borrowed: W verbs that changed something visible add 1; or NULL */
 };
 
 struct cred {
@@ -79,7 +79,9 @@ struct fs_new {
 int fs_create(const struct fs *fs, const struct fs_new *n, struct inode *ret);
 /* W: an inode without a name (nlink 0, recorded as orphan), for O_TMPFILE; fs_link names it. */
 int fs_tmpfile(const struct fs *fs, const struct fs_new *n, struct inode *ret);
-/* W: -EPERM for directories, -EMLINK, -EEXIST; -ENOENT for an orphan unless it came from fs_tmpfile */
+/*
+ * W: -EPERM for directories, -EMLINK, -EEXIST; -ENOENT for an orphan unless it came from fs_tmpfile
+ */
 int fs_link(const struct fs *fs, uint64_t ino, uint64_t dir, const char *name, size_t len,
 	    struct inode *ret);
 /*
@@ -175,8 +177,11 @@ int fs_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t len, struct
 int segments_read(struct store *store, const struct segments *s, void *buf);
 void segments_release(struct segments *s);
 
-/* R: fs_map + segments_read for callers that hold the lock anyway; *ret_len < len only at the end. */
-int fs_read(const struct fs *fs, uint64_t ino, uint64_t off, void *buf, size_t len, size_t *ret_len);
+/*
+ * R: fs_map + segments_read for callers that hold the lock anyway; *ret_len < len only at the end.
+ */
+int fs_read(const struct fs *fs, uint64_t ino, uint64_t off, void *buf, size_t len,
+	    size_t *ret_len);
 /* W: all or nothing. kill_priv as SET_KILL_PRIV. -EFBIG, -ENOSPC. Updates mtime and ctime. */
 int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, size_t len,
 	     bool kill_priv);

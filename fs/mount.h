@@ -29,7 +29,9 @@ struct mount_options {
 	bool epoch_off;   /* diagnosis and tests: pretend the kernel has no INC_EPOCH */
 };
 
-/* Called from a reader for each control ioctl; cred is the caller's. 0 or a failure; see ioctl.h. */
+/*
+ * Called from a reader for each control ioctl; cred is the caller's. 0 or a failure; see ioctl.h.
+ */
 typedef int (*mount_ioctl_fn)(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd,
 			      const void *in, size_t in_len, void *out, size_t out_cap,
 			      size_t *ret_out_len);

@@ -319,7 +319,8 @@ static int plan_apply(struct plan *p, uint64_t left_lineage)
 			/* Does the same node id stand behind this name, or live on elsewhere? */
 			if (fs_stat(&cur, note->child, &now) >= 0 && inode_is_dir(&now))
 				note->expire = true;
-			else if (dir && fs_lookup(&cur, note->dir, note->name, note->len, &now) >= 0)
+			else if (dir &&
+				 fs_lookup(&cur, note->dir, note->name, note->len, &now) >= 0)
 				child = known(v, now.ino);
 			if (child && S_ISDIR(child->type))
 				note->expire = true;
@@ -376,7 +377,8 @@ static int note_directories(struct view *v, struct notes *notes)
 		if (r >= 0)
 			r = notes_add_inode(notes, n->node);
 		if (r >= 0 && n->listed)
-			r = notes_add_name(notes, (struct name_note){ .old_node = n->node, .len = 1 },
+			r = notes_add_name(notes,
+					   (struct name_note){ .old_node = n->node, .len = 1 },
 					   "/"); /* no name has a slash: only a barrier (S4) */
 		if (r < 0)
 			return r;

@@ -393,7 +393,10 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 }
 
 /* Each changing verb begins so: the write lock is held, the view is of a branch. */
-#define CHANGE_GUARD(v)                                                                            	if (!(v)->branch)                                                                          		return -EROFS;                                                                     	WRITE_GUARD((v)->lock)
+#define CHANGE_GUARD(v)                                                                            \
+	if (!(v)->branch)                                                                          \
+		return -EROFS;                                                                     \
+	WRITE_GUARD((v)->lock)
 
 int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
 {

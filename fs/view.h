@@ -22,7 +22,9 @@ struct view;
 
 /* How a view tells the kernel that cached things changed. Called without locks held. */
 struct view_kernel {
-	/* Forget one name (positive or negative). expire: only its timeout, keep what hangs below. */
+	/*
+	 * Forget one name (positive or negative). expire: only its timeout, keep what hangs below.
+	 */
 	int (*inval_entry)(void *arg, uint64_t parent, const char *name, size_t len, bool expire);
 	/* off < 0: attributes only; else also cached pages from off on (len 0: to the end). */
 	int (*inval_inode)(void *arg, uint64_t node, int64_t off, int64_t len);

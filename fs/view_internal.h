@@ -18,8 +18,8 @@
  *  V2  A node id is never given to another object: slots are reused with a new serial.
  *  V3  A hashed file vnode in the current realm has, in the current tree, the bytes that the kernel
  *      may have cached under its node id.
- *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares its
- *      object in the realm's base with the current base, and adopts it (equal) or retires it.
+ *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares
+ *      its object in the realm's base with the current base, and adopts it (equal) or retires it.
  *  V5  Directory vnodes are never retired: they follow the tree (cwd survives a restore), by inode
  *      number within a lineage, else by path; where neither exists they behave as removed.
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
@@ -51,7 +51,7 @@ struct vnode {
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
-	bool listed;          /* under table_lock: a READDIRPLUS was answered since the last epoch */
+	bool listed;	     /* under table_lock: a READDIRPLUS was answered since the last epoch */
 	struct vnode *next;  /* under table_lock: hash chain */
 };
 
@@ -73,7 +73,7 @@ struct view {
 	uint32_t hash_mask, n_hashed;
 
 	struct realm *cur; /* under lock */
-	struct root *cur_base; /* under lock, owned: what V4 compares with: the last restore's target */
+	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */
 	uint64_t cur_lineage; /* under lock */
 };
 

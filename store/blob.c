@@ -210,7 +210,7 @@ static int ask_free_bytes(struct stage *s)
 static int check_room(struct stage *s, uint64_t len)
 {
 	uint64_t sealing = s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
-	uint64_t need = len + sealing; /* the bytes go to the stage first, and to a pack once more */
+	uint64_t need = len + sealing; /* to the stage first, and to a pack once more */
 	int64_t now = os_now_ns();
 	int r;
 

@@ -17,7 +17,8 @@
  *
  * Automatic snapshots (what a restore left behind) live as long as a branch has them as undo or
  * head, a child that is not automatic refers to them, or they are pinned; whoever ends such a use
- * calls snap_drop_loose. One that a checkpoint hands out as its answer becomes an ordinary snapshot.
+ * calls snap_drop_loose. One that a checkpoint hands out as its answer becomes an ordinary
+ * snapshot.
  */
 
 #include <errno.h>
@@ -168,8 +169,8 @@ static void entry_set_root(struct store *s, struct entry *e, struct root **root,
 }
 
 /*
- * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock may
- * freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
+ * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock
+ * may freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
  */
 static bool entry_has_state(const struct entry *e, const struct root *root)
 {

@@ -261,9 +261,10 @@ static int refuse_damaged_records(struct store *s)
 			    "gc: a snapshot record is damaged, nothing was removed; run 'plyfs "
 			    "check' and drop the snapshots it names");
 	if (branches)
-		return note(&s->noter, -ERR_BRANCH_DAMAGED,
-			    "gc: a branch record is damaged, nothing was removed; run 'plyfs check' "
-			    "and drop the branches it names");
+		return note(
+			&s->noter, -ERR_BRANCH_DAMAGED,
+			"gc: a branch record is damaged, nothing was removed; run 'plyfs check' "
+			"and drop the branches it names");
 	return 0;
 }
 

@@ -102,7 +102,10 @@ static int fail(struct index *ix, int rc, const char *what)
 	default:
 		r = rc > 0 ? -rc : -ERR_INDEX_FAILED;
 	}
-	/* LMDB answers a short write with EIO; on a full disk it is that, and freeing space mends it. */
+	/*
+	 * LMDB answers a short write with EIO; on a full disk it is that, and freeing space mends
+	 * it.
+	 */
 	if (r == -EIO && os_free_bytes(ix->data_fd, &free_bytes) >= 0 && free_bytes < FULL_BYTES)
 		r = -ENOSPC;
 	return note(&ix->noter, r, "index: %s: %s", what, mdb_strerror(rc));

@@ -73,7 +73,7 @@ struct packs {
 	uint32_t last;          /* under write_lock: highest pack number known */
 	bool continue_last;     /* under write_lock: the last pack is an earlier process's */
 	bool dir_dirty;         /* under write_lock: a new name in it is not synced yet */
-	uint64_t unasked;       /* under write_lock: bytes appended since the disk's room was asked */
+	uint64_t unasked; /* under write_lock: bytes appended since the disk's room was asked */
 
 	pthread_mutex_t fds_lock;
 	struct pack_fd fds[FDS_MAX]; /* under fds_lock */
@@ -655,7 +655,8 @@ static int writer_get(struct packs *p)
  * Packs leave 8 MiB of the disk alone: half of what the stage leaves (blob.c), so that sealing what
  * is staged never meets it; enough for the pages of an index transaction (some 2 MiB, see BATCH in
  * sweep.c) in a commit that drops things and in the next that frees their pages. Without it an
- * import could fill the disk so that not even gc can commit. Asked once per MiB: statvfs costs 1 us.
+ * import could fill the disk so that not even gc can commit. Asked once per MiB: statvfs costs 1
+ * us.
  */
 #define PACK_RESERVE ((uint64_t)8 << 20)
 #define ROOM_BYTES ((uint64_t)1 << 20)

@@ -522,10 +522,11 @@ static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t
 	}
 
 	if (unsure)
-		(void)note(&s->noter, 0,
-			   "a commit failed (%s): nothing is written to the store any more; what was "
-			   "committed before is safe, see to the disk and restart",
-			   err_str(r));
+		(void)note(
+			&s->noter, 0,
+			"a commit failed (%s): nothing is written to the store any more; what was "
+			"committed before is safe, see to the disk and restart",
+			err_str(r));
 	else if (tell)
 		(void)note(&s->noter, 0, "saving failed: %s, trying again each second", err_str(r));
 }

@@ -117,7 +117,9 @@ int snap_reserve(struct store *s)
 	if (s->snap_slots < s->snap_capacity)
 		return 0;
 
-	/* Holes of dropped snapshots are closed once they are half, so that a drop costs no move. */
+	/*
+	 * Holes of dropped snapshots are closed once they are half, so that a drop costs no move.
+	 */
 	if (s->snap_count < s->snap_slots / 2) {
 		size_t to = 0;
 

@@ -31,7 +31,10 @@ struct store;
 struct tree;
 struct val;
 
-/* How often a changed branch is sealed and committed without being asked: what a power cut may cost. */
+/*
+ * How often a changed branch is sealed and committed without being asked: what a power cut may
+ * cost.
+ */
 #define SEAL_INTERVAL_MS 5000
 
 #define LABEL_MAX 255       /* bytes of a label */
@@ -125,8 +128,8 @@ uint64_t snap_count(struct store *s);
 int snap_wait(struct store *s, uint64_t id);
 /*
  * Forgets a snapshot: its children get its parent, branches headed by it get its parent as head.
- * The space comes back with gc. -ERR_SNAP_IN_USE while pinned by snap_pin. The caller holds no branch
- * lock. Takes also the id of a snapshot whose record is damaged.
+ * The space comes back with gc. -ERR_SNAP_IN_USE while pinned by snap_pin. The caller holds no
+ * branch lock. Takes also the id of a snapshot whose record is damaged.
  */
 int snap_drop(struct store *s, uint64_t id);
 int snap_pin(struct store *s, uint64_t id);   /* mounted read-only */

@@ -44,7 +44,9 @@
  */
 #define ROOTS_IN_MEMORY 512
 
-/* ---- intrusive lists: a head is its own first and last; a link in no list points to itself ---- */
+/*
+ * ---- intrusive lists: a head is its own first and last; a link in no list points to itself ----
+ */
 
 struct link {
 	struct link *prev, *next;

@@ -344,8 +344,9 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 		if (end > at) {
 			r = pack_punch(s->c->packs, pack, at, end - at);
 			if (r < 0)
-				return note(&s->c->noter, r, "sweep: making holes in pack %08" PRIx32
-					    ": %s", pack, err_str(r));
+				return note(&s->c->noter, r,
+					    "sweep: making holes in pack %08" PRIx32 ": %s", pack,
+					    err_str(r));
 			s->punched += end - at;
 		}
 		if (i < to)

@@ -44,7 +44,10 @@ int key_cmp(const struct key *x, const struct key *y);
 
 enum ref_kind { REF_NONE = 0, REF_CHUNK = 1, REF_BLOB = 2 };
 
-/* Data that an item refers to: bytes of a chunk or blob from `off` on; the length is the item's affair. */
+/*
+ * Data that an item refers to: bytes of a chunk or blob from `off` on; the length is the item's
+ * affair.
+ */
 struct ref {
 	uint8_t kind; /* enum ref_kind */
 	uint32_t off;
@@ -127,7 +130,10 @@ struct cursor {
 	struct key key; /* of the item the cursor is at */
 	struct val val; /* lent until the tree changes */
 };
-/* To the first item >= k. 0, END, or a failure. A change of the tree invalidates a cursor: seek again. */
+/*
+ * To the first item >= k. 0, END, or a failure. A change of the tree invalidates a cursor: seek
+ * again.
+ */
 int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k);
 int cursor_next(struct cursor *c);
 /* To the last item <= k. 0, END when there is none. */
@@ -146,7 +152,10 @@ int root_diff(struct root *a, struct root *b, const struct key *from, const stru
 	      void *arg);
 
 /* ---- sealing, marking, checking ---- */
-/* Writes every unsealed node and blob below root as chunks (chunk_put: pending). One caller at a time. */
+/*
+ * Writes every unsealed node and blob below root as chunks (chunk_put: pending). One caller at a
+ * time.
+ */
 int root_seal(struct root *r);
 
 /*

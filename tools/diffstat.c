@@ -6,7 +6,8 @@
  *   name | changed lines +++---
  *
  * Widths: the count takes what it needs; name and graph get what they want if the line fits, else
- * the graph is cut to 3/8 of the line (but 6 at least) and the name gets the rest, losing its start.
+ * the graph is cut to 3/8 of the line (but 6 at least) and the name gets the rest, losing its
+ * start.
  */
 
 #include "tools/diffstat.h"

@@ -19,5 +19,7 @@ struct transfer_talk {
 
 void transfer_talk_init(struct transfer_talk *t, struct cmd *c); /* t must not move afterwards */
 void transfer_talk_release(struct transfer_talk *t);
-/* One line for a failure; returns CMD_FAILED. what: the source or target, when nothing was noted. */
+/*
+ * One line for a failure; returns CMD_FAILED. what: the source or target, when nothing was noted.
+ */
 int transfer_talk_fail(struct transfer_talk *t, int r, const char *what);

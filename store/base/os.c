@@ -148,7 +148,9 @@ int os_pread_cached(int fd, void *buf, size_t len, uint64_t off)
 	TICK();
 	if (!range_ok(off, len))
 		return -EINVAL;
-	/* Where a filesystem cannot (EOPNOTSUPP), the plain read that follows says what is wrong. */
+	/*
+	 * Where a filesystem cannot (EOPNOTSUPP), the plain read that follows says what is wrong.
+	 */
 	n = RETRY(preadv2(fd, &iov, 1, (off_t)off, RWF_NOWAIT));
 	return n == (ssize_t)len ? 0 : AGAIN;
 }

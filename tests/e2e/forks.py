@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: fork
-# timeout: 300
+# timeout: 400
 """Forks: isolated from their parent and from each other in both directions, many at once."""
 import os
 import sys
@@ -14,7 +14,7 @@ FORKS = 64
 
 
 def test_64_forks_are_isolated_from_all_others_in_both_directions(t):
-    source = ply.make_bulk(t.at("source"), 100000 if ply.LONG else 3000, size=200)
+    source = ply.make_bulk(t.at("source"), 100000, size=200)
     ply.write(os.path.join(source, "shared"), "parent\n")
     view = t.view(source)
     forks = [view.fork("f%02d" % i, t.at("m%02d" % i)) for i in range(FORKS)]

@@ -71,7 +71,7 @@ def test_this_project_is_cloned_built_and_tested_in_a_view(t):
     view.restore(built)
 
     # The unit tests pass on the view as they do outside.
-    t.run(["meson", "test", "-C", "build", "--suite", "unit", "--no-rebuild",
+    t.run(["meson", "test", "-C", "build", "--suite", "unit", "--no-rebuild", "--print-errorlogs",
            "--timeout-multiplier", "3"], cwd=project, timeout=900,
           env=dict(t.env, TMPDIR=view.path))
     assert git_status() == ""

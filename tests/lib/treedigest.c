@@ -599,7 +599,7 @@ static void usage(FILE *out)
 		"  --no-owner         whoever owns it\n"
 		"  --no-times         whenever it was modified\n"
 		"  --no-xattrs        whatever its extended attributes and ACLs\n"
-		"  --exclude PATTERN  without paths that match the shell pattern (and what is below)\n"
+		"  --exclude PATTERN  without paths that match the shell pattern (and below)\n"
 		"  -j N               with N threads\n");
 }
 

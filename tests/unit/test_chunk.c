@@ -2,6 +2,7 @@
 #include "tests/unit/scratch.h"
 
 #include <pthread.h>
+#include <sys/uio.h>
 
 #include "store/base/fault.h"
 #include "store/format.h"
@@ -211,6 +212,16 @@ static void hook(void)
 	__atomic_add_fetch(&count_hooks, 1, __ATOMIC_RELAXED);
 }
 
+/* Does the filesystem know reads that do not wait? FUSE and NFS do not. */
+static bool can_read_cached(int dir_fd)
+{
+	_cleanup_close_ int fd = openat(dir_fd, "probe", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	char byte = 'x';
+
+	ck_assert_int_eq(write(fd, &byte, 1), 1);
+	return preadv2(fd, &(struct iovec){ &byte, 1 }, 1, 0, RWF_NOWAIT) == 1;
+}
+
 START_TEST(the_hook_is_called_for_disk_reads_only)
 {
 	uint8_t data[100];
@@ -221,7 +232,8 @@ START_TEST(the_hook_is_called_for_disk_reads_only)
 	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &name));
 	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &name), EXISTS);
 	expect(&name, data, sizeof(data)); /* in the page cache: nothing to wait for */
-	ck_assert_int_eq(count_hooks, 0);
+	ck_assert_int_eq(count_hooks, can_read_cached(s.dir_fd) ? 0 : 1);
+	count_hooks = 0;
 
 	scratch_fill(data, sizeof(data), 5);
 	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &name));

@@ -576,13 +576,15 @@ static void check_patch(struct root *a, struct root *b, bool exact)
 	(void)write_patch(a, b, DIFF_RENAMES, "renames.patch");
 	ck_assert_int_eq(
 		run("cd '%s' && cp -a A A2 && git -C A init -q && "
-		    "{ ! test -s plain.patch || git -C A apply --whitespace=nowarn ../plain.patch; } && "
+		    "{ ! test -s plain.patch || "
+		    "git -C A apply --whitespace=nowarn ../plain.patch; } && "
 		    "rm -rf A/.git && diff -r --no-dereference A B",
 		    fx_path),
 		0);
 	ck_assert_int_eq(
 		run("cd '%s' && git -C A2 init -q && "
-		    "{ ! test -s renames.patch || git -C A2 apply --whitespace=nowarn ../renames.patch; } && "
+		    "{ ! test -s renames.patch || "
+		    "git -C A2 apply --whitespace=nowarn ../renames.patch; } && "
 		    "rm -rf A2/.git && diff -r --no-dereference A2 B && "
 		    "(cd B && find . -type f -perm -100 | sort) >B.x && "
 		    "(cd A2 && find . -type f -perm -100 | sort) >A.x && cmp A.x B.x",
@@ -706,7 +708,8 @@ START_TEST(git_apply_takes_random_patches)
 	(void)write_patch(a, b, DIFF_RENAMES, "p");
 	ck_assert_int_eq(
 		run("cd '%s' && git -C A init -q && "
-		    "{ ! test -s p || git -C A apply --whitespace=nowarn ../p; } && rm -rf A/.git && "
+		    "{ ! test -s p || git -C A apply --whitespace=nowarn ../p; } && "
+		    "rm -rf A/.git && "
 		    "find A B -depth -type d -empty -delete; mkdir -p A B; "
 		    "diff -r --no-dereference A B",
 		    fx_path),

@@ -286,7 +286,8 @@ static void make_source(const char *name, unsigned with)
 		(void)set_attr(name, "fifo", "trusted.on-a-fifo", "v", 1);
 		(void)set_attr(
 			name, "beyond it", "security.capability",
-			"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+			"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00"
+			"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 			20);
 	}
 	ck_assert_int_eq(fchmodat(fd, "beyond it", 06751, 0), 0);
@@ -944,7 +945,8 @@ START_TEST(a_revision_is_brought_in)
 
 	ck_assert_int_eq(
 		make_repo(
-			"mkdir d && echo one >d/f && echo '#!/bin/sh' >x && chmod +x x && ln -s d/f l && "
+			"mkdir d && echo one >d/f && echo '#!/bin/sh' >x && "
+			"chmod +x x && ln -s d/f l && "
 			"git add . && git update-index --add --cacheinfo "
 			"160000,1234567890123456789012345678901234567890,sub && "
 			"GIT_COMMITTER_DATE='1111111111 +0100' git commit -qm one && "

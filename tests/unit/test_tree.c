@@ -178,7 +178,10 @@ static unsigned leaf_fill(struct tree *t, struct shape *ret)
 
 	seal(r);
 	*ret = (struct shape){ 0 };
-	ck_assert_int_eq(root_check(r, &(struct tree_check){ .node = shape_node, .item = shape_item, .arg = ret }), 0);
+	ck_assert_int_eq(root_check(r, &(struct tree_check){ .node = shape_node,
+							     .item = shape_item,
+							     .arg = ret }),
+			 0);
 	return ret->bytes * 100 / (ret->leaves * NODE_MAX);
 }
 

@@ -271,7 +271,8 @@ static void verify_reopened(struct root *root, struct model *m)
 	must(root_by_name(fresh, &name, &again) == 0);
 	must(root_same(root, again));
 	verify_root(fresh, again, m);
-	must(root_check(again, &(struct tree_check){ .node = sound_node, .item = sound_item, .arg = m }) == 0);
+	must(root_check(again, &(struct tree_check){
+				       .node = sound_node, .item = sound_item, .arg = m }) == 0);
 	verify_diff(root, m, again, m);
 	root_unref(TAKE_PTR(again));
 	nodes_free(fresh);

@@ -668,8 +668,8 @@ START_TEST(caches_are_never_stale_after_a_restore)
 
 			ck_assert_int_eq(view_restore(view, ids[k], &info), 0);
 			text = render();
-			ck_assert_msg(!strcmp(text, states[k]), "loop %d step %u:\n%s\nwanted\n%s", _i,
-				      step, text, states[k]);
+			ck_assert_msg(!strcmp(text, states[k]), "loop %d step %u:\n%s\nwanted\n%s",
+				      _i, step, text, states[k]);
 		}
 	}
 	while (n)
