@@ -25,7 +25,10 @@
  *  S3  A revalidating LOOKUP holds no lock; it can only refresh a dentry, and a name that
  *      differs has its dentry unhashed (not merely expired) unless the same directory is behind it
  *      before and after, in which case a refresh is right. Its attributes are discarded by the
- *      kernel when an INVAL_INODE came between. (A directory that is elsewhere in the target is
+ *      kernel when an INVAL_INODE came between. The name of a file that was retired is expired as
+ *      well (it costs a third: nothing is evicted while the caller waits): its node id is never
+ *      the answer again, and the name of a file's current node id is never expired, so no
+ *      revalidation can be in flight. (A directory that is elsewhere in the target is
  *      expired, too, so that a shell in it keeps its path until the name is walked; a revalidation
  *      that was in flight across two restores could keep its old name a while longer.)
  *  S4  By epoch: a LOOKUP is stamped with the epoch before it is sent, so it is stale; a
@@ -59,6 +62,7 @@ struct name_note {
 	uint64_t dir;      /* inode number of the directory in the tree the name is from */
 	uint64_t new_node; /* its node id afterwards, or 0 */
 	uint64_t child;    /* inode number behind the name before; 0: none */
+	uint64_t retired;  /* the node id that a file's name led to; 0: not about a file that differs */
 	bool child_is_dir;
 	bool expire;
 	char *name; /* owned */
@@ -230,7 +234,7 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 
 struct retiring {
 	struct plan *plan;
-	uint64_t ino;
+	uint64_t node; /* of the file whose names are listed */
 };
 
 static int note_name_of_retired(void *arg, uint64_t parent, const char *name, size_t len)
@@ -244,7 +248,8 @@ static int note_name_of_retired(void *arg, uint64_t parent, const char *name, si
 	return notes_add_name(&p->notes,
 			      (struct name_note){ .old_node = dir->node,
 						  .dir = parent,
-						  .child = ret->ino,
+						  .retired = ret->node,
+						  .expire = true, /* S3 */
 						  .len = (uint32_t)len },
 			      name);
 }
@@ -264,7 +269,7 @@ static int plan_apply(struct plan *p, uint64_t left_lineage)
 
 	/* Names first: they are found through the bindings as they were. */
 	for (size_t i = 0; i < p->n_retire; i++) {
-		struct retiring arg = { .plan = p, .ino = p->retire[i] };
+		struct retiring arg = { .plan = p, .node = known(v, p->retire[i])->node };
 
 		r = fs_names(&p->old_fs, p->retire[i], note_name_of_retired, &arg);
 		if (r < 0 && r != -ENOENT) /* orphans have none */
@@ -397,7 +402,7 @@ static int note_every_name(struct view *v, struct plan *p)
 
 		if (!n || !n->hashed || n->realm != v->cur)
 			continue;
-		arg.ino = n->ino;
+		arg.node = n->node;
 		r = fs_names(&p->old_fs, n->ino, note_name_of_retired, &arg);
 		if (r < 0 && r != -ENOENT)
 			return r;
@@ -429,6 +434,44 @@ static int notes_send(struct view *v, const struct notes *notes)
 			first = r;
 	}
 	return first;
+}
+
+/*
+ * Files whose names were only expired by the restore before this one, and that nobody looked at
+ * since: the kernel would keep them, and we their old state, until it needs memory. switch_lock
+ * is held, no other.
+ */
+static void drop_expired(struct view *v)
+{
+	const struct view_kernel *k = &v->kernel;
+	struct notes *notes = v->expired;
+
+	for (size_t i = 0; i < notes->n_names; i++) {
+		const struct name_note *n = &notes->names[i];
+		bool kept = false;
+
+		if (n->retired) {
+			LOCK_GUARD(&v->table_lock);
+			kept = vnode_by_node(v, n->retired) != NULL;
+		}
+		if (kept)
+			(void)k->inval_entry(k->arg, n->old_node, n->name, n->len, false);
+	}
+	notes_release(notes);
+	*notes = (struct notes){ 0 };
+}
+
+int expired_new(struct view *v)
+{
+	v->expired = os_calloc(1, sizeof(*v->expired));
+	return v->expired ? 0 : -ENOMEM;
+}
+
+void expired_free(struct view *v)
+{
+	if (v->expired)
+		notes_release(v->expired);
+	free(v->expired);
 }
 
 /* The lock is held for writing: swaps the root, fills plan->notes with what to tell. */
@@ -526,6 +569,11 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 	r = notes_send(v, &plan.notes);
 	if (r < 0)
 		return r;
+	drop_expired(v);
+	if (ret->mode == RESTORE_NAMES) {
+		*v->expired = plan.notes;
+		plan.notes = (struct notes){ 0 };
+	}
 	if (ret->mode == RESTORE_EPOCH && k->inc_epoch && plan.notes.n_names)
 		r = k->inc_epoch(k->arg); /* S4 */
 	return r;

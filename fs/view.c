@@ -24,6 +24,10 @@ static int view_new(struct store *store, struct view **ret)
 	pthread_mutex_init(&v->switch_lock, NULL);
 	pthread_mutex_init(&v->table_lock, NULL);
 	v->lock = &v->own_lock;
+	if (expired_new(v) < 0) {
+		view_close(v);
+		return -ENOMEM;
+	}
 	*ret = v;
 	return 0;
 }
@@ -166,6 +170,7 @@ void view_close(struct view *v)
 			(void)view_purge_orphans(v); /* else the next mount does it */
 	}
 	vnodes_release(v);
+	expired_free(v);
 	if (v->cur)
 		realm_unref(v, v->cur);
 	if (v->cur_base)

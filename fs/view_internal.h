@@ -72,6 +72,8 @@ struct view {
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed;
 
+	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
+
 	struct realm *cur; /* under lock */
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */
 	uint64_t cur_lineage; /* under lock */
@@ -88,6 +90,10 @@ struct bound {
 /* ---- view.c ---- */
 /* Purges the orphans of the current tree that no node id has (V6). Lock held for writing. */
 int view_purge_orphans(struct view *v);
+
+/* ---- switch.c ---- */
+int expired_new(struct view *v);
+void expired_free(struct view *v);
 
 /* ---- vnode.c ---- */
 int vnodes_init(struct view *v);
