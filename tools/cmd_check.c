@@ -256,9 +256,10 @@ int cmd_check(struct cmd *c)
 		return failed ? failed : r == EXISTS ? CMD_FAILED : CMD_DONE;
 	}
 	fprintf(c->out,
-		"%s: %" PRIu64 " snapshots, %" PRIu64 " branches, %" PRIu64 " nodes, %" PRIu64
+		"%s: %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " nodes, %" PRIu64
 		" chunks, %s%s\n",
-		r == EXISTS ? "DAMAGED" : "clean", s.snapshots, s.branches, s.nodes, s.chunks,
+		r == EXISTS ? "DAMAGED" : "clean", s.snapshots, s.snapshots == 1 ? "" : "s",
+		s.branches, s.branches == 1 ? "" : "es", s.nodes, s.chunks,
 		size_to_text(s.bytes, size), read_data ? ", all read" : "");
 	if (s.unreferenced)
 		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n",
