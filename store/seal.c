@@ -295,16 +295,17 @@ static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mo
 		if (!sn->dropped && root_name(sn->root, &sn->name) == 0)
 			encode_snap(batch, sn, &sn->name);
 	}
+	/*
+	 * One that was dropped since it was taken as well: its record goes with the next batch, and
+	 * until then must not name a parent that goes with this one.
+	 */
 	for (size_t i = 0; i < batch->rewrite_count; i++)
-		if (!batch->rewrites[i]->dropped)
-			encode_snap(batch, batch->rewrites[i], &batch->rewrites[i]->name);
+		encode_snap(batch, batch->rewrites[i], &batch->rewrites[i]->name);
 
 	for (size_t i = 0; i < batch->branch_count; i++) {
 		struct batch_branch *bb = &batch->branches[i];
 
-		if (bb->entry->dropped)
-			continue;
-		if (batch->branches_sealed) {
+		if (batch->branches_sealed && !bb->entry->dropped) {
 			bb->rec.head = nameable(bb->head);
 			bb->rec.undo = nameable(bb->undo);
 			bb->write = bb->sealed = true;

@@ -65,7 +65,8 @@ def test_unmounting_what_is_no_view(t):
 
 def test_no_dev_fuse(t):
     ply.need_root()
-    ply.need_tool("unshare")
+    if t.run(["unshare", "-m", "true"], check=False).returncode:
+        ply.skip("no mount namespaces here")
     store = t.store()
     store.import_(t.tree({"a": "1"}))
     os.mkdir(t.at("mnt"))

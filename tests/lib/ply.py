@@ -188,7 +188,7 @@ def wait_for(what, condition, seconds=15):
 
 def treedigest(path, *options):
     """Content, modes, owners, ns times, links, xattrs, holes of everything below a directory."""
-    return run([TREEDIGEST, *options, path], timeout=900).stdout.split()[0]
+    return run([TREEDIGEST, "-j", "2", *options, path], timeout=900).stdout.split()[0]
 
 
 def treelist(path, *options):
