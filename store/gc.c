@@ -289,7 +289,13 @@ static int mark_all(struct gc *gc)
 	uint64_t pending, bytes;
 	int r, sealed;
 
+	/*
+	 * The round does the sealer's work, who then sleeps: so what was dropped is let go of here,
+	 * or its unsealed bytes would stay in the stage for seconds.
+	 */
 	sealed = seal_round(gc->store, SEAL_LIVE);
+	snap_reap(gc->store);
+	branch_reap(gc->store);
 	if (sealed < 0 && sealed != -ENOSPC && sealed != -EDQUOT)
 		return sealed;
 	chunks_pending(gc->store->chunks, &pending, &bytes);
