@@ -62,7 +62,7 @@ struct name_note {
 	uint64_t dir;      /* inode number of the directory in the tree the name is from */
 	uint64_t new_node; /* its node id afterwards, or 0 */
 	uint64_t child;    /* inode number behind the name before; 0: none */
-	uint64_t retired;  /* the node id that a file's name led to; 0: not about a file that differs */
+	uint64_t retired;  /* the node id of the file that differs; 0: about something else */
 	bool child_is_dir;
 	bool expire;
 	char *name; /* owned */

@@ -10,12 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 
 #include "fs/view.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 
-static char dir_path[64];
+static char dir_path[PATH_MAX];
 static int dir_fd;
 static struct store *store;
 static struct view *view;
