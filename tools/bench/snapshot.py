@@ -16,6 +16,7 @@ import time
 import rivals
 
 HERE = os.path.dirname(os.path.realpath(__file__))
+BATCHES = 10
 EDITED = 10  # files between checkpoint and restore: a usual step of an agent
 # What is wanted on the machines this was made on (microseconds); shown beside what was measured.
 WANTED = {"checkpoint": 60, "restore": 100, "command": 4000, "fork": 100, "mount": 3000,
@@ -164,7 +165,12 @@ def bench_plyfs(results, where, source, names, behind_steps, quick):
                 p.watch("behind", step - behind, p.view, names[0])
             behind = step
             p.watch("ioctl", 20, p.view, *edited)  # warm
-            got = p.watch("ioctl", rounds, p.view, *edited)
+            # In several processes: on which CPU client and reader meet is decided early in a
+            # process' life and makes a factor of two.
+            got = {}
+            for _ in range(BATCHES):
+                for name, ns in p.watch("ioctl", rounds // BATCHES, p.view, *edited).items():
+                    got.setdefault(name, []).extend(ns)
             results.add("ioctl", "checkpoint", got["checkpoint"], files=files, behind=behind)
             results.add("ioctl", "restore", got.get("restore", []) + got.get("restore_epoch", []),
                         files=files, behind=behind, epochs=len(got.get("restore_epoch", [])))
@@ -324,8 +330,13 @@ def report(results, sizes, steps):
         rows = [r for r in results.rows if r["who"] == "ioctl" and r["what"] == what]
         line("%s through the ioctl, worst p50" % what, max(r["p50_us"] for r in rows),
              WANTED[what])
-        line("%s, largest over smallest" % what, max(r["p50_us"] for r in rows) /
-             min(r["p50_us"] for r in rows), WANTED["ratio"], lambda x: "%.2f" % x)
+        at = {(r["files"], r["behind"]): r["p50_us"] for r in rows}
+        ratio = lambda x: "%.2f" % x
+        line("%s, largest tree over smallest" % what,
+             max(at[max(sizes), step] / at[min(sizes), step] for step in steps),
+             WANTED["ratio"], ratio)
+        line("%s, most snapshots behind over fewest" % what,
+             max(at[n, max(steps)] / at[n, min(steps)] for n in sizes), WANTED["ratio"], ratio)
         rows = [r for r in results.rows if r["who"] == "command" and r["what"] == what]
         line("%s as a command, worst p50" % what, max(r["p50_us"] for r in rows),
              WANTED["command"])
@@ -336,9 +347,9 @@ def report(results, sizes, steps):
     diff = results.get("command", "diff", files=top)["p50_us"]
     line("diff of ten files as a command, p50", diff, WANTED["diff"])
     for text, got, limit, good in lines:
-        print("  %-42s %10s   at most %-8s %s" % (text, got, limit, "" if good else "MISSED"))
+        print("  %-45s %10s   at most %-8s %s" % (text, got, limit, "" if good else "MISSED"))
     inner = diff - results.get("command", "diff of equals", files=top)["p50_us"]
-    print("  %-42s %10s   over a diff of equal states" % ("diff itself", human(max(inner, 0))))
+    print("  %-45s %10s   over a diff of equal states" % ("diff itself", human(max(inner, 0))))
     for n in sizes:
         s = results.get("storm", "stat", files=n)
         print("  stat storm over %s files after a restore of ten: %d requests %s, %s" % (
