@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <jansson.h>
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "fs/diff.h"
 #include "fs/fs.h"
 #include "store/base/err.h"

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "store/base/util.h"
 #include "tools/cmd.h"
 #include "tools/transfer_talk.h"

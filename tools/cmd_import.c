@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"

@@ -6,7 +6,7 @@
  * failure the note that names the path or member it is about.
  */
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "store/base/note.h"
 #include "tools/cmd.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Comparing two states: fs/diff.h, and the patches that env/git.c prints of it. */
+/* Comparing two states: fs/diff.h, and the patches that env/transfer/git.c prints of it. */
 
 #include <dirent.h>
 #include <stdarg.h>
 #include <sys/wait.h>
 #include <time.h>
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "fs/diff.h"
 #include "tests/unit/fs_fixture.h"
 

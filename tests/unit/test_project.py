@@ -20,10 +20,12 @@ ROOMS = {
     "store/base": ["store/base"],
     "store": ["store", "store/base"],
     "fs": ["fs", "store", "store/base"],
-    "env": ["env", "fs", "store", "store/base"],
-    "tools": ["tools", "env", "fs", "store", "store/base"],
+    "env": ["env", "fs", "store/base"],  # of fs the ioctl header, of store/base util.h only
+    "env/transfer": ["env/transfer", "fs", "store", "store/base"],
+    "tools": ["tools", "env", "env/transfer", "fs", "store", "store/base"],
     "tools/bench": ["fs"],  # the ioctl header only
-    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "fs", "store", "store/base"],
+    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/transfer", "fs", "store",
+                   "store/base"],
     "tests/lib": ["tests/lib"],
     "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
     "tests/fuzz": ["tests/fuzz", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
@@ -33,7 +35,11 @@ HOMES = {
     "xxhash.h": {"store/hash.c", "tests/lib/treedigest.c"},
     "lmdb.h": {"store/index.c"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
-    "git2.h": {"env/git.c"},
+    "git2.h": {"env/transfer/git.c", "env/repo.c"},  # daemon and library link different halves
+    "curl/curl.h": {"env/http_client.c"},
+    "yaml.h": {"env/swe_config.c"},
+    "pcre2.h": {"env/expect.c"},
+    "expat.h": {"env/junit.c"},
 }
 AT_THE_TOP = {"fs", "store", "env", "tools", "tests", "meson.build", "meson_options.txt",
               "meson.options", "README.md", "LICENSE", ".ci", ".gitignore", ".gitattributes",

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "store/base/note.h"
 #include "tests/unit/fs_fixture.h"
 

@@ -19,8 +19,8 @@
 #include <fcntl.h>
 #include <poll.h>
 
-#include "env/tar.h"
-#include "env/transfer_internal.h"
+#include "env/transfer/tar.h"
+#include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
 #include "store/chunk.h"
 

@@ -15,8 +15,8 @@
 #include <poll.h>
 #include <sys/stat.h>
 
-#include "env/tar.h"
-#include "env/transfer_internal.h"
+#include "env/transfer/tar.h"
+#include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
 
 #define COPY_BYTES (1024 * 1024) /* as export_dir.c */

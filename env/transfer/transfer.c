@@ -2,7 +2,7 @@
 
 /* What importers and exporters share; see transfer_internal.h. */
 
-#include "env/transfer_internal.h"
+#include "env/transfer/transfer_internal.h"
 
 #include <assert.h>
 #include <errno.h>

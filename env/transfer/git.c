@@ -17,7 +17,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include "env/transfer_internal.h"
+#include "env/transfer/transfer_internal.h"
 #include "fs/diff.h"
 #include "fs/format.h"
 #include "store/chunk.h"

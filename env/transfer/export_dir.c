@@ -21,7 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
-#include "env/transfer_internal.h"
+#include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
 
 #define FDS_KEPT 64		 /* as import_dir.c */

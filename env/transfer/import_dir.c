@@ -25,7 +25,7 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
-#include "env/transfer_internal.h"
+#include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
 #include "store/chunk.h"
 

@@ -7,7 +7,7 @@
  * and a table of hard links.
  */
 
-#include "env/transfer.h"
+#include "env/transfer/transfer.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "store/tree.h"

@@ -9,7 +9,7 @@
  * circles.
  */
 
-#include "env/transfer_internal.h"
+#include "env/transfer/transfer_internal.h"
 
 #include <dirent.h>
 #include <errno.h>

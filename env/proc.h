@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Processes of an environment. None is started by the caller itself: a *keeper*, a small program
+ * of its own beside the caller (one per environment), starts them, and is there to end them and to
+ * clean up when the caller is gone, however that happened.
+ *
+ * Each command gets a *reaper* (a fork of the keeper, PR_SET_CHILD_SUBREAPER) above it, so nothing
+ * that it starts can leave its tree: not by setsid, not by a double fork. Killing a command kills
+ * the tree. What a command leaves running in the background stays until its environment ends.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "env/plyfs.h"
+
+struct keeper;
+
+/*
+ * Starts the keeper program. Also callable from a process with many threads; no handler of SIGCHLD
+ * and no child of the caller is touched.
+ */
+int keeper_start(struct keeper **ret);
+/*
+ * What the keeper runs (each a NULL-terminated argv, in order, after every process is dead) when
+ * the caller goes away without keeper_end: unmounting, dropping. Replaces what was set before.
+ */
+int keeper_on_death(struct keeper *k, const char *const *const *argvs, size_t n);
+/* Kills every process that is left, waits for them and for the keeper. on_death is not run. */
+void keeper_end(struct keeper *k);
+
+struct proc_limits { /* 0: none. By cgroup v2 where permitted, else by rlimits: see proc.c */
+	uint64_t memory;    /* bytes, of all processes together */
+	uint64_t processes; /* of the tree */
+	uint64_t cpu_time;  /* seconds, per process */
+};
+
+struct proc_options {
+	const char *const *argv;
+	const char *const *env; /* NULL: the caller's */
+	const char *cwd;	/* NULL: the caller's */
+	int fds[3];		/* stdin, stdout, stderr: borrowed; -1: /dev/null */
+	bool terminal;		/* new session with fds[0] as its controlling terminal */
+	struct proc_limits limits;
+};
+
+struct proc {
+	int fd;	   /* readable when there is news; poll it */
+	pid_t pid; /* of the command itself */
+	bool ended;
+	int status; /* as of waitpid */
+	bool out_of_memory, too_many_processes;
+};
+
+/* PLY_NOT_FOUND, PLY_DENIED as exec says (the program); PLY_FAILED when the keeper is gone. */
+int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret);
+/* Until the command itself has ended (p->ended), or PLY_TIMEOUT. < 0: for ever; 0: polls. */
+int proc_wait(struct proc *p, double seconds);
+/* To the command's process group, or, with everyone, to every process of its tree. */
+int proc_signal(struct proc *p, int signal, bool everyone);
+/* SIGKILL to the tree until nothing of it is left; then p->ended. */
+int proc_kill(struct proc *p);
+/* How many processes of the tree live. */
+int proc_count(struct proc *p);
+/*
+ * Forgets the command. What still runs of it goes on as a background process of the environment.
+ * A zeroed or released struct is fine.
+ */
+void proc_release(struct proc *p);
+
+/*
+ * The usual way: a command whose output is collected. Ends when the command itself has ended and
+ * what its pipes held was read (a background process that keeps them open does not hold us up), or
+ * at the timeout (<= 0: none), when the tree is killed: then timed_out, exit code 124, and what it
+ * printed so far. limit: bytes kept per stream, 0: no limit.
+ */
+struct proc_capture {
+	bool merge;	/* stderr into stdout */
+	uint64_t limit;
+	double timeout;
+	const void *input; /* for stdin; NULL: /dev/null */
+	size_t input_len;
+};
+int proc_run(struct keeper *k, const struct proc_options *o, const struct proc_capture *c,
+	     struct ply_result *ret);
