@@ -114,6 +114,9 @@ int fs_readdir(const struct fs *fs, uint64_t dir, uint64_t cookie,
 /* R: each (parent, name) of an inode: its primary name first. Non-zero from fn stops. */
 int fs_names(const struct fs *fs, uint64_t ino,
 	     int (*fn)(void *arg, uint64_t parent, const char *name, size_t len), void *arg);
+/* The same when its record is at hand already. */
+int fs_names_of(const struct fs *fs, const struct inode *i,
+		int (*fn)(void *arg, uint64_t parent, const char *name, size_t len), void *arg);
 /*
  * R: the primary path from the root, without leading slash ("" for the root), NUL-terminated,
  * malloced, given. -ENOENT for an orphan. Paths have no length limit here.

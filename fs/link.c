@@ -148,34 +148,40 @@ static int tell_name(const struct fs *fs, uint64_t ino, uint64_t dir, uint64_t p
 	return fn(arg, dir, d.name, d.len);
 }
 
-int fs_names(const struct fs *fs, uint64_t ino,
-	     int (*fn)(void *arg, uint64_t parent, const char *name, size_t len), void *arg)
+int fs_names_of(const struct fs *fs, const struct inode *i,
+		int (*fn)(void *arg, uint64_t parent, const char *name, size_t len), void *arg)
 {
-	struct key k = item_key(ino, ITEM_LINK, 0);
+	struct key k = item_key(i->ino, ITEM_LINK, 0);
 	struct link_item l;
 	struct cursor c;
-	struct inode i;
 	int r;
 
-	r = inode_load(fs, ino, &i);
-	if (r < 0)
-		return r;
-	if (i.parent == 0)
+	if (i->parent == 0)
 		return 0;
 
-	r = tell_name(fs, ino, i.parent, i.parent_off, fn, arg);
-	if (r != 0 || inode_is_dir(&i))
+	r = tell_name(fs, i->ino, i->parent, i->parent_off, fn, arg);
+	if (r != 0 || inode_is_dir(i) || i->nlink < 2)
 		return r;
 
 	for (r = cursor_seek(&c, fs->tree, &k); r == 0; r = cursor_next(&c)) {
-		if (c.key.a != ino || c.key.t != ITEM_LINK)
+		if (c.key.a != i->ino || c.key.t != ITEM_LINK)
 			return 0;
 		if (link_decode(&c.val, &l) < 0)
 			return item_damaged(fs, &c.key, "not a link");
 
-		r = tell_name(fs, ino, l.parent, l.off, fn, arg);
+		r = tell_name(fs, i->ino, l.parent, l.off, fn, arg);
 		if (r != 0)
 			return r;
 	}
 	return r < 0 ? r : 0;
+}
+
+int fs_names(const struct fs *fs, uint64_t ino,
+	     int (*fn)(void *arg, uint64_t parent, const char *name, size_t len), void *arg)
+{
+	struct inode i;
+	int r;
+
+	r = inode_load(fs, ino, &i);
+	return r < 0 ? r : fs_names_of(fs, &i, fn, arg);
 }

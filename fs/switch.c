@@ -65,47 +65,54 @@ struct name_note {
 	uint64_t retired;  /* the node id of the file that differs; 0: about something else */
 	bool child_is_dir;
 	bool expire;
-	char *name; /* owned */
 	uint32_t len;
+	size_t at; /* where the name, with a NUL, begins in notes.text */
 };
 
 struct notes {
 	struct name_note *names;
 	size_t n_names, cap_names;
+	char *text;
+	size_t n_text, cap_text;
 	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
 	size_t n_inodes, cap_inodes;
 };
 
 static void notes_release(struct notes *notes)
 {
-	for (size_t i = 0; i < notes->n_names; i++)
-		free(notes->names[i].name);
 	free(notes->names);
+	free(notes->text);
 	free(notes->inodes);
 }
 
-static int notes_grow(void **array, size_t *cap, size_t size)
+/* Room for `want` elements. 32 at first: the usual step of a search touches fewer files. */
+static int notes_grow(void **array, size_t *cap, size_t want, size_t size)
 {
-	size_t want = *cap ? *cap * 2 : 32;
-	void *p = os_realloc(*array, want * size);
+	size_t more = *cap ? *cap : 32;
+	void *p;
 
+	if (want <= *cap)
+		return 0;
+	while (more < want)
+		more *= 2;
+	p = os_realloc(*array, more * size);
 	if (!p)
 		return -ENOMEM;
 	*array = p;
-	*cap = want;
+	*cap = more;
 	return 0;
 }
 
 static int notes_add_name(struct notes *notes, struct name_note note, const char *name)
 {
-	if (notes->n_names == notes->cap_names &&
-	    notes_grow((void **)&notes->names, &notes->cap_names, sizeof(*notes->names)) < 0)
+	if (notes_grow((void **)&notes->names, &notes->cap_names, notes->n_names + 1,
+		       sizeof(*notes->names)) < 0 ||
+	    notes_grow((void **)&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) < 0)
 		return -ENOMEM;
-	note.name = os_malloc(note.len + 1);
-	if (!note.name)
-		return -ENOMEM;
-	memcpy(note.name, name, note.len);
-	note.name[note.len] = '\0';
+	note.at = notes->n_text;
+	memcpy(notes->text + note.at, name, note.len);
+	notes->text[note.at + note.len] = '\0';
+	notes->n_text += note.len + 1;
 	notes->names[notes->n_names++] = note;
 	return 0;
 }
@@ -114,18 +121,25 @@ static int notes_add_inode(struct notes *notes, uint64_t node)
 {
 	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1] == node)
 		return 0; /* one object's items follow each other in the diff */
-	if (notes->n_inodes == notes->cap_inodes &&
-	    notes_grow((void **)&notes->inodes, &notes->cap_inodes, sizeof(*notes->inodes)) < 0)
+	if (notes_grow((void **)&notes->inodes, &notes->cap_inodes, notes->n_inodes + 1,
+		       sizeof(*notes->inodes)) < 0)
 		return -ENOMEM;
 	notes->inodes[notes->n_inodes++] = node;
 	return 0;
 }
 
-/* What the difference of two states means for the kernel, collected under the locks. */
+/*
+ * What a switch will do, made before anything changes: all that can fail fails here. The two
+ * commit functions cannot.
+ */
 struct plan {
 	struct view *view;
-	struct root *left;
-	struct fs old_fs; /* the state that was left */
+	struct root *now; /* the target; owned */
+	uint64_t lineage; /* of the target */
+	struct fs old_fs; /* the state that is left; owns its tree */
+	struct fs new_fs; /* the target, likewise */
+	struct realm *limbo; /* of the state that is left, for what stays behind; owned, may be NULL */
+	enum restore_mode mode;
 	struct notes notes;
 	uint64_t *retire; /* inode numbers of files that differ and that the kernel knows */
 	size_t n_retire, cap_retire;
@@ -144,13 +158,16 @@ static void plan_release(struct plan *p)
 	free(p->lost);
 	free(p->found);
 	tree_free(p->old_fs.tree);
+	tree_free(p->new_fs.tree);
+	if (p->now)
+		root_unref(p->now);
 }
 
 static int list_add(uint64_t **list, size_t *n, size_t *cap, uint64_t value)
 {
 	if (*n && (*list)[*n - 1] == value)
 		return 0;
-	if (*n == *cap && notes_grow((void **)list, cap, sizeof(**list)) < 0)
+	if (notes_grow((void **)list, cap, *n + 1, sizeof(**list)) < 0)
 		return -ENOMEM;
 	(*list)[(*n)++] = value;
 	return 0;
@@ -194,6 +211,48 @@ static int plan_dirent(struct plan *p, const struct key *k, const struct val *ol
 	return 0;
 }
 
+struct retiring {
+	struct plan *plan;
+	uint64_t node; /* of the file whose names are listed */
+};
+
+static int note_name_of_retired(void *arg, uint64_t parent, const char *name, size_t len)
+{
+	struct retiring *ret = arg;
+	struct plan *p = ret->plan;
+	struct vnode *dir = known(p->view, parent);
+
+	if (!dir)
+		return 0; /* the kernel does not know the directory, hence not the name */
+	return notes_add_name(&p->notes,
+			      (struct name_note){ .old_node = dir->node,
+						  .dir = parent,
+						  .retired = ret->node,
+						  .expire = true, /* S3 */
+						  .len = (uint32_t)len },
+			      name);
+}
+
+/* A file that differs. Its record comes first of its items, and mostly is the one that differs. */
+static int plan_retire(struct plan *p, const struct vnode *n, const struct key *k,
+		       const struct val *old_val)
+{
+	struct retiring arg = { .plan = p, .node = n->node };
+	struct inode i;
+	int r;
+
+	if (p->n_retire && p->retire[p->n_retire - 1] == n->ino)
+		return 0;
+	r = list_add(&p->retire, &p->n_retire, &p->cap_retire, n->ino);
+	if (r < 0)
+		return r;
+	if (k->t == ITEM_INODE && old_val && inode_decode(n->ino, old_val, &i) >= 0)
+		r = fs_names_of(&p->old_fs, &i, note_name_of_retired, &arg);
+	else
+		r = fs_names(&p->old_fs, n->ino, note_name_of_retired, &arg);
+	return r == -ENOENT ? 0 : r; /* orphans have none */
+}
+
 static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		    const struct val *new_val)
 {
@@ -226,175 +285,113 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 			       list_add(&p->found, &p->n_found, &p->cap_found, n->ino) :
 			       0;
 	if (!S_ISDIR(n->type))
-		return list_add(&p->retire, &p->n_retire, &p->cap_retire, n->ino);
-	if (k->t == ITEM_INODE && !new_val)
-		return list_add(&p->lost, &p->n_lost, &p->cap_lost, n->ino);
-	return notes_add_inode(&p->notes, n->node);
-}
-
-struct retiring {
-	struct plan *plan;
-	uint64_t node; /* of the file whose names are listed */
-};
-
-static int note_name_of_retired(void *arg, uint64_t parent, const char *name, size_t len)
-{
-	struct retiring *ret = arg;
-	struct plan *p = ret->plan;
-	struct vnode *dir = known(p->view, parent);
-
-	if (!dir)
-		return 0; /* the kernel does not know the directory, hence not the name */
-	return notes_add_name(&p->notes,
-			      (struct name_note){ .old_node = dir->node,
-						  .dir = parent,
-						  .retired = ret->node,
-						  .expire = true, /* S3 */
-						  .len = (uint32_t)len },
-			      name);
-}
-
-/* Names mode, locks held: retires what differs, rebinds directories, completes the notes. */
-static int plan_apply(struct plan *p, uint64_t left_lineage)
-{
-	struct view *v = p->view;
-	struct realm *limbo = NULL;
-	int r = 0;
-
-	if (p->n_retire || p->n_lost) {
-		r = realm_new(v, p->left, left_lineage, &limbo);
+		return plan_retire(p, n, k, old_val);
+	if (k->t == ITEM_INODE && !new_val) {
+		r = list_add(&p->lost, &p->n_lost, &p->cap_lost, n->ino);
 		if (r < 0)
 			return r;
 	}
+	return notes_add_inode(&p->notes, n->node);
+}
 
-	/* Names first: they are found through the bindings as they were. */
-	for (size_t i = 0; i < p->n_retire; i++) {
-		struct retiring arg = { .plan = p, .node = known(v, p->retire[i])->node };
+/* A directory behind a name: does the same node id stand there afterwards, or live on elsewhere? */
+static bool dir_lives_on(struct plan *p, const struct name_note *note)
+{
+	struct vnode *child;
+	struct inode now;
 
-		r = fs_names(&p->old_fs, p->retire[i], note_name_of_retired, &arg);
-		if (r < 0 && r != -ENOENT) /* orphans have none */
-			goto out;
+	if (fs_stat(&p->new_fs, note->child, &now) >= 0 && inode_is_dir(&now))
+		return true;
+	if (fs_lookup(&p->new_fs, note->dir, p->notes.text + note->at, note->len, &now) < 0)
+		return false;
+	/* Nobody known has that number: then the one behind the name will get it (by path, V5). */
+	child = vnode_by_ino(p->view, now.ino);
+	if (!child)
+		child = known(p->view, note->child);
+	return inode_is_dir(&now) && child && S_ISDIR(child->type);
+}
+
+/* Names mode: the notes, and what they need. END: more than the limit differs. */
+static int plan_names(struct plan *p, struct root *left, uint64_t left_lineage)
+{
+	int r;
+
+	r = tree_new(store_nodes(p->view->store), p->now, &p->new_fs.tree);
+	if (r < 0)
+		return r;
+	r = root_diff(left, p->now, &KEY_MIN, &KEY_MAX, plan_key, p);
+	if (r != 0)
+		return r;
+	/* What is cached of a directory that comes back (V5) is what a removed one has. */
+	for (size_t i = 0; i < p->n_found; i++) {
+		r = notes_add_inode(&p->notes, vnode_by_ino(p->view, p->found[i])->node);
+		if (r < 0)
+			return r;
 	}
+	for (size_t i = 0; i < p->notes.n_names; i++)
+		if (p->notes.names[i].child_is_dir)
+			p->notes.names[i].expire = dir_lives_on(p, &p->notes.names[i]);
+	if (p->n_retire || p->n_lost)
+		return realm_new(p->view, left, left_lineage, &p->limbo);
+	return 0;
+}
+
+/* Retires what differs, rebinds directories. */
+static void commit_names(struct plan *p)
+{
+	struct view *v = p->view;
 
 	for (size_t i = 0; i < p->n_retire; i++) {
 		struct vnode *n = known(v, p->retire[i]);
 
 		vnode_unhash(v, n);
-		vnode_set_realm(v, n, limbo);
+		vnode_set_realm(v, n, p->limbo);
 	}
-	for (size_t i = 0; i < p->n_lost; i++) {
-		struct vnode *n = known(v, p->lost[i]);
+	for (size_t i = 0; i < p->n_lost; i++)
+		vnode_set_realm(v, known(v, p->lost[i]), p->limbo);
+	/*
+	 * Parents before children is not needed: paths are looked up in the state that was left.
+	 * When settling fails, the next request that needs the directory tries again (V4).
+	 */
+	for (size_t i = 0; i < p->n_lost + p->n_found; i++) {
+		uint64_t ino = i < p->n_lost ? p->lost[i] : p->found[i - p->n_lost];
+		struct vnode *n = vnode_by_ino(v, ino);
 
-		vnode_set_realm(v, n, limbo);
-	}
-	/* Parents before children is not needed: paths are looked up in the state that was left. */
-	for (size_t i = 0; i < p->n_lost; i++) {
-		struct vnode *n = vnode_by_ino(v, p->lost[i]);
-
-		if (!n)
-			continue;
-		r = vnode_settle(v, n);
-		if (r >= 0)
-			r = notes_add_inode(&p->notes, n->node);
-		if (r < 0)
-			goto out;
-	}
-	/* What is cached of a directory that comes back (V5) is what a removed one has. */
-	for (size_t i = 0; i < p->n_found; i++) {
-		struct vnode *n = vnode_by_ino(v, p->found[i]);
-
-		if (!n)
-			continue;
-		r = vnode_settle(v, n);
-		if (r >= 0)
-			r = notes_add_inode(&p->notes, n->node);
-		if (r < 0)
-			goto out;
+		if (n)
+			(void)vnode_settle(v, n);
 	}
 	for (size_t i = 0; i < p->notes.n_names; i++) {
-		struct name_note *note = &p->notes.names[i];
-		struct vnode *dir = known(v, note->dir);
+		struct vnode *dir = known(v, p->notes.names[i].dir);
 
-		note->new_node = dir ? dir->node : 0;
-		if (note->child_is_dir) {
-			struct fs cur = { .store = v->store, .tree = v->cur->tree };
-			struct vnode *child = NULL;
-			struct inode now;
-
-			/* Does the same node id stand behind this name, or live on elsewhere? */
-			if (fs_stat(&cur, note->child, &now) >= 0 && inode_is_dir(&now))
-				note->expire = true;
-			else if (dir &&
-				 fs_lookup(&cur, note->dir, note->name, note->len, &now) >= 0)
-				child = known(v, now.ino);
-			if (child && S_ISDIR(child->type))
-				note->expire = true;
-		}
+		p->notes.names[i].new_node = dir ? dir->node : 0;
 	}
-	r = 0;
-out:
-	if (limbo)
-		realm_unref(v, limbo);
-	return r;
 }
 
-/* Epoch mode, locks held: a new realm is current, everything known is unsettled. */
-static int switch_realm(struct view *v, struct root *left, uint64_t left_lineage)
+/* Epoch mode: limbo's struct becomes the current realm, and the current one gets its state. */
+static void commit_epoch(struct plan *p)
 {
+	struct view *v = p->view;
 	struct realm *old = v->cur;
-	struct realm *cur;
-	struct tree *fork = NULL;
-	int r;
+	struct realm *cur = TAKE_PTR(p->limbo);
+	struct tree *branch_tree = old->tree;
 
-	cur = os_calloc(1, sizeof(*cur));
-	if (!cur)
-		return -ENOMEM;
-	r = tree_new(store_nodes(v->store), left, &fork);
-	if (r >= 0)
-		r = store_pin_root(v->store, left);
-	if (r < 0) {
-		tree_free(fork);
-		free(cur);
-		return r;
-	}
-	cur->refs = 1;
-	cur->tree = old->tree;
-	cur->lineage = v->branch->lineage;
-	old->tree = fork;
+	old->tree = cur->tree;
 	old->owns_tree = true;
-	old->base = root_ref(left);
-	old->lineage = left_lineage;
+	old->base = cur->base;
+	old->lineage = cur->lineage;
+	cur->tree = branch_tree;
+	cur->owns_tree = false;
+	cur->base = NULL;
+	cur->lineage = p->lineage;
 	v->cur = cur;
 	realm_unref(v, old);
-	return 0;
-}
-
-/* Every directory the kernel knows: attributes and cached listings are not under the epoch. */
-static int note_directories(struct view *v, struct notes *notes)
-{
-	for (uint32_t i = 1; i < v->n_slots; i++) {
-		struct vnode *n = v->slots[i];
-		int r;
-
-		if (!n || !S_ISDIR(n->type))
-			continue;
-		r = vnode_settle(v, n);
-		if (r >= 0)
-			r = notes_add_inode(notes, n->node);
-		if (r >= 0 && n->listed)
-			r = notes_add_name(notes,
-					   (struct name_note){ .old_node = n->node, .len = 1 },
-					   "/"); /* no name has a slash: only a barrier (S4) */
-		if (r < 0)
-			return r;
-		n->listed = false;
-	}
-	return 0;
 }
 
 /* Without INC_EPOCH, target of another lineage: every name the kernel may have. */
-static int note_every_name(struct view *v, struct plan *p)
+static int note_every_name(struct plan *p)
 {
+	struct view *v = p->view;
+
 	for (uint32_t i = 1; i < v->n_slots; i++) {
 		struct retiring arg = { .plan = p };
 		struct vnode *n = v->slots[i];
@@ -410,7 +407,10 @@ static int note_every_name(struct view *v, struct plan *p)
 	return 0;
 }
 
-/* Tells the kernel; no locks held. Failures other than "not cached" are returned. */
+/*
+ * Tells the kernel; no locks held. Failures other than "not cached" are returned, the first one,
+ * after all has been told.
+ */
 static int notes_send(struct view *v, const struct notes *notes)
 {
 	const struct view_kernel *k = &v->kernel;
@@ -418,12 +418,13 @@ static int notes_send(struct view *v, const struct notes *notes)
 
 	for (size_t i = 0; i < notes->n_names; i++) {
 		const struct name_note *n = &notes->names[i];
+		const char *name = notes->text + n->at;
 		int r = 0;
 
 		if (n->old_node)
-			r = k->inval_entry(k->arg, n->old_node, n->name, n->len, n->expire);
+			r = k->inval_entry(k->arg, n->old_node, name, n->len, n->expire);
 		if (n->new_node && n->new_node != n->old_node)
-			r = k->inval_entry(k->arg, n->new_node, n->name, n->len, n->expire);
+			r = k->inval_entry(k->arg, n->new_node, name, n->len, n->expire);
 		if (r < 0 && r != -ENOENT && !first)
 			first = r;
 	}
@@ -433,6 +434,50 @@ static int notes_send(struct view *v, const struct notes *notes)
 		if (r < 0 && r != -ENOENT && !first)
 			first = r;
 	}
+	return first;
+}
+
+/*
+ * Every directory that the kernel knows: attributes and cached listings are not under the epoch. A
+ * listed one gets a barrier, the name that no file can have (S4). Read from the table as it goes:
+ * nothing that could fail, and directories that come meanwhile belong to the new state.
+ */
+static int tell_directories(struct view *v, bool *ret_listed)
+{
+	const struct view_kernel *k = &v->kernel;
+	bool any_listed = false;
+	int first = 0;
+
+	for (uint32_t i = 1;; i++) {
+		uint64_t node = 0;
+		bool listed = false;
+		int r = 0;
+
+		{
+			LOCK_GUARD(&v->table_lock);
+			struct vnode *n;
+
+			if (i >= v->n_slots)
+				break;
+			n = v->slots[i];
+			if (n && S_ISDIR(n->type)) {
+				node = n->node;
+				listed = n->listed;
+				n->listed = false;
+			}
+		}
+		if (!node)
+			continue;
+		if (listed)
+			r = k->inval_entry(k->arg, node, "/", 1, false);
+		if (r < 0 && r != -ENOENT && !first)
+			first = r;
+		r = k->inval_inode(k->arg, node, 0, 0);
+		if (r < 0 && r != -ENOENT && !first)
+			first = r;
+		any_listed |= listed;
+	}
+	*ret_listed = any_listed;
 	return first;
 }
 
@@ -455,7 +500,8 @@ static void drop_expired(struct view *v)
 			kept = vnode_by_node(v, n->retired) != NULL;
 		}
 		if (kept)
-			(void)k->inval_entry(k->arg, n->old_node, n->name, n->len, false);
+			(void)k->inval_entry(k->arg, n->old_node, notes->text + n->at, n->len,
+					     false);
 	}
 	notes_release(notes);
 	*notes = (struct notes){ 0 };
@@ -474,81 +520,112 @@ void expired_free(struct view *v)
 	free(v->expired);
 }
 
-/* The lock is held for writing: swaps the root, fills plan->notes with what to tell. */
-static int switch_locked(struct view *v, uint64_t target, struct plan *plan,
-			 struct restore_info *ret)
+static int plan_make(struct plan *p, struct root *left)
 {
-	struct branch *b = v->branch;
-	_cleanup_(root_unrefp) struct root *left = NULL;
-	_cleanup_(root_unrefp) struct root *now = NULL;
-	uint64_t left_lineage = b->lineage;
+	struct view *v = p->view;
+	uint64_t left_lineage = v->branch->lineage;
 	bool can_epoch = v->kernel.inc_epoch != NULL;
 	int r;
 
-	r = branch_restore_locked(b, target, &left);
+	p->old_fs.store = p->new_fs.store = v->store;
+	p->limit = UINT64_MAX;
+	if (can_epoch)
+		p->limit = v->kernel.names_max ? v->kernel.names_max : NAMES_MAX;
+	r = tree_new(store_nodes(v->store), left, &p->old_fs.tree);
 	if (r < 0)
 		return r;
+	if (p->lineage == left_lineage) {
+		p->mode = RESTORE_NAMES;
+		r = plan_names(p, left, left_lineage);
+		if (r == 0)
+			return 0;
+	}
 
-	/* The branch is switched: from here on the view must follow, come what may. */
-	r = tree_freeze(b->tree, &now);
+	/*
+	 * Too much differs, or it is another lineage, or the difference cannot be told (damage, no
+	 * memory): all node ids become unsettled, which is always right.
+	 */
+	p->mode = RESTORE_EPOCH;
+	notes_release(&p->notes);
+	p->notes = (struct notes){ 0 };
+	if (!can_epoch) {
+		r = note_every_name(p);
+		if (r < 0)
+			return r;
+	}
+	return realm_new(v, left, left_lineage, &p->limbo);
+}
+
+/* The lock is held for writing. Nothing has changed when it fails. */
+static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct restore_info *ret)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	_cleanup_(root_unrefp) struct root *same = NULL;
+	int r;
+
+	p->view = v;
+	r = branch_states_locked(v->branch, target, &left, &p->now, &p->lineage);
 	if (r < 0)
 		return r;
 
 	LOCK_GUARD(&v->table_lock);
-	root_unref(v->cur_base);
-	v->cur_base = root_ref(now);
-	v->cur_lineage = b->lineage;
-	v->cur->lineage = b->lineage;
-	ret->left = b->undo;
-	ret->mode = RESTORE_NAMES;
-
-	plan->view = v;
-	plan->left = left;
-	plan->limit = UINT64_MAX;
-	if (can_epoch)
-		plan->limit = v->kernel.names_max ? v->kernel.names_max : NAMES_MAX;
-	plan->old_fs.store = v->store;
-	r = tree_new(store_nodes(v->store), left, &plan->old_fs.tree);
-	if (r >= 0 && b->lineage == left_lineage) {
-		r = root_diff(left, now, &KEY_MIN, &KEY_MAX, plan_key, plan);
-		if (r == 0)
-			r = plan_apply(plan, left_lineage);
-		ret->changed = plan->changed;
-		if (r == 0) {
-			plan->left = NULL;
-			return 0;
-		}
-	}
-
-	/*
-	 * Too much differs, or it is another lineage, or memory ran out on the way: all node ids
-	 * become unsettled, which is always right.
-	 */
-	ret->mode = RESTORE_EPOCH;
-	plan->left = NULL;
-	notes_release(&plan->notes);
-	plan->notes = (struct notes){ 0 };
-	if (!can_epoch) {
-		r = note_every_name(v, plan);
-		if (r < 0)
-			return r;
-	}
-	r = switch_realm(v, left, left_lineage);
-	if (r < 0)
+	r = plan_make(p, left);
+	if (r >= 0)
+		r = branch_restore_locked(v->branch, target, &same);
+	if (r < 0) {
+		if (p->limbo)
+			realm_unref(v, TAKE_PTR(p->limbo));
 		return r;
-	return note_directories(v, &plan->notes);
+	}
+
+	root_unref(v->cur_base);
+	v->cur_base = root_ref(p->now);
+	v->cur_lineage = v->cur->lineage = p->lineage;
+	if (p->mode == RESTORE_NAMES)
+		commit_names(p);
+	else
+		commit_epoch(p);
+	if (p->limbo)
+		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
+	*ret = (struct restore_info){ .left = v->branch->undo,
+				      .mode = p->mode,
+				      .changed = p->changed };
+	return 0;
+}
+
+/* After the switch, no locks held. */
+static int tell_kernel(struct view *v, struct plan *p)
+{
+	const struct view_kernel *k = &v->kernel;
+	bool listed = false;
+	int r, s;
+
+	if (!k->inval_entry)
+		return 0; /* nobody has cached anything */
+	if (p->mode == RESTORE_NAMES) {
+		r = notes_send(v, &p->notes);
+		drop_expired(v);
+		*v->expired = p->notes;
+		p->notes = (struct notes){ 0 };
+		return r;
+	}
+
+	r = k->inc_epoch ? k->inc_epoch(k->arg) : notes_send(v, &p->notes);
+	s = tell_directories(v, &listed);
+	if (k->inc_epoch && listed && s >= 0)
+		s = k->inc_epoch(k->arg); /* S4 */
+	drop_expired(v);
+	return r < 0 ? r : s;
 }
 
 /* switch_lock held. */
 static int view_switch(struct view *v, uint64_t target, struct restore_info *ret)
 {
-	const struct view_kernel *k = &v->kernel;
 	_cleanup_(plan_release) struct plan plan = { 0 };
 	int r;
 
-	*ret = (struct restore_info){ 0 };
-	if (k->will_block)
-		k->will_block(k->arg);
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
 	{
 		WRITE_GUARD(v->lock);
 		r = switch_locked(v, target, &plan, ret);
@@ -557,25 +634,7 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 		/* Orphans that stay harm nobody; a kernel that is not told shows stale names. */
 		(void)view_purge_orphans(v);
 	}
-	if (!k->inval_entry)
-		return 0; /* nobody has cached anything */
-
-	if (ret->mode == RESTORE_EPOCH && k->inc_epoch) {
-		r = k->inc_epoch(k->arg);
-		if (r < 0)
-			return r;
-	}
-	r = notes_send(v, &plan.notes);
-	if (r < 0)
-		return r;
-	drop_expired(v);
-	if (ret->mode == RESTORE_NAMES) {
-		*v->expired = plan.notes;
-		plan.notes = (struct notes){ 0 };
-	}
-	if (ret->mode == RESTORE_EPOCH && k->inc_epoch && plan.notes.n_names)
-		r = k->inc_epoch(k->arg); /* S4 */
-	return r;
+	return tell_kernel(v, &plan);
 }
 
 int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_id)

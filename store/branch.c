@@ -712,11 +712,7 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 		return r;
 	r = tree_reset(b->tree, *root);
 	if (r < 0) {
-		struct root *old = left;
-
-		entry_set_root(s, e, &old, b->changes); /* S4: it was frozen */
-		if (old)
-			root_unref(old);
+		root_unref(left); /* frozen, and still the branch's: the next round commits it (S4) */
 		return r;
 	}
 
@@ -740,6 +736,29 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 	snap_drop_loose(s, undo);
 
 	*ret_left = left;
+	return 0;
+}
+
+int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_left,
+			 struct root **ret_root, uint64_t *ret_lineage)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	struct snap *sn;
+	int r;
+
+	r = tree_freeze(b->tree, &left);
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&b->store->table);
+	sn = snap_lookup(b->store, target);
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	r = snap_root_locked(b->store, sn, ret_root);
+	if (r < 0)
+		return r;
+	*ret_lineage = sn->lineage;
+	*ret_left = TAKE_PTR(left);
 	return 0;
 }
 

@@ -204,6 +204,13 @@ int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t line
 int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id);
 
 /*
+ * The two states of a restore before it is made, for a caller that prepares everything that can
+ * fail: the present one, and the target with its lineage. Both are given. The caller holds the
+ * write lock.
+ */
+int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_left,
+			 struct root **ret_root, uint64_t *ret_lineage);
+/*
  * The core of a restore; the caller holds the write lock and switches its own caches under it.
  * The state that is left is kept for undo (an automatic snapshot, unless it is a snapshot
  * already); then the tree continues from the target. The former automatic snapshot is dropped

@@ -14,6 +14,7 @@
 
 #include "fs/view.h"
 #include "store/base/err.h"
+#include "store/base/fault.h"
 #include "store/base/util.h"
 
 static char dir_path[PATH_MAX];
@@ -428,6 +429,75 @@ START_TEST(a_large_difference_is_told_by_names_on_old_kernels)
 }
 END_TEST
 
+/*
+ * Each allocation of a restore fails in turn: either nothing has happened, to the branch or to the
+ * kernel, or all has.
+ */
+static void restore_short_of_memory(const struct view_kernel *kernel, unsigned files)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "old"), d = make_dir(ROOT_NODE, "d");
+	uint64_t id = checkpoint();
+	unsigned refused = 0, done = 0;
+
+	view_set_kernel(view, kernel);
+	for (int n = 0, ticks = 0; ticks >= n; n++) {
+		struct restore_info info;
+		int r;
+
+		rewrite(a, "new");
+		make_dir(d, "later");
+		many_files(d, files);
+		told_nothing();
+		fault_arm(n, 1, ENOMEM);
+		r = view_restore(view, id, &info);
+		ticks = fault_ticks();
+		fault_disarm();
+
+		if (r < 0) {
+			ck_assert_int_eq(r, -ENOMEM);
+			ck_assert_uint_eq(told_names + told_inodes + epochs, 0);
+			ck_assert_uint_eq(node_of(ROOT_NODE, "a"), a);
+			ck_assert_str_eq(text_of(a), "new");
+			node_of(d, "later");
+			restore(id);
+			refused++;
+		} else {
+			ck_assert(epochs > 0 || was_told(ROOT_NODE, "a"));
+			ck_assert_uint_gt(told_inodes, 0);
+			done++;
+		}
+		ck_assert_str_eq(text_of(a), "new"); /* its descriptors */
+		ck_assert_uint_ne(node_of(ROOT_NODE, "a"), a);
+		a = node_of(ROOT_NODE, "a");
+		ck_assert_str_eq(text_of(a), "old");
+		ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+		ck_assert_int_eq(look(d, "later", &(struct entry){ 0 }), -ENOENT);
+	}
+	ck_assert_uint_gt(refused, 0);
+	ck_assert_uint_gt(done, 0);
+}
+
+START_TEST(a_restore_by_names_without_memory_changes_nothing)
+{
+	restore_short_of_memory(&recorder, 3);
+}
+END_TEST
+
+START_TEST(a_restore_by_epoch_without_memory_changes_nothing)
+{
+	struct view_kernel few = recorder;
+
+	few.names_max = 8;
+	restore_short_of_memory(&few, 20);
+}
+END_TEST
+
+START_TEST(a_restore_without_memory_on_old_kernels_changes_nothing)
+{
+	restore_short_of_memory(&old_recorder, 20);
+}
+END_TEST
+
 START_TEST(a_fork_sees_nothing_of_its_parent_and_the_other_way)
 {
 	uint64_t a = make_file(ROOT_NODE, "a", "1");
@@ -721,6 +791,9 @@ int main(void)
 	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
+	tcase_add_test(t, a_restore_by_names_without_memory_changes_nothing);
+	tcase_add_test(t, a_restore_by_epoch_without_memory_changes_nothing);
+	tcase_add_test(t, a_restore_without_memory_on_old_kernels_changes_nothing);
 	tcase_add_test(t, a_fork_sees_nothing_of_its_parent_and_the_other_way);
 	tcase_add_test(t, a_fork_takes_nothing_of_what_its_parent_still_has_to_seal);
 	tcase_add_test(t, a_branch_has_one_view);
