@@ -28,14 +28,11 @@ struct tape {
 	enum part part;
 	struct key key;    /* of the item; the subtree's keys are not below it */
 	struct node *node; /* PART_NODE: if it is in memory */
-	struct name name;  /* PART_NODE: if named */
-	bool named;
 };
 
 static void tape_start(struct tape *t)
 {
 	t->node = atomic_load_explicit(&t->root->top, memory_order_acquire);
-	t->named = root_name(t->root, &t->name) == 0;
 	t->key = KEY_MIN;
 	t->part = t->node || t->root->lazy ? PART_NODE : PART_END;
 }
@@ -64,7 +61,7 @@ static void tape_settle(struct tape *t)
 	} else {
 		t->part = PART_NODE;
 		t->key = node_inner(n)->keys[pos];
-		t->named = node_child_name(n, pos, &t->node, &t->name);
+		t->node = atomic_load_explicit(&node_inner(n)->child[pos], memory_order_acquire);
 	}
 	if (key_less(t->to, &t->key))
 		t->part = PART_END;
@@ -75,6 +72,31 @@ static void tape_skip(struct tape *t)
 	if (t->depth > 0)
 		t->at[t->depth - 1].pos++;
 	tape_settle(t);
+}
+
+/*
+ * Both stand before the same subtree: past it, and past the run of equal ones behind it. Most of a
+ * walk is such runs, hence a loop over nothing but the two arrays of children.
+ */
+static void tapes_skip(struct tape *x, struct tape *y)
+{
+	if (x->depth > 0 && y->depth > 0) {
+		struct node *n = x->at[x->depth - 1].node, *m = y->at[y->depth - 1].node;
+		unsigned *i = &x->at[x->depth - 1].pos, *j = &y->at[y->depth - 1].pos;
+
+		while (*i + 1 < n->count && *j + 1 < m->count) {
+			struct node *a = atomic_load_explicit(&node_inner(n)->child[*i + 1],
+							  memory_order_relaxed);
+
+			if (!a || a != atomic_load_explicit(&node_inner(m)->child[*j + 1],
+							    memory_order_relaxed))
+				break;
+			++*i;
+			++*j;
+		}
+	}
+	tape_skip(x);
+	tape_skip(y);
 }
 
 static int tape_enter(struct tape *t)
@@ -105,11 +127,27 @@ static unsigned tape_level(const struct tape *t)
 	return t->depth > 0 ? t->at[t->depth - 1].node->level - 1u : TREE_HEIGHT_MAX;
 }
 
+/* The name of the subtree, if it has one already. */
+static bool tape_name(const struct tape *t, struct name *ret)
+{
+	struct node *n;
+
+	if (t->depth == 0)
+		return root_name(t->root, ret) == 0;
+	return node_child_name(t->at[t->depth - 1].node, t->at[t->depth - 1].pos, &n, ret);
+}
+
+/*
+ * Nearly all are one node in memory. Names are asked for only where they are not: each costs a
+ * cache miss, and a node has a hundred children.
+ */
 static bool tape_same_node(const struct tape *a, const struct tape *b)
 {
+	struct name a_name, b_name;
+
 	if (a->node && a->node == b->node)
 		return true;
-	return a->named && b->named && name_eq(&a->name, &b->name);
+	return tape_name(a, &a_name) && tape_name(b, &b_name) && name_eq(&a_name, &b_name);
 }
 
 static void tape_val(const struct tape *t, struct val *ret)
@@ -138,8 +176,7 @@ int root_diff(struct root *a, struct root *b, const struct key *from, const stru
 
 		if (enter_x && enter_y) {
 			if (tape_same_node(&x, &y)) {
-				tape_skip(&x);
-				tape_skip(&y);
+				tapes_skip(&x, &y);
 				continue;
 			}
 			if (order == 0)
