@@ -111,7 +111,8 @@ int inode_decode(uint64_t ino, const struct val *v, struct inode *ret)
 	const uint8_t *p = v->data;
 	struct inode i = { .ino = ino };
 
-	if (v->len != INODE_RECORD_BYTES || v->ref.kind != REF_NONE || p[0] != INODE_VERSION)
+	if (v->len != INODE_RECORD_BYTES || v->ref.kind != REF_NONE || p[0] != INODE_VERSION ||
+	    get_le16(p + 2) != 0)
 		return -ERR_ITEM_DAMAGED;
 
 	i.flags = p[1];

@@ -709,7 +709,6 @@ int branch_fork(struct branch *b, const char *name)
 
 int view_fork(struct view *v, const char *name)
 {
-	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(branch_closep) struct branch *fork = NULL;
 
 	if (v->branch)

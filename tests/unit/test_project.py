@@ -28,7 +28,7 @@ ROOMS = {
                    "store/base"],
     "tests/lib": ["tests/lib"],
     "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
-    "tests/fuzz": ["tests/fuzz", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
+    "tests/fuzz": ["tests/fuzz", "tools", "env/transfer", "fs", "store", "store/base"],
 }
 # A foreign header has one home.
 HOMES = {

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Records of the index, headers of packs and the format file from arbitrary bytes. The first byte
+ * chooses; what is accepted must be written back as the same bytes.
+ */
+
+#include <string.h>
+
+#include "store/base/util.h"
+#include "store/format.h"
+#include "store/hash.h"
+#include "store/pack.h"
+#include "store/store_internal.h"
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	return 0;
+}
+
+static void snap(const uint8_t *data, size_t size)
+{
+	uint8_t again[SNAP_RECORD_MAX];
+	struct snap_record rec;
+
+	if (snap_record_decode(data, size, &rec) < 0)
+		return;
+	MUST(strlen(rec.branch) <= BRANCH_NAME_MAX && strlen(rec.label) <= LABEL_MAX);
+	MUST(snap_record_encode(&rec, again) == size && memcmp(again, data, size) == 0);
+}
+
+static void branch(const uint8_t *data, size_t size)
+{
+	uint8_t again[BRANCH_RECORD_BYTES];
+	struct branch_record rec;
+
+	if (branch_record_decode(data, size, &rec) < 0)
+		return;
+	branch_record_encode(&rec, again);
+	MUST(size == sizeof(again) && memcmp(again, data, size) == 0);
+}
+
+static void key(const uint8_t *data, size_t size)
+{
+	uint8_t again[SNAP_KEY_BYTES];
+	uint64_t id;
+
+	if (snap_key_decode(data, size, &id) < 0)
+		return;
+	snap_key_encode(id, again);
+	MUST(size == sizeof(again) && memcmp(again, data, size) == 0);
+}
+
+static void format(const uint8_t *data, size_t size)
+{
+	char again[FORMAT_TEXT_MAX];
+	uint8_t uuid[16];
+
+	if (format_decode((const char *)data, size, uuid) < 0)
+		return;
+	MUST(format_encode(uuid, again) == size && memcmp(again, data, size) == 0);
+}
+
+static void header(const uint8_t *data, size_t size)
+{
+	uint8_t bytes[sizeof(struct record_header_bytes)] = { 0 };
+	struct record rec;
+
+	memcpy(bytes, data, size < sizeof(bytes) ? size : sizeof(bytes));
+	for (int repaired = 0; repaired < 2; repaired++) {
+		const size_t sum_at = offsetof(struct record_header_bytes, sum);
+
+		if (record_header_get(bytes, &rec) == 0)
+			MUST(record_span(rec.stored_len) >= sizeof(bytes) + rec.stored_len);
+		/* Once more as if the bytes had been meant: no fuzzer guesses a checksum. */
+		put_le32(bytes + sum_at, (uint32_t)hash64(bytes, sum_at, 0));
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static void (*const kinds[])(const uint8_t *, size_t) = { snap, branch, key, format,
+								  header };
+
+	if (size > 0)
+		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);
+	return 0;
+}
