@@ -648,6 +648,7 @@ static void *sealer_main(void *arg)
 		}
 		snap_reap(s);
 		branch_reap(s);
+		nodes_give_back(s->nodes);
 	}
 	return NULL;
 }

@@ -76,6 +76,8 @@ int nodes_new(struct chunks *chunks, const struct noter *noter, struct nodes **r
 void nodes_free(struct nodes *ns); /* all roots and trees must be gone */
 /* Nodes in memory and their heap bytes. */
 void nodes_stats(struct nodes *ns, uint64_t *ret_nodes, uint64_t *ret_bytes);
+/* Gives memory back to the system when much of it has been freed since the last time. */
+void nodes_give_back(struct nodes *ns);
 
 /* ---- roots ---- */
 struct root *root_ref(struct root *r);

@@ -51,3 +51,5 @@ int os_random(void *buf, size_t len);
 void *os_malloc(size_t size);
 void *os_calloc(size_t n, size_t size);
 void *os_realloc(void *p, size_t size);
+/* Gives free pages of the heap back to the system. */
+void os_trim(void);

@@ -985,6 +985,48 @@ START_TEST(threads_load_the_same_nodes_and_drop_them)
 }
 END_TEST
 
+static uint64_t resident(void)
+{
+	unsigned long size, pages;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fscanf(f, "%lu %lu", &size, &pages), 2);
+	fclose(f);
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+START_TEST(what_much_freed_memory_held_goes_back_to_the_system)
+{
+	enum { ITEMS = 120000, EACH = 64 };
+	struct tree *t = new_tree();
+	void *between[ITEMS / EACH];
+	uint64_t before, with, count, bytes;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	tree_free(t);
+	return; /* their allocators keep what is free */
+#endif
+	before = resident();
+	for (unsigned i = 0; i < ITEMS; i++) {
+		put(t, i, 0, VAL_MAX);
+		/* Something small that lives on: then malloc alone cannot give anything back. */
+		if (i % EACH == 0)
+			between[i / EACH] = memset(malloc(100), 1, 100);
+	}
+	nodes_stats(nodes, &count, &bytes);
+	ck_assert_uint_gt(bytes, 128u << 20);
+	with = resident();
+	ck_assert_uint_gt(with, before + bytes / 2);
+
+	tree_free(t);
+	nodes_give_back(nodes);
+	ck_assert_uint_lt(resident(), before + (with - before) / 4);
+	for (unsigned i = 0; i < ITEMS / EACH; i++)
+		free(between[i]);
+}
+END_TEST
+
 START_TEST(a_dump_shows_nodes_and_items)
 {
 	_cleanup_(tree_freep) struct tree *t = new_tree();
@@ -1035,6 +1077,7 @@ int main(void)
 	tcase_add_test(c, sealing_that_failed_goes_on_where_it_stopped);
 	tcase_add_test(c, states_are_sealed_and_read_while_the_tree_changes);
 	tcase_add_test(c, threads_load_the_same_nodes_and_drop_them);
+	tcase_add_test(c, what_much_freed_memory_held_goes_back_to_the_system);
 	tcase_add_test(c, a_dump_shows_nodes_and_items);
 	suite_add_tcase(s, c);
 	runner = srunner_create(s);
