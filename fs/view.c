@@ -512,9 +512,24 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	return r < 0 ? r : unlinked(v, &o, &gone);
 }
 
+/*
+ * A writer that is faster than the disk waits here, for one round of the sealer, before it takes
+ * any lock: what it wrote would otherwise lie in the store twice, in the stage and in packs, for
+ * as long as it goes on. Failures are not its own: fsync and the reserve of the disk tell them.
+ */
+static void let_sealer_catch_up(struct view *v)
+{
+	if (!v->branch || !store_is_behind(v->store))
+		return;
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
+	(void)store_sync(v->store);
+}
+
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
 	       bool kill_priv)
 {
+	let_sealer_catch_up(v);
 	CHANGE_GUARD(v);
 	struct bound b;
 	int r;

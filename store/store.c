@@ -488,6 +488,20 @@ void store_unpin_root(struct store *s, struct root *root)
 	free(pin);
 }
 
+/*
+ * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes in
+ * its stride (an unpacked archive, a build) would wait; more only lies in the store twice.
+ */
+#define BEHIND_BYTES ((uint64_t)256 << 20)
+
+bool store_is_behind(struct store *s)
+{
+	uint64_t unsealed, disk;
+
+	stage_stats(s->stage, &unsealed, &disk);
+	return unsealed > BEHIND_BYTES;
+}
+
 /* ---- stats ---- */
 
 int store_stats(struct store *s, struct store_stats *ret)

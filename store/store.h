@@ -82,6 +82,8 @@ uint64_t store_take_lineage(struct store *s);
  * sealer's failure is returned. The caller holds no branch lock.
  */
 int store_sync(struct store *s);
+/* Is so much not in packs yet that whoever writes data should store_sync first? */
+bool store_is_behind(struct store *s);
 
 /* ---- snapshots ---- */
 

@@ -19,6 +19,14 @@ def used(store):
                for d, _, names in os.walk(store.path) for n in names)
 
 
+def size(path):
+    """Of a file that may have gone meanwhile."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
 def settle(view):
     view.store.ply("checkpoint", "--sync", view.path)
     return used(view.store)
@@ -111,6 +119,24 @@ def test_checkpoints_without_changes_cost_nothing(t):
     for _ in range(100):
         view.checkpoint()
     assert settle(view) - before <= 4096
+
+
+def test_a_writer_that_never_pauses_does_not_leave_packs_behind(t):
+    # Bytes lie in the stage until they are in packs; a writer may be 256 MiB ahead.
+    view = t.view()
+    stage = os.path.join(view.store.path, "stage")
+    noise, most = os.urandom(1 << 20), 0
+    with open(view.at("large"), "wb") as f:
+        for i in range(700):
+            f.write(b"%8d" % i + noise[8:])
+            if i % 8 == 0:
+                most = max(most, sum(size(os.path.join(stage, n))
+                                     for n in os.listdir(stage)))
+    print("# 700 MiB written at once, at most %.0f MiB staged" % (most / 2**20))
+    assert most < 400 << 20
+    with open(view.at("large"), "rb") as f:
+        for i in range(700):
+            assert f.read(1 << 20) == b"%8d" % i + noise[8:], i
 
 
 def test_copies_within_a_view_share_their_bytes(t):
