@@ -55,6 +55,7 @@ enum ply_status {
 	PLY_REMOTE = -16,     /* the other machine's answer, or none */
 	PLY_EXISTS = -17,     /* a name that is taken */
 	PLY_NOT_HERE = -18,   /* the kernel, or our privileges, do not allow it on this machine */
+	PLY_CANCELLED = -19,  /* ended because of ply_cancel_on; InterruptedError */
 };
 
 /* The sentence of the last failure in this thread, "" before the first. Valid until the next. */
@@ -62,6 +63,12 @@ PLY_API const char *ply_error(void);
 /* "PLY_NOT_FOUND"; for people and bindings. */
 PLY_API const char *ply_status_name(int status);
 PLY_API const char *ply_version(void);
+/*
+ * From now on commands and test runs of this thread end with PLY_CANCELLED, everything that they
+ * started killed, as soon as fd is readable (an eventfd, a pipe); -1: no more. Nothing is read
+ * from fd; it is borrowed until the next call. A session's commands have ply_session_interrupt.
+ */
+PLY_API void ply_cancel_on(int fd);
 
 /* ---- values ---- */
 
@@ -105,7 +112,9 @@ PLY_API bool ply_tests_all_passed(const struct ply_tests *tests);
 /*
  * Reads a test run's output (and, when xml is not NULL, the JUnit XML that it wrote) as run_tests
  * does. rule: NULL for "the closing lines of whatever runner it was", "chimera" for upstream's
- * three regular expressions.
+ * three regular expressions. XML is preferred to the output, unless it breaks off and the output
+ * says something; with nothing to go by, all is 0 and runner is "". Several runs in one output are
+ * summed, runners joined: "pytest+jest". ret->output stays empty.
  */
 PLY_API int ply_tests_parse(const char *output, size_t len, const char *xml, size_t xml_len,
 			    const char *rule, struct ply_tests *ret);
@@ -123,31 +132,39 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  * Options, all before setup; PLY_INVALID for an unknown one or a value that makes no sense.
  *
  * every kind but the last two:
- *   workdir      directory of the environment. A plyfs view is used as it is. An ordinary
- *                directory (made when missing) is imported and a view is mounted over it. With
- *                `from`, where to mount (default: a new directory below $XDG_RUNTIME_DIR)
+ *   workdir      directory of the environment. A plyfs view is used as it is, also one that
+ *                several environments use; of a directory in a view checkpoints are of the whole
+ *                view. An ordinary directory (made when missing) is imported and a view is mounted
+ *                over it. With `from`, where to mount (default: a new directory below
+ *                $XDG_RUNTIME_DIR)
  *   store, from  begin with a fork of this snapshot or branch of this store
  *   branch       the fork's name (default: a made-up one)
  *   at_cleanup   what becomes of it: "keep" (the view stays mounted; default where it was one),
  *                "write-back" (the differences go to the directory under the view, which is
  *                unmounted; default where we mounted over a directory), "unmount" (the branch
- *                stays in the store), "drop" (the branch goes; default with `from`)
+ *                stays in the store), "drop" (the branch goes, with the snapshots that were
+ *                made on it; default with `from`). When it cannot be unmounted, since somebody is
+ *                in it, cleanup fails and it stays mounted
  *   test_command default "python -m pytest"; test_report: a file (glob) of JUnit XML that it
  *                writes; test_rule: "chimera" (see ply_tests_parse)
  *   timeout      of commands, default 300
  *   session      "1": run commands in a persistent shell
  *   merge        "1": stderr goes to where stdout goes
  *   output_limit bytes kept of each stream of a command, default 1 GiB
- *   exclude      ':'-separated names of directories that no restore touches
+ *   exclude      ':'-separated names of directories, at every depth, that no restore touches
+ *                (one that differs is copied back, so it takes what that takes)
  * git:
  *   commit       "all" (default: ignored and untracked files, too), "untracked", "tracked"
  *   ref          default refs/plyfs/BRANCH
  * container:
  *   runtime      "bwrap", "crun", "runc"; default: the first that works
- *   root         "1": the view is the root filesystem; else it is mounted at `at` (/workspace)
- *                over the machine's own root, read-only
+ *   root         "1": workdir is the root filesystem; else it is mounted at `at` (/workspace)
+ *                over the machine's own root, read-only. Sessions want runtime bwrap
+ *   at           with root: where commands begin (default: the image's directory, or /). Paths
+ *                are those that a command sees
  *   network      "1": the machine's network; default none
- *   memory, processes, cpu_time   limits: bytes, count, seconds; 0: none
+ *   memory, processes, cpu_time   limits of each command: bytes, count (of which the runtime
+ *                takes two), seconds; 0: none
  * remote:  host, port (8080), api_key, tls ("0"), timeout (120), working_dir
  * cloud:   url, api_key, image, working_dir, keep_alive ("0"), init_timeout (120), sandbox_id
  */
@@ -178,17 +195,27 @@ PLY_API int ply_env_run(struct ply_env *env, const char *command, double timeout
 			const char *shell, struct ply_result *ret);
 PLY_API int ply_env_run_tests(struct ply_env *env, struct ply_tests *ret);
 
-/* label may be NULL. *ret_id: decimal for local and container, 40 hex digits for git. */
+/*
+ * label may be NULL. *ret_id: decimal for local and container ("0", "1", ..., for each branch its
+ * own, also over restarts), 40 hex digits for git. In the store a decimal checkpoint is the
+ * snapshot with the label "BRANCH/7", or "BRANCH/7 LABEL".
+ */
 PLY_API int ply_env_checkpoint(struct ply_env *env, const char *label, struct ply_text *ret_id);
-/* id: of a checkpoint, or whatever `plyfs restore` takes; git: any commit. PLY_UNKNOWN_ID. */
+/*
+ * id: of a checkpoint, "@LABEL" of one, or whatever `plyfs restore` takes; git: any commit.
+ * PLY_UNKNOWN_ID. PLY_DENIED where workdir is / or HOME.
+ */
 PLY_API int ply_env_restore(struct ply_env *env, const char *id);
-/* Back to what the last restore left. */
+/* Back to what the last restore left. PLY_STATE when there was none. */
 PLY_API int ply_env_undo(struct ply_env *env);
-/* A fork, set up, with the same options and no session. workdir: an empty directory, or NULL. */
+/*
+ * A fork, set up, with the same options and no session. workdir: an empty directory, one to be
+ * made, or NULL. It is dropped at its cleanup, unless at_cleanup is set to "keep" or "unmount".
+ */
 PLY_API int ply_env_clone(struct ply_env *env, const char *workdir, struct ply_env **ret);
 /*
- * What changed from a to b (checkpoint ids; NULL: the last checkpoint, the present state).
- * form: "name-status", "stat", "patch", "json".
+ * What changed from a to b (as restore takes them; NULL: the last snapshot, the present state), in
+ * the whole view. form: "name-status" (NULL), "stat", "patch", "json".
  */
 PLY_API int ply_env_diff(struct ply_env *env, const char *a, const char *b, const char *form,
 			 struct ply_text *ret);
@@ -240,9 +267,10 @@ struct ply_observation {
 };
 PLY_API void ply_observation_free(struct ply_observation *o);
 /*
- * PLY_TIMEOUT: it goes on running (interrupt it; what it printed so far is in ret->output).
- * PLY_SYNTAX: nothing was run, bash's words are in the sentence. PLY_STATE: another thread is
- * running something. PLY_SESSION_GONE.
+ * PLY_TIMEOUT: it goes on running (interrupt it; what it printed so far is in ret->output, and comes
+ * again with what ends it: an interrupt, or the next run, which waits for it). PLY_SYNTAX: nothing
+ * was run, bash's words are in the sentence and in ret->output. PLY_STATE: another thread is running
+ * something. PLY_SESSION_GONE, with its last words in ret->output.
  */
 PLY_API int ply_session_run(struct ply_session *s, const struct ply_session_run *run,
 			    struct ply_observation *ret);
@@ -267,7 +295,20 @@ struct ply_swe_hooks { /* NULL members are skipped; negative results end the cal
 	int (*on_close)(void *arg);
 };
 
-/* config: YAML or JSON text with the fields of EnvironmentConfig; unknown keys are PLY_INVALID. */
+/*
+ * config: YAML or JSON text with the fields of SWE-agent's EnvironmentConfig; unknown keys are
+ * PLY_INVALID, deployments that are not ours PLY_UNSUPPORTED. All of it but paths may be left out:
+ *   deployment  type "local" (default) or "container": an environment of that kind with its options
+ *               workdir (local: also called root), store, from, branch, at_cleanup, ...; without
+ *               workdir and from an empty one that goes at close. "remote": auth_token, host, port
+ *               of a SWE-ReX server. "dummy"
+ *   repo        null, or type "local" (path), "github" (github_url), "preexisting" or
+ *               "swesmith_preexisting" (repo_name); base_commit; or a string (see swe_config.h)
+ *   post_startup_commands, post_startup_command_timeout, name
+ *   reset       "snapshot": a restore of what start left (default where there are snapshots);
+ *               "commands": SWE-agent's git commands
+ * Paths of the environment begin at its root: "/repo/x" is WORKDIR/repo/x of a local deployment.
+ */
 PLY_API int ply_swe_from_config(const char *config, size_t len, struct ply_swe **ret);
 PLY_API int ply_swe_from_file(const char *path, struct ply_swe **ret);
 PLY_API void ply_swe_free(struct ply_swe *swe); /* closes */
@@ -285,6 +326,10 @@ struct ply_swe_communicate {
 	bool set_last_action;  /* exports LAST_ACTION afterwards */
 	bool keep_open;	       /* check raise does not close the environment */
 };
+/*
+ * 1: check was PLY_SWE_WARN and it failed, ply_error() says how. *ret (may be NULL) has what was
+ * printed also after PLY_COMMAND_FAILED and PLY_TIMEOUT (it goes on running: interrupt it).
+ */
 PLY_API int ply_swe_communicate(struct ply_swe *swe, const char *input,
 				const struct ply_swe_communicate *options, struct ply_text *ret);
 PLY_API int ply_swe_interrupt(struct ply_swe *swe);
@@ -293,7 +338,10 @@ PLY_API int ply_swe_read_file(struct ply_swe *swe, const char *path, struct ply_
 PLY_API int ply_swe_write_file(struct ply_swe *swe, const char *path, const void *data, size_t len);
 /* n pairs: name, value, name, value. */
 PLY_API int ply_swe_set_env(struct ply_swe *swe, const char *const *pairs, size_t n);
-/* env: n_env "K=V", or NULL: inherited. check: PLY_COMMAND_FAILED on non-zero. */
+/*
+ * /bin/sh -c command beside the session, without a timeout. env: n_env "K=V", or NULL: inherited.
+ * check: PLY_COMMAND_FAILED on non-zero, *ret (may be NULL) filled all the same.
+ */
 PLY_API int ply_swe_execute(struct ply_swe *swe, const char *command, bool check,
 			    const char *const *env, size_t n_env, const char *cwd,
 			    struct ply_result *ret);

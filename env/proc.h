@@ -21,19 +21,38 @@
 struct keeper;
 
 /*
- * Starts the keeper program. Also callable from a process with many threads; no handler of SIGCHLD
- * and no child of the caller is touched.
+ * Starts the keeper program, which is no child of the caller (of its init, or subreaper), so no
+ * handler of SIGCHLD and no wait for any child meets it. Fine with many threads. The keeper ends
+ * with the process that called this: a program that turns into a daemon does so first.
+ * PLY_NOT_HERE when the kernel does not show processes their children.
  */
 int keeper_start(struct keeper **ret);
 /*
- * What the keeper runs (each a NULL-terminated argv, in order, after every process is dead) when
- * the caller goes away without keeper_end: unmounting, dropping. Replaces what was set before.
+ * What the keeper runs (each a NULL-terminated argv of words that are not empty, in order, after
+ * every process is dead) when the caller goes away without keeper_end: unmounting, dropping.
+ * Replaces what was set before.
  */
 int keeper_on_death(struct keeper *k, const char *const *const *argvs, size_t n);
+/*
+ * Kills every process that is left, and waits for them; the keeper stays, with its on_death: for
+ * taking down what they were in. PLY_FAILED: some cannot be killed, or the keeper is gone.
+ */
+int keeper_kill(struct keeper *k);
+/*
+ * What is set with keeper_on_death is not run before fd, a pipe's read end, is hung up: the caller
+ * dies in the middle of something that its helpers finish, and it is that which has to be undone.
+ * fd is borrowed for the call; replaces the one before; -1: nothing to wait for.
+ */
+int keeper_hold(struct keeper *k, int fd);
 /* Kills every process that is left, waits for them and for the keeper. on_death is not run. */
 void keeper_end(struct keeper *k);
+/*
+ * From now on keeper_start starts this program (borrowed for ever) with the name "plyfs-keeper": for
+ * programs that stand alone and are their own keeper (keeper.h). Before any thread.
+ */
+void keeper_is(const char *path);
 
-struct proc_limits { /* 0: none. By cgroup v2 where permitted, else by rlimits: see proc.c */
+struct proc_limits { /* 0: none. By a cgroup where permitted, else by rlimits: see group.h */
 	uint64_t memory;    /* bytes, of all processes together */
 	uint64_t processes; /* of the tree */
 	uint64_t cpu_time;  /* seconds, per process */
@@ -44,10 +63,15 @@ struct proc_options {
 	const char *const *env; /* NULL: the caller's */
 	const char *cwd;	/* NULL: the caller's */
 	int fds[3];		/* stdin, stdout, stderr: borrowed; -1: /dev/null */
-	bool terminal;		/* new session with fds[0] as its controlling terminal */
+	bool terminal;		/* fds[0] becomes its controlling terminal */
 	struct proc_limits limits;
 };
 
+/*
+ * A command leads a session and a process group of its own, with default signals and no
+ * descriptors but 0 to 2. One thread at a time waits for it; others may signal, kill and count
+ * meanwhile.
+ */
 struct proc {
 	int fd;	   /* readable when there is news; poll it */
 	pid_t pid; /* of the command itself */
@@ -56,13 +80,19 @@ struct proc {
 	bool out_of_memory, too_many_processes;
 };
 
-/* PLY_NOT_FOUND, PLY_DENIED as exec says (the program); PLY_FAILED when the keeper is gone. */
+/*
+ * argv[0] is looked up in the PATH of env. PLY_NOT_FOUND, PLY_DENIED as exec says (the program; or
+ * the directory, the sentence tells which); PLY_FAILED when the keeper is gone.
+ */
 int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret);
 /* Until the command itself has ended (p->ended), or PLY_TIMEOUT. < 0: for ever; 0: polls. */
 int proc_wait(struct proc *p, double seconds);
-/* To the command's process group, or, with everyone, to every process of its tree. */
+/*
+ * To the command's process group, or, with everyone, to every process of its tree. Those that are
+ * gone already are no failure.
+ */
 int proc_signal(struct proc *p, int signal, bool everyone);
-/* SIGKILL to the tree until nothing of it is left; then p->ended. */
+/* SIGKILL to the tree until nothing of it is left; then p->ended. PLY_FAILED: some cannot be. */
 int proc_kill(struct proc *p);
 /* How many processes of the tree live. */
 int proc_count(struct proc *p);
@@ -87,3 +117,5 @@ struct proc_capture {
 };
 int proc_run(struct keeper *k, const struct proc_options *o, const struct proc_capture *c,
 	     struct ply_result *ret);
+/* A descriptor, given, that reads these bytes: for proc_options.fds[0]. */
+int proc_input(const void *data, size_t len, int *ret);

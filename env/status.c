@@ -14,6 +14,7 @@
 #define SENTENCE_MAX 5120
 
 static _Thread_local char sentence[SENTENCE_MAX];
+static _Thread_local int cancel_on = -1;
 
 const char *ply_error(void)
 {
@@ -103,7 +104,7 @@ const char *ply_status_name(int status)
 		"PLY_IS_DIRECTORY", "PLY_DENIED",      "PLY_INVALID",	   "PLY_UNKNOWN_ID",
 		"PLY_STATE",	    "PLY_TIMEOUT",     "PLY_SYNTAX",	   "PLY_SESSION_GONE",
 		"PLY_NO_EXIT_CODE", "PLY_UNSUPPORTED", "PLY_COMMAND_FAILED", "PLY_ENCODING",
-		"PLY_REMOTE",	    "PLY_EXISTS",      "PLY_NOT_HERE",
+		"PLY_REMOTE",	    "PLY_EXISTS",      "PLY_NOT_HERE",	   "PLY_CANCELLED",
 	};
 
 	if (status > 0 || (size_t)-status >= sizeof(names) / sizeof(names[0]))
@@ -114,6 +115,16 @@ const char *ply_status_name(int status)
 const char *ply_version(void)
 {
 	return PLYFS_VERSION;
+}
+
+void ply_cancel_on(int fd)
+{
+	cancel_on = fd;
+}
+
+int cancel_fd(void)
+{
+	return cancel_on;
 }
 
 int text_append(struct ply_text *text, const void *data, size_t len)

@@ -16,6 +16,9 @@ int fail_memory(void);
 /* Puts "PREFIX: " before the sentence that is there; returns status. */
 int fail_in(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* What the caller gave ply_cancel_on, for poll: -1 if nothing (poll skips that). */
+int cancel_fd(void);
+
 /* Takes copies; PLY_NO_MEMORY. */
 int text_set(struct ply_text *text, const void *data, size_t len);
 int text_append(struct ply_text *text, const void *data, size_t len); /* no room to spare */

@@ -666,7 +666,7 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t src, off_t src_off,
 static bool is_control(unsigned cmd)
 {
 	return _IOC_TYPE(cmd) == 'p' && _IOC_NR(cmd) >= _IOC_NR(PLYFS_IOC_CHECKPOINT) &&
-	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_READ);
+	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_KEEP_MOUNTS);
 }
 
 static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,

@@ -76,3 +76,9 @@ struct plyfs_read {
 #define PLYFS_IOC_INFO _IOR('p', 0x44, struct plyfs_info)
 #define PLYFS_IOC_CALL _IOWR('p', 0x45, struct plyfs_call)
 #define PLYFS_IOC_READ _IOWR('p', 0x46, struct plyfs_read)
+/*
+ * Mounts lie inside the view (the /proc of a container that has it as its root). From now on each
+ * restore tells the kernel every name that differs, however many: the epoch would detach them.
+ * Between states of different lineages it does all the same.
+ */
+#define PLYFS_IOC_KEEP_MOUNTS _IO('p', 0x47)

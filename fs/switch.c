@@ -43,6 +43,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 
 #include "fs/format.h"
 #include "fs/view_internal.h"
@@ -107,7 +108,8 @@ static int notes_add_name(struct notes *notes, struct name_note note, const char
 {
 	if (notes_grow((void **)&notes->names, &notes->cap_names, notes->n_names + 1,
 		       sizeof(*notes->names)) < 0 ||
-	    notes_grow((void **)&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) < 0)
+	    notes_grow((void **)&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) <
+		    0)
 		return -ENOMEM;
 	note.at = notes->n_text;
 	memcpy(notes->text + note.at, name, note.len);
@@ -138,7 +140,7 @@ struct plan {
 	uint64_t lineage; /* of the target */
 	struct fs old_fs; /* the state that is left; owns its tree */
 	struct fs new_fs; /* the target, likewise */
-	struct realm *limbo; /* of the state that is left, for what stays behind; owned, may be NULL */
+	struct realm *limbo; /* of the state that is left, for what stays behind; owned, or NULL */
 	enum restore_mode mode;
 	struct notes notes;
 	uint64_t *retire; /* inode numbers of files that differ and that the kernel knows */
@@ -233,7 +235,10 @@ static int note_name_of_retired(void *arg, uint64_t parent, const char *name, si
 			      name);
 }
 
-/* A file that differs. Its record comes first of its items, and mostly is the one that differs. */
+/*
+ * A file that differs, or a removed directory (V5). Its record comes first of its items, and mostly
+ * is the one that differs.
+ */
 static int plan_retire(struct plan *p, const struct vnode *n, const struct key *k,
 		       const struct val *old_val)
 {
@@ -284,7 +289,7 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		return S_ISDIR(n->type) && k->t == ITEM_INODE && new_val ?
 			       list_add(&p->found, &p->n_found, &p->cap_found, n->ino) :
 			       0;
-	if (!S_ISDIR(n->type))
+	if (!S_ISDIR(n->type) || n->removed)
 		return plan_retire(p, n, k, old_val);
 	if (k->t == ITEM_INODE && !new_val) {
 		r = list_add(&p->lost, &p->n_lost, &p->cap_lost, n->ino);
@@ -679,6 +684,12 @@ int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret)
 	LOCK_GUARD(&v->switch_lock);
 	r = branch_undo_id(v->branch, ret_id);
 	return r < 0 ? r : view_switch(v, *ret_id, ret);
+}
+
+void view_keep_mounts(struct view *v)
+{
+	LOCK_GUARD(&v->switch_lock);
+	v->kernel.names_max = UINT_MAX;
 }
 
 int branch_fork(struct branch *b, const char *name)

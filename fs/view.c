@@ -391,6 +391,7 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 
 		if (n) {
 			n->orphan = true;
+			n->removed = S_ISDIR(n->type);
 			return 0;
 		}
 	}

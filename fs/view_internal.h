@@ -20,8 +20,10 @@
  *      may have cached under its node id.
  *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares
  *      its object in the realm's base with the current base, and adopts it (equal) or retires it.
- *  V5  Directory vnodes are never retired: they follow the tree (cwd survives a restore), by inode
- *      number within a lineage, else by path; where neither exists they behave as removed.
+ *  V5  Directory vnodes follow the tree (cwd survives a restore), by inode number within a lineage,
+ *      else by path; where neither exists they behave as removed. They are never retired, but for
+ *      those that the kernel removed by rmdir or rename: it holds them for dead ever after, also
+ *      under a new name, so the next switch retires them and what comes back is another node id.
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
@@ -48,6 +50,7 @@ struct vnode {
 	uint32_t type; /* immutable: S_IFMT bits */
 	bool hashed;   /* under table_lock */
 	bool orphan;   /* under table_lock: purge when forgotten (V6) */
+	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */

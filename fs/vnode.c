@@ -242,7 +242,8 @@ static int settle_by_path(struct view *v, struct vnode *n)
 
 /*
  * V4: binds an unsettled vnode to the current realm, or retires it. A directory that the current
- * tree does not have stays as it is (dead until a later state has it again: V5).
+ * tree does not have stays as it is (dead until a later state has it again: V5), unless the kernel
+ * removed it.
  */
 int vnode_settle(struct view *v, struct vnode *n)
 {
@@ -254,6 +255,10 @@ int vnode_settle(struct view *v, struct vnode *n)
 	if (n->realm == v->cur || !n->hashed)
 		return 0;
 
+	if (n->removed) {
+		vnode_unhash(v, n);
+		return 0;
+	}
 	if (S_ISDIR(n->type)) {
 		if (same_lineage) {
 			r = fs_stat(&cur, n->ino, &i);

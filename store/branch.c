@@ -712,7 +712,7 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 		return r;
 	r = tree_reset(b->tree, *root);
 	if (r < 0) {
-		root_unref(left); /* frozen, and still the branch's: the next round commits it (S4) */
+		root_unref(left); /* frozen, still the branch's: the next round commits it (S4) */
 		return r;
 	}
 

@@ -29,7 +29,7 @@ struct nodes {
 	_Atomic uint64_t gen;      /* the last one given out */
 	_Atomic uint64_t count;    /* nodes in memory */
 	_Atomic uint64_t bytes;    /* of their heap */
-	_Atomic uint64_t peak;     /* the most of that since nodes_give_back; roughly, as threads race */
+	_Atomic uint64_t peak;     /* the most of it since nodes_give_back, roughly: threads race */
 	pthread_mutex_t lock;      /* of the fields below, and link and in_table of listed nodes */
 	struct node **table;       /* owned; size is a power of two */
 	size_t size;

@@ -489,8 +489,8 @@ void store_unpin_root(struct store *s, struct root *root)
 }
 
 /*
- * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes in
- * its stride (an unpacked archive, a build) would wait; more only lies in the store twice.
+ * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes
+ * in its stride (an unpacked archive, a build) would wait; more only lies in the store twice.
  */
 #define BEHIND_BYTES ((uint64_t)256 << 20)
 

@@ -173,14 +173,18 @@ int client_store(struct client *cl)
 
 /* ---- starting programs ---- */
 
-/* The daemon's program: beside ours (a build directory), else where it was installed. */
+/*
+ * The daemon's program: beside ours (a build directory), in the installation that ours is in, else
+ * where it was to be installed.
+ */
 static void daemon_program(char path[static PATH_MAX])
 {
-	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 16);
+	static const char *const places[] = { "plyfsd", PLYFS_LIBEXEC_FROM_BIN "/plyfsd" };
+	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 256);
 
-	if (n > 0) {
+	for (size_t i = 0; n > 0 && i < ARRAY_SIZE(places); i++) {
 		path[n] = 0;
-		strcpy(strrchr(path, '/') + 1, "plyfsd");
+		strcpy(strrchr(path, '/') + 1, places[i]);
 		if (access(path, X_OK) == 0)
 			return;
 	}

@@ -16,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "store/base/err.h"
 #include "store/base/util.h"
@@ -209,7 +210,21 @@ static int write_origin(struct client *cl, const char *store, const char *dir)
 	return DONE;
 }
 
-/* Imports dir as branch main; the id that import prints is not ours to print. */
+/* A verb whose answer is not ours to print. */
+static int send_quietly(struct client *cl, int argc, char **argv)
+{
+	_cleanup_close_ int saved = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	int r;
+
+	if (null < 0 || (saved >= 0 && dup2(null, 1) < 0))
+		return client_fail(cl, "/dev/null: %s", strerror(errno));
+	r = client_send(cl, true, argc, argv, -1);
+	if (saved >= 0)
+		(void)dup2(saved, 1); /* a descriptor that was open before */
+	return r;
+}
+
+/* Imports dir as branch main. */
 static int short_import(struct client *cl, const char *dir)
 {
 	char *argv[] = { (char *)"import",
@@ -219,18 +234,20 @@ static int short_import(struct client *cl, const char *dir)
 			 (char *)"--",
 			 (char *)dir,
 			 NULL };
-	_cleanup_close_ int saved = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-	int r;
 
-	if (null < 0 || (saved >= 0 && dup2(null, 1) < 0))
-		return client_fail(cl, "/dev/null: %s", strerror(errno));
-	r = client_send(cl, true, ARRAY_SIZE(argv) - 1, argv, -1);
-	if (saved >= 0)
-		(void)dup2(saved, 1); /* a descriptor that was open before */
-	return r;
+	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv);
 }
 
-static int mount_short(struct client *cl, const char *dir, bool fresh, bool private)
+/* Does the view hold nothing that the directory was not given? (It may have changed since.) */
+static bool short_is_written_back(struct client *cl, const char *dir)
+{
+	char *argv[] = { (char *)"writeback", (char *)"--dry-run", (char *)"--exit-code",
+			 (char *)"--",	      (char *)dir,	   NULL };
+
+	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
+}
+
+static int mount_short(struct client *cl, const char *dir, bool fresh, bool update, bool private)
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	struct fuse_mount m = { .private = private, .over = true };
@@ -260,6 +277,8 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool priv
 	origin = read_origin(store);
 	if (origin && strcmp(origin, path))
 		return client_fail(cl, "the store '%s' belongs to '%s'", store, origin);
+	if (origin && update && !fresh)
+		fresh = short_is_written_back(cl, path);
 	if (!origin || fresh) {
 		r = short_import(cl, path);
 		if (r)
@@ -287,11 +306,11 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool priv
 int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool private = false, fresh = false;
+	bool private = false, fresh = false, update = false;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
-		{ .name = "fresh", .flag = &fresh },
+		{ .name = "fresh", .flag = &fresh },   { .name = "update", .flag = &update },
 	};
 	_cleanup_free_ char *mountpoint = NULL;
 	struct fuse_mount m = {};
@@ -309,11 +328,12 @@ int client_mount(struct client *cl)
 		if (branch || snapshot)
 			return client_misuse(cl,
 					     "which store? give --store STORE or set PLYFS_STORE");
-		return mount_short(cl, cl->args.v[0], fresh, private);
+		return mount_short(cl, cl->args.v[0], fresh, update, private);
 	}
-	if (fresh)
+	if (fresh || update)
 		return client_misuse(
-			cl, "--fresh is for the short form: plyfs mount DIR, without a store");
+			cl, "--%s is for the short form: plyfs mount DIR, without a store",
+			fresh ? "fresh" : "update");
 	if (cl->args.n)
 		at = cl->args.v[0];
 	if (!at)
@@ -424,6 +444,11 @@ static void find_users(const char *top, char *buf, size_t size)
 	}
 }
 
+/* A view that is in use by nobody that we find: somebody passes through (df, a search), who is gone
+ * in a moment. Half a second in all. */
+#define LOOKERS_TRIES 25
+#define LOOKERS_NS 20000000
+
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
 {
 	char snapshot[PLYFS_ID_SIZE + 1] = "", users[400];
@@ -438,15 +463,21 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	cl->view_fd = -1;
 
 	r = mounts_unmount(mountpoint, lazy);
+	users[0] = 0;
+	for (int i = 0; r == -EBUSY && i < LOOKERS_TRIES; i++) {
+		find_users(mountpoint, users, sizeof(users));
+		if (*users)
+			break;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = LOOKERS_NS }, NULL);
+		r = mounts_unmount(mountpoint, lazy);
+	}
 	if (r == -EBUSY && busy_lazy && !lazy) {
 		lazy = true;
 		r = mounts_unmount(mountpoint, true);
 	}
-	if (r == -EBUSY) {
-		find_users(mountpoint, users, sizeof(users));
+	if (r == -EBUSY)
 		return client_fail(cl, "'%s' is in use%s%s; --lazy detaches it all the same",
 				   mountpoint, *users ? " by " : "", users);
-	}
 	if (r == -EPERM)
 		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
 	if (r < 0)

@@ -5,9 +5,9 @@
  * parent, and pass on what ended it: its exit code, 128 + its signal, 124 on timeout, 127 and 126
  * when it could not be started.
  *
- * The command gets a process group of its own, so that a timeout ends what it started as well, and
- * the terminal if we had it. With --fork we are also the reaper of its orphans: they would keep the
- * fork's view busy after the command's end, so they are ended with it.
+ * The command gets a process group of its own, and the terminal if we had it. We are the subreaper
+ * of whatever it starts: a timeout ends all of it, wherever it went. With --fork so does the
+ * command's end, since orphans would keep the fork's view busy.
  */
 
 #include "tools/client.h"
@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "env/tree.h"
 #include "store/base/util.h"
 
 #define EXIT_TIMEOUT 124 /* as timeout(1) */
@@ -97,37 +98,34 @@ static void run_child(struct client *cl, const char *dir, const sigset_t *mask, 
 	_exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE);
 }
 
-/* Ends what is left of us as parent: our direct children, then theirs that fall to us. */
+static void ask_to_end(void *arg, pid_t pid)
+{
+	(void)kill(pid, SIGTERM); /* it may be gone */
+	(void)kill(pid, SIGCONT); /* a stopped one must wake to die */
+}
+
+static void no_matter(void *arg, pid_t pid, int status)
+{
+}
+
+/* Ends all that is left below us: first asked, then killed. */
 static void end_orphans(const sigset_t *chld, pid_t group)
 {
+	const struct tree tree = { .reaped = no_matter };
 	double end = now() + GRACE_SECONDS;
-	int status;
 
 	(void)kill(-group, SIGTERM);
-	for (;;) {
-		char path[64], line[4096] = "";
-		_cleanup_close_ int fd = -1;
-		ssize_t n;
+	tree_each(&tree, ask_to_end, NULL);
+	while (now() < end && tree_reap(&tree)) {
+		const struct timespec tick = { .tv_nsec = 50000000 };
 
-		if (waitpid(-1, &status, WNOHANG) < 0)
-			return; /* no children left */
-		/* Processes that left the group: the kernel lists our children. */
-		snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-		n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
-		line[n > 0 ? n : 0] = 0;
-		for (char *save, *word = strtok_r(line, " ", &save); word;
-		     word = strtok_r(NULL, " ", &save))
-			(void)kill(atoi(word), now() > end ? SIGKILL : SIGTERM);
-		if (now() >
-		    end + 1) /* unkillable: in a wait of the kernel's; the unmount goes lazy */
-			return;
-		(void)wait_child(chld, now() + 0.05, &status);
+		(void)sigtimedwait(chld, NULL, &tick);
 	}
+	(void)tree_kill(&tree); /* what is in a wait of the kernel's: the unmount goes lazy */
 }
 
 /* Runs the command in dir; its exit code. */
-static int supervise(struct client *cl, const char *dir, double timeout, bool reap)
+static int supervise(struct client *cl, const char *dir, double timeout, bool in_fork)
 {
 	double end = timeout > 0 ? now() + timeout : 0;
 	_cleanup_close_ int in = -1, out = -1;
@@ -140,8 +138,7 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool re
 		return client_fail(cl, "a pipe: %s", strerror(errno));
 	in = p[0];
 	out = p[1];
-	if (reap)
-		(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* else orphans only outlive us */
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* else orphans only outlive us */
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &chld, &old);
@@ -187,9 +184,7 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool re
 		end = timed_out ? 0 : now() + GRACE_SECONDS;
 		timed_out = true;
 	}
-	if (timed_out)
-		(void)kill(-pid, SIGKILL); /* what ignored the SIGTERM that ended their leader */
-	if (reap)
+	if (timed_out || in_fork)
 		end_orphans(&chld, pid);
 out:
 	passed_on_to = 0;

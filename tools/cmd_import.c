@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* plyfs import: a directory, a tar file or a git revision becomes the state of a branch. */
+/* plyfs import: a directory, a tar file, a git revision or an image becomes a branch's state. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,9 @@
 
 struct source {
 	const char *text; /* lent: as the user wrote it */
-	char *path;	  /* owned: of a repository */
+	char *path;	  /* owned: of a repository, or of an image layout */
 	const char *rev;  /* lent; NULL: no git */
+	const char *ref;  /* lent: which image; NULL: the only one */
 	int fd;		  /* owned unless it is stdin */
 	bool is_dir, is_stdin;
 };
@@ -65,6 +66,31 @@ static bool split_rev(struct cmd *c, const char *text, char **ret_path, const ch
 	*ret_path = strndup(text, (size_t)(hash - text));
 	*ret_rev = hash + 1;
 	return *ret_path != NULL;
+}
+
+/* DIR[:TAG|@DIGEST]: the whole is the directory where there is one of that name. */
+static int layout_open(struct cmd *c, const char *text, struct source *ret)
+{
+	const char *split = strstr(text, "@sha256:"), *slash = strrchr(text, '/');
+	int flags = O_RDONLY | O_DIRECTORY | O_NONBLOCK, r;
+
+	ret->text = text;
+	r = cmd_openat(c, text, flags, 0, &ret->fd);
+	if (r == 0)
+		return CMD_DONE;
+	if (!split)
+		split = strchr(slash ? slash : text, ':');
+	if (r == -ENOENT && split && split != text && split[1]) {
+		ret->path = strndup(text, (size_t)(split - text));
+		ret->ref = *split == ':' ? split + 1 : split;
+		r = ret->path ? cmd_openat(c, ret->path, flags, 0, &ret->fd) : -ENOMEM;
+	}
+	if (r < 0)
+		return cmd_fail(c, r == -ENOTDIR ? 0 : r,
+				r == -ENOTDIR ? "'%s' is no directory: unpack the archive first"
+					      : "'%s'",
+				ret->path ? ret->path : text);
+	return CMD_DONE;
 }
 
 static int source_open(struct cmd *c, const char *text, const char *rev, struct source *ret)
@@ -136,20 +162,23 @@ static int target_open(struct cmd *c, const char *name, bool replace, struct bra
 	return CMD_DONE;
 }
 
-/* The imported state becomes a snapshot and the branch's state. */
+/*
+ * The imported state becomes a snapshot and the branch's state. parent: 0, or what it follows on.
+ */
 static int settle(struct cmd *c, struct branch *old, const char *name, const char *label,
-		  struct root *root, uint64_t *ret_id)
+		  struct root *root, uint64_t parent, uint64_t lineage, uint64_t *ret_id)
 {
 	_cleanup_(branch_closep) struct branch *made = NULL;
-	uint64_t parent = 0, lineage = store_take_lineage(c->store);
+	uint64_t before = 0;
 	int r;
 
 	if (old) { /* what it replaces stays within reach */
-		r = branch_checkpoint(old, NULL, 0, &parent);
+		r = branch_checkpoint(old, NULL, 0, &before);
 		if (r < 0)
 			return r;
 	}
-	r = snap_create(c->store, root, parent, lineage, name, label, SNAP_IMPORT, ret_id);
+	r = snap_create(c->store, root, parent ? parent : before, lineage, name, label, SNAP_IMPORT,
+			ret_id);
 	if (r < 0)
 		return r;
 	if (old)
@@ -159,6 +188,35 @@ static int settle(struct cmd *c, struct branch *old, const char *name, const cha
 	if (r < 0)
 		(void)snap_drop(c->store, *ret_id); /* r says what matters */
 	return r;
+}
+
+/* The states of an image's layers become snapshots where they are none yet. */
+static int settle_layers(struct cmd *c, const char *name, struct image *image, uint64_t *ret_parent,
+			 uint64_t *ret_lineage)
+{
+	uint64_t parent = 0, lineage = 0;
+	bool ours = false;
+	int r;
+
+	for (size_t i = 0; i < image->n; i++) {
+		struct image_layer *l = &image->layers[i];
+
+		if (l->id == 0) {
+			if (!ours)
+				lineage = store_take_lineage(c->store);
+			ours = true;
+			r = snap_create(c->store, l->root, parent, lineage, name, l->label,
+					SNAP_IMPORT, &l->id);
+			if (r < 0)
+				return r;
+		} else {
+			lineage = l->lineage;
+		}
+		parent = l->id;
+	}
+	*ret_parent = parent;
+	*ret_lineage = lineage ? lineage : store_take_lineage(c->store);
+	return 0;
 }
 
 static int report(struct cmd *c, bool json, uint64_t id, const char *name,
@@ -180,11 +238,12 @@ static int report(struct cmd *c, bool json, uint64_t id, const char *name,
 int cmd_import(struct cmd *c)
 {
 	const char *name = BRANCH_DEFAULT, *label = NULL, *rev = NULL;
-	bool replace = false, json = false;
+	bool replace = false, json = false, oci = false;
 	const struct option_def options[] = {
 		{ .name = "branch", .text = &name },
 		{ .name = "label", .letter = 'm', .text = &label },
 		{ .name = "rev", .text = &rev },
+		{ .name = "oci", .flag = &oci },
 		{ .name = "replace", .flag = &replace },
 		{ .name = "json", .flag = &json },
 	};
@@ -193,9 +252,10 @@ int cmd_import(struct cmd *c)
 	_cleanup_(branch_unmountp) struct branch *claimed = NULL;
 	_cleanup_(import_endp) struct store *importing = NULL;
 	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(image_release) struct image image = { 0 };
 	_cleanup_(transfer_talk_release) struct transfer_talk talk = { 0 };
 	struct transfer_stats stats = { 0 };
-	uint64_t id;
+	uint64_t id, parent = 0, lineage;
 	int r;
 
 	r = cmd_parse(c, options, ARRAY_SIZE(options), 1, 1);
@@ -206,7 +266,11 @@ int cmd_import(struct cmd *c)
 	if (label && strlen(label) > LABEL_MAX)
 		return cmd_misuse(c, "a label has at most %d bytes", LABEL_MAX);
 
-	r = source_open(c, c->args.v[0], rev, &source);
+	if (oci && rev)
+		return cmd_misuse(c, "--rev goes with a git repository, --oci with an image");
+
+	r = oci ? layout_open(c, c->args.v[0], &source)
+		: source_open(c, c->args.v[0], rev, &source);
 	if (r)
 		return r;
 	r = target_open(c, name, replace, &old);
@@ -219,7 +283,9 @@ int cmd_import(struct cmd *c)
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", source.text);
 	importing = c->store;
-	if (source.rev)
+	if (oci)
+		r = import_oci(c->store, source.fd, source.ref, &talk.ops, &image, &stats);
+	else if (source.rev)
 		r = import_git(c->store, source.path, source.rev, &talk.ops, &root, &stats);
 	else if (source.is_dir)
 		r = import_directory(c->store, source.fd, &talk.ops, &root, &stats);
@@ -229,7 +295,12 @@ int cmd_import(struct cmd *c)
 	if (r < 0)
 		return transfer_talk_fail(&talk, r, source.text);
 
-	r = settle(c, old, name, label, root, &id);
+	if (oci)
+		r = settle_layers(c, name, &image, &parent, &lineage);
+	else
+		lineage = store_take_lineage(c->store);
+	if (r == 0)
+		r = settle(c, old, name, label, oci ? image.root : root, parent, lineage, &id);
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", name);
 	store_import_end(TAKE_PTR(importing));

@@ -7,6 +7,8 @@
  */
 
 #include <errno.h>
+#include <limits.h>
+#include <unistd.h>
 
 #include "store/base/err.h"
 #include "store/base/util.h"
@@ -245,7 +247,68 @@ static bool branch_is_there(struct cmd *c, const char *name)
 	return branch_name_ok(name) && branch_open(c->store, name, &b) == 0;
 }
 
-static int drop_one(struct cmd *c, const char *text, bool dry)
+/* The snapshots that were made on a branch. */
+struct made_on {
+	const char *branch;
+	uint64_t *ids; /* owned */
+	size_t n;
+};
+
+static int add_made_on(void *arg, const struct snap_info *info)
+{
+	struct made_on *m = arg;
+	uint64_t *grown;
+
+	if (strcmp(info->branch, m->branch) != 0)
+		return 0;
+	if ((m->n & (m->n - 1)) == 0) { /* room is doubled at powers of two */
+		grown = reallocarray(m->ids, m->n ? 2 * m->n : 1, sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		m->ids = grown;
+	}
+	m->ids[m->n++] = info->id;
+	return 0;
+}
+
+/* After the branch itself. Children on other branches get their parents (snap_drop). */
+static int drop_made_on(struct cmd *c, const char *branch, bool dry)
+{
+	struct made_on m = { .branch = branch };
+	char text[SNAP_ID_SIZE];
+	int r;
+
+	r = snap_each(c->store, add_made_on, &m);
+	if (r < 0)
+		r = cmd_fail(c, r, "reading the snapshots");
+	for (size_t i = 0; i < m.n && r == 0; i++) {
+		r = dry ? 0 : snap_drop(c->store, m.ids[i]);
+		/* Mounted, or gone meanwhile (the newest left state goes with its branch). */
+		if (r == -ERR_SNAP_IN_USE || r == -ERR_SNAP_UNKNOWN) {
+			r = 0;
+			continue;
+		}
+		snap_id_to_text(m.ids[i], text);
+		if (r < 0)
+			r = cmd_fail(c, r, "%s", text);
+		else
+			fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped", text);
+	}
+	free(m.ids);
+	return r;
+}
+
+/* The memo that environments keep of a branch: which checkpoint's number is next (env/numbers.h). */
+static void drop_number(struct cmd *c, const char *branch)
+{
+	char path[PATH_MAX];
+
+	if ((size_t)snprintf(path, sizeof(path), "%s/numbers/%s", c->daemon->store_path, branch) <
+	    sizeof(path))
+		(void)unlink(path); /* most branches have none */
+}
+
+static int drop_one(struct cmd *c, const char *text, bool dry, bool with_snapshots)
 {
 	char name[SNAP_ID_SIZE];
 	uint64_t id;
@@ -262,8 +325,10 @@ static int drop_one(struct cmd *c, const char *text, bool dry)
 		}
 		if (r < 0)
 			return cmd_fail(c, r, "branch %s", text);
+		if (!dry)
+			drop_number(c, text);
 		fprintf(c->out, "%s branch %s\n", dry ? "would drop" : "dropped", text);
-		return CMD_DONE;
+		return with_snapshots ? drop_made_on(c, text, dry) : CMD_DONE;
 	}
 
 	r = snap_find(c->store, text, &id);
@@ -278,9 +343,10 @@ static int drop_one(struct cmd *c, const char *text, bool dry)
 
 int cmd_drop(struct cmd *c)
 {
-	bool dry = false;
+	bool dry = false, with_snapshots = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &dry },
+		{ .name = "with-snapshots", .flag = &with_snapshots },
 	};
 	int r;
 
@@ -288,6 +354,6 @@ int cmd_drop(struct cmd *c)
 	if (r)
 		return r;
 	for (int i = 0; i < c->args.n && !r; i++)
-		r = drop_one(c, c->args.v[i], dry);
+		r = drop_one(c, c->args.v[i], dry, with_snapshots);
 	return r;
 }

@@ -396,10 +396,11 @@ static void unclaim(struct branch **b)
 
 int cmd_writeback(struct cmd *c)
 {
-	bool dry = false, only_tell = false;
+	bool dry = false, only_tell = false, exit_code = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &dry },
 		{ .name = "tell", .flag = &only_tell }, /* for unmount: one line */
+		{ .name = "exit-code", .flag = &exit_code }, /* for mount --update: of --dry-run */
 	};
 	_cleanup_state_ struct cmd_state now = {}, then = {};
 	_cleanup_(changes_release) struct changes l = {};
@@ -446,7 +447,7 @@ int cmd_writeback(struct cmd *c)
 	if (dry) {
 		for (size_t i = 0; i < l.n; i++)
 			fprintf(c->out, "%c %s\n", l.v[i].kind, l.v[i].path);
-		return CMD_DONE;
+		return exit_code && l.n ? CMD_FAILED : CMD_DONE;
 	}
 
 	r = cmd_openat(c, c->args.v[0], O_RDONLY | O_DIRECTORY, 0, &dir_fd);

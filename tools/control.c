@@ -163,6 +163,10 @@ int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t 
 	case PLYFS_IOC_READ:
 		r = call_read(e, cred, q);
 		break;
+	case PLYFS_IOC_KEEP_MOUNTS:
+		view_keep_mounts(v);
+		r = 0;
+		break;
 	default:
 		return -ENOTTY;
 	}

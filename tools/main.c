@@ -18,6 +18,38 @@ static int pass_on(struct client *cl)
 	return client_send(cl, true, cl->argc, cl->argv, -1);
 }
 
+/* Turns into plyfs-env, or plyfs-session (env.h says why there are two). */
+static int pass_to_env(struct client *cl)
+{
+	static const char *const places[] = { "", PLYFS_LIBEXEC_FROM_BIN "/" };
+	bool in_session = strcmp(cl->verb, "session") == 0 &&
+			  !(cl->argc > 1 && strcmp(cl->argv[1], "start") == 0);
+	const char *program = in_session ? "plyfs-session" : "plyfs-env";
+	_cleanup_free_ char **argv = calloc((size_t)cl->argc + 2, sizeof(*argv));
+	char path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 256);
+	size_t i = 0;
+
+	for (; n > 0 && i < ARRAY_SIZE(places); i++) {
+		char *end;
+
+		path[n] = 0;
+		end = strrchr(path, '/') + 1;
+		(void)snprintf(end, sizeof(path) - (size_t)(end - path), "%s%s", places[i],
+			       program);
+		if (access(path, X_OK) == 0)
+			break;
+	}
+	if (n <= 0 || i == ARRAY_SIZE(places))
+		(void)snprintf(path, sizeof(path), PLYFS_LIBEXECDIR "/%s", program);
+	if (!argv || (cl->store_option && setenv("PLYFS_STORE", cl->store_option, 1) < 0))
+		return client_fail(cl, "%s", strerror(errno));
+	argv[0] = path;
+	memcpy(argv + 1, cl->argv, sizeof(*argv) * (size_t)(cl->argc + 1));
+	execv(path, argv);
+	return client_fail(cl, "'%s': %s", path, strerror(errno));
+}
+
 struct verb {
 	const char *name;
 	int (*fn)(struct client *cl);
@@ -25,6 +57,7 @@ struct verb {
 
 #define CLIENT_LOCAL(name) client_##name
 #define CLIENT_BOTH(name) client_##name
+#define CLIENT_ENV(name) pass_to_env
 #define CLIENT_DAEMON(name) pass_on
 #define CLIENT_FILES(name) pass_on
 #define VERB(name, where, synopsis, summary, details) { #name, CLIENT_##where(name) },

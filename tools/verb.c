@@ -11,10 +11,12 @@
 #include "tools/daemon.h"
 
 #define FN_LOCAL(name) NULL
+#define FN_ENV(name) NULL
 #define FN_BOTH(name) cmd_##name
 #define FN_DAEMON(name) cmd_##name
 #define FN_FILES(name) cmd_##name
 #define VIEW_LOCAL false
+#define VIEW_ENV false
 #define VIEW_BOTH true
 #define VIEW_DAEMON true
 #define VIEW_FILES false

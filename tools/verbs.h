@@ -8,6 +8,7 @@
  *   where     LOCAL   the client does it alone (client_<name>)
  *             BOTH    client_<name>, which sends words on to the daemon's cmd_<name>
  *             DAEMON  sent to the daemon as it stands (cmd_<name>), also through a view's ioctl
+ *             ENV     plyfs-env or plyfs-session do it (env.h); the client turns into them
  *             FILES   as DAEMON, but it touches files of the client: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
  *   details   for `plyfs NAME --help`, at most 79 columns. Every "--word" in synopsis and details
@@ -20,11 +21,13 @@
 	X(init, LOCAL, "STORE", "make an empty store in a new directory", \
 	  "STORE is made with mode 0700; an empty directory will do, too.\n") \
 	X(import, FILES, "[OPTION]... SOURCE[#REV]", \
-	  "bring in a directory, a tar file, a git revision", \
+	  "bring in a directory, a tar file, a git revision, an image", \
 	  "SOURCE is a directory, a tar file of any compression ('-': on stdin), or, with\n" \
 	  "#REV or --rev, a git repository. Prints the id of the snapshot that it makes.\n" \
 	  "  --branch NAME   the branch that gets the tree (main); made when there is none\n" \
 	  "  --rev REV       a git revision of SOURCE\n" \
+	  "  --oci           SOURCE is DIR[:TAG|@DIGEST], an OCI image layout: each layer\n" \
+	  "                  becomes a snapshot\n" \
 	  "  --replace       the branch may have a state already: it gets the new one\n" \
 	  "  -m, --label LABEL\n" \
 	  "  --json          statistics of the import\n") \
@@ -37,7 +40,8 @@
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
 	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n" \
-	  "time its view goes on where it was; --fresh imports DIR anew.\n") \
+	  "time its view goes on where it was; --fresh imports DIR anew, --update only\n" \
+	  "when the view holds nothing that was not written back.\n") \
 	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
 	  "  --lazy          detach now, end when the last process has left\n" \
 	  "After the short form of mount, what differs from the directory is told, and:\n" \
@@ -61,15 +65,14 @@
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
 	  "  --private       with --at, as mount has it\n") \
-	X(drop, DAEMON, "[--dry-run] ID|NAME...", "forget snapshots or branches", \
+	X(drop, DAEMON, "[--with-snapshots] ID|NAME...", "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
+	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \
 	  "  --dry-run       only say what would be dropped\n") \
 	X(log, DAEMON, "[--branch NAME] [-n N] [--json]", "the snapshots, newest first", \
 	  "  --branch NAME   those that led to this branch, or were made on it\n" \
 	  "  -n, --count N   the newest N\n" \
 	  "  --json          an array of objects\n") \
-	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
-	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
 	X(diff, DAEMON, "[OPTION]... [A [B]]", "what changed between two states", \
 	  "A, B: snapshots, or branches (their present states). B: the view's present\n" \
 	  "state; without A: since the view's last snapshot.\n" \
@@ -80,22 +83,69 @@
 	  "  --no-renames    a rename is a deletion and an addition\n" \
 	  "  --exit-code     exit 1 when there are changes\n" \
 	  "  -z              end paths with NUL, unquoted\n") \
+	X(env, ENV, "create|list|destroy [OPTION]... [NAME [DIR]]", \
+	  "environments: named views with their options", \
+	  "create NAME DIR: over a directory (or of the view that it is); create NAME: a\n" \
+	  "fork of the view that we are in, or of a store. Prints its directory.\n" \
+	  "  --kind KIND     local, git (checkpoints are commits) or container\n" \
+	  "  --store S, --from ID, --at DIR   what to fork, and where to mount it\n" \
+	  "  --test-command C, --test-report GLOB, --timeout S, --exclude A:B\n" \
+	  "  --root 1, --network 1, --memory BYTES, --processes N, --cpu-time S,\n" \
+	  "  --runtime R     of a container\n" \
+	  "list [--json]. destroy NAME: ends its sessions, unmounts it, drops a fork.\n" \
+	  "  --write-back    bring the differences into the directory that it covers\n" \
+	  "  --force         also when it is in use\n") \
+	X(run, LOCAL, "[--fork] [--timeout S] [--] COMMAND...", "run a command in a view", \
+	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n" \
+	  "  --in DIR        in this directory of a view (.)\n" \
+	  "  --timeout S     end it and whatever it started after S seconds\n" \
+	  "  --fork          in a new branch of the view, mounted for this run only\n" \
+	  "  --name NAME     with --fork: the branch's name (run-...)\n" \
+	  "  --drop          with --fork: drop the branch afterwards\n") \
+	X(test, ENV, "[--in DIR] [--timeout S] [--json] [-- COMMAND...]", \
+	  "run the tests in a view, and count", \
+	  "COMMAND, or what the environment was created with, or python -m pytest. Exits\n" \
+	  "with its code; 124 on timeout; 1 when a test failed and the code is 0.\n" \
+	  "  --json          numbers and output as one object\n") \
+	X(session, ENV, "start|run|interrupt|list|end [OPTION]... NAME [-- COMMAND]", \
+	  "shells that stay: start, run, interrupt, end", \
+	  "start NAME: a bash in the view, in the background. run NAME -- COMMAND: in it;\n" \
+	  "prints its output, exits with its code. One word is a line for the shell, more\n" \
+	  "are taken as they are; '-': from stdin. A Ctrl-C goes to the command.\n" \
+	  "  --in DIR        the view that DIR is in (.)\n" \
+	  "  --timeout S     interrupt it after S seconds; exit 124; the shell goes on\n" \
+	  "  --expect RE     the command asks: until its output matches\n" \
+	  "  --quit          the command ends a program that asks\n" \
+	  "  --json          of list: an array of objects\n") \
+	X(shell, ENV, "[--in DIR] [--at-exit keep|checkpoint|discard]", \
+	  "an interactive shell in a view", \
+	  "At its end, if something changed, asks whether to keep it.\n" \
+	  "  --at-exit WHAT  does not ask; without a terminal, keep is usual\n") \
+	X(serve, ENV, "[--in DIR | --store S --from ID] [OPTION]...", \
+	  "an environment behind HTTP, for agents", \
+	  "SWE-ReX, Chimera and our own protocol (/v1/openapi.json) on one port. Of the\n" \
+	  "view that DIR (.) is in, or of a fork that goes when the server ends: by a\n" \
+	  "SIGTERM or a Ctrl-C.\n" \
+	  "  --host ADDRESS  127.0.0.1; others want a token, or --insecure\n" \
+	  "  --port PORT     8000; 0: any free one; it is printed\n" \
+	  "  --token-file F, --auth-token T   what clients must send; else PLYFS_TOKEN\n" \
+	  "  --cloud         POST /sandboxes makes forks, each with a port of its own\n" \
+	  "  --test-command C, --timeout S    of the environment\n" \
+	  "  --certificate F, --key F         PEM: https\n" \
+	  "  --max-connections N (1024), --max-sessions N (512), --max-body BYTES (4 GiB)\n") \
+	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes", \
+	  "Starts no daemon.\n" \
+	  "  --ops           requests of the kernel to each view, by kind\n" \
+	  "  --json          one object; \"daemon\" is null when none runs\n") \
+	X(doctor, LOCAL, "", "look whether this machine can mount views", \
+	  "Works without a store. Exits 1 when mounting will not work.\n") \
+	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
+	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
 	X(export, FILES, "ID (--dir D | --tar F)", "write a state out", \
 	  "ID: a snapshot, or a branch (its present state).\n" \
 	  "  --dir D         a directory, absent or empty\n" \
 	  "  --tar F         a tar file (PAX); '-': on stdout\n" \
 	  "  --json          statistics of the export\n") \
-	X(run, LOCAL, "[--fork] [--timeout S] [--] COMMAND...", "run a command in a view", \
-	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n" \
-	  "  --in DIR        in this directory of a view (.)\n" \
-	  "  --timeout S     end it and its process group after S seconds\n" \
-	  "  --fork          in a new branch of the view, mounted for this run only\n" \
-	  "  --name NAME     with --fork: the branch's name (run-...)\n" \
-	  "  --drop          with --fork: drop the branch afterwards\n") \
-	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes", \
-	  "Starts no daemon.\n" \
-	  "  --ops           requests of the kernel to each view, by kind\n" \
-	  "  --json          one object; \"daemon\" is null when none runs\n") \
 	X(gc, DAEMON, "[--json]", "give back the space of what was dropped", \
 	  "Views may stay mounted.\n" \
 	  "  --json          statistics\n") \
@@ -103,8 +153,6 @@
 	  "Exits 1 when something is damaged, and names it: objects, snapshots, paths.\n" \
 	  "  --read-data     read and hash every chunk\n" \
 	  "  --json          statistics and an array of damages\n") \
-	X(doctor, LOCAL, "", "look whether this machine can mount views", \
-	  "Works without a store. Exits 1 when mounting will not work.\n") \
 	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
 	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does; the branch must not be mounted.\n" \
@@ -113,7 +161,7 @@
 	X(completion, LOCAL, "bash", "print a completion script", "") \
 	X(version, LOCAL, "", "print the version", "")
 
-#define VERBS_SHOWN 18
+#define VERBS_SHOWN 19
 
 struct verb_text {
 	const char *name, *synopsis, *summary, *details;

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
+#include "env/dotgit.h"
 #include "env/transfer/transfer_internal.h"
 #include "fs/diff.h"
 #include "fs/format.h"
@@ -48,73 +49,9 @@ static const char *git_why(void)
 
 /* ---- in ---- */
 
-/* Code points that HFS+ leaves out when it compares names, in UTF-8. */
-static size_t hfs_ignored(const unsigned char *p, size_t len)
-{
-	if (len < 3)
-		return 0;
-	if (p[0] == 0xe2 && p[1] == 0x80 &&
-	    ((p[2] >= 0x8c && p[2] <= 0x8f) || (p[2] >= 0xaa && p[2] <= 0xae)))
-		return 3; /* U+200C..200F, U+202A..202E */
-	if (p[0] == 0xe2 && p[1] == 0x81 && p[2] >= 0xaa && p[2] <= 0xaf)
-		return 3; /* U+206A..206F */
-	if (p[0] == 0xef && p[1] == 0xbb && p[2] == 0xbf)
-		return 3; /* U+FEFF */
-	return 0;
-}
-
-static bool is_hfs_dot_git(const char *name, size_t len)
-{
-	char folded[5];
-	size_t n = 0;
-
-	for (size_t i = 0; i < len;) {
-		size_t skip = hfs_ignored((const unsigned char *)name + i, len - i);
-
-		if (skip > 0) {
-			i += skip;
-			continue;
-		}
-		if (n == 4)
-			return false;
-		folded[n++] = name[i++];
-	}
-	return n == 4 && strncasecmp(folded, ".git", 4) == 0;
-}
-
-/* NTFS drops dots and spaces at the end, cuts at ':' (streams), and knows .git as git~1, too. */
-static bool is_ntfs_dot_git(const char *name, size_t len)
-{
-	size_t n = 0;
-
-	if (len >= 4 && strncasecmp(name, ".git", 4) == 0)
-		n = 4;
-	else if (len >= 5 && strncasecmp(name, "git~1", 5) == 0)
-		n = 5;
-	else
-		return false;
-	for (; n < len && name[n] != ':'; n++)
-		if (name[n] != '.' && name[n] != ' ')
-			return false;
-	return true;
-}
-
 static bool git_name_ok(const char *name)
 {
-	size_t len = strlen(name);
-
-	if (!name_is_plain(name, len))
-		return false;
-	/* On Windows a backslash separates: each part must be harmless there as well. */
-	for (;;) {
-		size_t n = strcspn(name, "\\");
-
-		if (is_hfs_dot_git(name, n) || is_ntfs_dot_git(name, n))
-			return false;
-		if (name[n] == '\0')
-			return true;
-		name += n + 1;
-	}
+	return name_is_plain(name, strlen(name)) && !dotgit_in(name);
 }
 
 struct rev_level {

@@ -141,33 +141,42 @@ bool name_is_plain(const char *name, size_t len)
 
 /* ---- building ---- */
 
+int builder_continue(struct builder *b, struct store *s, const struct import_ops *ops,
+		     struct root *root, uint64_t next_ino)
+{
+	struct tree *tree;
+	int r;
+
+	r = tree_new(store_nodes(s), root, &tree);
+	if (r < 0)
+		return r;
+
+	*b = (struct builder){
+		.talk = { .store = s, .ops = ops, .what = "importing" },
+		.tree = tree,
+		.fs = { .store = s, .tree = tree },
+		.next_ino = next_ino,
+	};
+	return 0;
+}
+
 int builder_init(struct builder *b, struct store *s, const struct import_ops *ops)
 {
 	_cleanup_(root_unrefp) struct root *empty = NULL;
-	_cleanup_(tree_freep) struct tree *tree = NULL;
-	struct fs fs;
 	int r;
 
 	r = root_empty(store_nodes(s), &empty);
 	if (r < 0)
 		return r;
 
-	r = tree_new(store_nodes(s), empty, &tree);
+	r = builder_continue(b, s, ops, empty, ROOT_INO + 1);
 	if (r < 0)
 		return r;
 
-	fs = (struct fs){ .store = s, .tree = tree };
-	r = fs_make_root(&fs, S_IFDIR | 0755, 0, 0, (struct timens){ 0 });
+	r = fs_make_root(&b->fs, S_IFDIR | 0755, 0, 0, (struct timens){ 0 });
 	if (r < 0)
-		return r;
-
-	*b = (struct builder){
-		.talk = { .store = s, .ops = ops, .what = "importing" },
-		.tree = TAKE_PTR(tree),
-		.fs = fs,
-		.next_ino = ROOT_INO + 1,
-	};
-	return 0;
+		builder_release(b);
+	return r;
 }
 
 void builder_release(struct builder *b)
@@ -209,6 +218,29 @@ int builder_add(struct builder *b, uint64_t dir, const char *name, size_t len, s
 		return r;
 	b->next_ino++;
 	return 0;
+}
+
+int builder_remove(struct builder *b, uint64_t dir, const char *name, size_t len,
+		   const struct inode *old)
+{
+	struct inode parent, gone;
+	int r;
+
+	r = fs_stat(&b->fs, dir, &parent);
+	if (r < 0)
+		return r;
+	if (S_ISDIR(old->mode))
+		r = fs_rmdir(&b->fs, dir, name, len, &gone);
+	else
+		r = fs_unlink(&b->fs, dir, name, len, &gone);
+	if (r < 0)
+		return r;
+
+	if (gone.nlink == 0)
+		r = fs_purge(&b->fs, gone.ino);
+	else
+		r = builder_settle(b, old, false);
+	return r < 0 ? r : builder_settle(b, &parent, false);
 }
 
 int builder_settle(struct builder *b, const struct inode *i, bool all)

@@ -43,6 +43,29 @@ int import_directory(struct store *s, int dir_fd, const struct import_ops *ops,
 int import_tar(struct store *s, int fd, const struct import_ops *ops, struct root **ret_root,
 	       struct transfer_stats *ret);
 /*
+ * dir_fd: an OCI image layout. ref: a tag, "@sha256:...", or NULL for the only image that is in it
+ * and made for this machine. Each layer is a state; states that the store has (by their labels, on
+ * snapshots that an import made) are not read again. Sizes and digests are verified. The caller
+ * makes snapshots of the states whose id is 0, each the child of the one before, with their labels,
+ * and of `root`. (import_oci.c)
+ */
+struct image_layer {
+	char label[80];	   /* "oci:" and the chain id: names the content of the state */
+	struct root *root; /* owned */
+	uint64_t id;	   /* the snapshot that has it; 0: there is none yet */
+	uint64_t lineage;  /* with id */
+};
+struct image {
+	struct image_layer *layers; /* owned; the lowest first */
+	size_t n;
+	struct root *root; /* owned: the last layer's, IMAGE_XATTR on its root directory */
+};
+/* The image's "config", JSON: "Env", "WorkingDir", "User", ... (env/container.c reads it) */
+#define IMAGE_XATTR "user.plyfs.oci"
+void image_release(struct image *image);
+int import_oci(struct store *s, int dir_fd, const char *ref, const struct import_ops *ops,
+	       struct image *ret, struct transfer_stats *ret_stats);
+/*
  * path: a repository; rev: anything git rev-parse takes. Times of all files: the commit's; owner:
  * ours. Submodules arrive as empty directories, with a warning. (git.c)
  */

@@ -65,8 +65,13 @@ struct builder {
 
 /* The tree has its root directory afterwards, mode 0755, owned by 0, at time 0. */
 int builder_init(struct builder *b, struct store *s, const struct import_ops *ops);
+/*
+ * Continues a state instead (borrowed); numbers are dealt from next_ino on, above all of its own.
+ */
+int builder_continue(struct builder *b, struct store *s, const struct import_ops *ops,
+		     struct root *root, uint64_t next_ino);
 void builder_release(struct builder *b);
-/* Freezes, raises the store's inode numbers, hands over root and statistics. */
+/* Freezes, raises the store's inode numbers, hands over root and statistics. Goes on if wanted. */
 int builder_finish(struct builder *b, struct root **ret_root, struct transfer_stats *ret);
 
 /*
@@ -74,6 +79,12 @@ int builder_finish(struct builder *b, struct root **ret_root, struct transfer_st
  */
 int builder_add(struct builder *b, uint64_t dir, const char *name, size_t len, struct inode *i,
 		const char *target);
+/*
+ * Takes a name away, an empty directory's or anything else's, and the object with its last name;
+ * times stay as they were. old: what is behind the name. -ENOTEMPTY.
+ */
+int builder_remove(struct builder *b, uint64_t dir, const char *name, size_t len,
+		   const struct inode *old);
 /*
  * Ends an object that was added (and filled): what adding data and attributes did to its times is
  * undone. With `all`, mode and owner too are taken from i (an object described twice).

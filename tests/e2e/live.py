@@ -96,6 +96,34 @@ def _(t, n):
     assert ask("cd %s && cat same.txt" % view.path) == "same\n"
 
 
+@cases("a_directory_that_was_removed_under_a_shell_comes_back")
+def _(t, n):
+    """The kernel calls a directory that it removed dead for good: another one has to come back."""
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    ask = shell(t, view.at("one/two/three"))
+    again = shell(t, view.at("one/two"))
+    assert ask("rm -rf ../../two; ls; stat -c %h .").split() == ["0"]
+    gone = view.checkpoint()
+    bulk_change(view, n)
+    for i in range(3):
+        view.restore(first)
+        assert view.ls("one/two") == ["other.txt", "three"], view.ls("one/two")
+        assert view.read("one/two/three/here.txt") == "old\n"
+        view.write("one/two/three/made.txt", "m")
+        assert view.ls("one/two/three") == ["here.txt", "made.txt"]
+        # Those in it are in a removed directory until they go there again.
+        assert again("ls") == ""
+        assert i == 1 or ask("ls") == ""
+        assert ask("cd %s && cat here.txt" % view.at("one/two/three")) == "old\n"
+        if i:
+            ask("rm -rf ../../two")
+        else:
+            view.restore(gone)
+        assert "two" not in view.ls("one")
+        bulk_change(view, n)
+
+
 @cases("an_unchanged_open_file_goes_on_working")
 def _(t, n):
     view = t.view({"log": "0\n", "other": "x"})

@@ -82,5 +82,22 @@ def test_mounting_again_continues_or_says_so(t):
     assert p.returncode == 0 and (p.stderr or view.read("a.txt")) or p.returncode == 1, p
 
 
+def test_update_imports_anew_when_nothing_would_be_lost(t):
+    view = mounted(t)
+    view.write("a.txt", "mine\n")
+    ply_(t, "unmount", "--write-back", view.path)
+    ply.write(t.at("work/late"), "theirs\n")
+    ply_(t, "mount", "--update", t.at("work"))
+    assert view.read("late") == "theirs\n" and view.read("a.txt") == "mine\n"
+    view.write("a.txt", "not written back\n")
+    ply_(t, "unmount", view.path)
+    ply.write(t.at("work/later"), "theirs\n")
+    p = ply_(t, "mount", "--update", t.at("work"))
+    assert "goes on where it was" in p.stderr
+    assert view.read("a.txt") == "not written back\n" and not os.path.exists(view.at("later"))
+    p = ply_(t, "mount", "--update", "--at", t.at("x"), check=False)
+    assert p.returncode == 2 and "--update" in p.stderr, p
+
+
 if __name__ == "__main__":
     ply.main()

@@ -160,6 +160,32 @@ def test_drop_and_what_depends_on_it(t):
     view.store.fails("mount", "--branch", "side", "--at", t.at("home"))
 
 
+def test_drop_with_snapshots_takes_what_was_made_on_the_branch(t):
+    view = t.view({"f": "0"})
+    first = view.checkpoint()
+    side = view.fork("side", t.at("side"))
+    mine = []
+    for i in range(3):
+        side.write("f", str(i + 1))
+        mine.append(side.checkpoint())
+    side.restore(mine[0])  # and there is a left state
+    child = side.fork("child", t.at("child"))
+    child.write("g", "x")
+    kept = child.checkpoint()
+    view.store.fails("drop", "--with-snapshots", "side", says="mounted")
+    side.unmount()
+    out = view.store.out("drop", "--dry-run", "--with-snapshots", "side")
+    assert all(i in out for i in mine) and first not in out and kept not in out, out
+    assert "side" in view.store.out("tree")
+    view.store.ply("drop", "--with-snapshots", "side")
+    left = [s["id"] for s in view.store.json("log")]
+    assert first in left and kept in left and not set(mine) & set(left), left
+    assert all(s["branch"] != "side" for s in view.store.json("log"))
+    child.restore(kept)
+    assert child.read("f") == "1" and child.read("g") == "x"
+    assert view.store.ply("check", "--read-data").returncode == 0
+
+
 def test_export_to_a_directory_and_a_tar(t):
     view = t.view()
     snap = view.checkpoint()

@@ -387,7 +387,7 @@ static void many_files(uint64_t dir, unsigned n)
 	}
 }
 
-static void large_difference(bool epoch)
+static void large_difference(const struct view_kernel *kernel, bool keep_mounts, bool epoch)
 {
 	uint64_t keep = make_file(ROOT_NODE, "keep", "k"), edit = make_file(ROOT_NODE, "edit", "1");
 	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
@@ -396,7 +396,9 @@ static void large_difference(bool epoch)
 	many_files(d, 3000);
 	rewrite(edit, "2");
 	uint64_t cwd = make_dir(d, "cwd");
-	view_set_kernel(view, epoch ? &recorder : &old_recorder);
+	view_set_kernel(view, kernel);
+	if (keep_mounts)
+		view_keep_mounts(view);
 	struct restore_info info = restore(id);
 
 	ck_assert_int_eq(info.mode, epoch ? RESTORE_EPOCH : RESTORE_NAMES);
@@ -419,13 +421,19 @@ static void large_difference(bool epoch)
 
 START_TEST(a_large_difference_is_told_by_epoch)
 {
-	large_difference(true);
+	large_difference(&recorder, false, true);
+}
+END_TEST
+
+START_TEST(a_large_difference_is_told_by_names_where_mounts_lie_in_the_view)
+{
+	large_difference(&recorder, true, false);
 }
 END_TEST
 
 START_TEST(a_large_difference_is_told_by_names_on_old_kernels)
 {
-	large_difference(false);
+	large_difference(&old_recorder, false, false);
 }
 END_TEST
 
@@ -790,6 +798,7 @@ int main(void)
 	tcase_add_test(t, hard_links_are_told_under_every_name);
 	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
+	tcase_add_test(t, a_large_difference_is_told_by_names_where_mounts_lie_in_the_view);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
 	tcase_add_test(t, a_restore_by_names_without_memory_changes_nothing);
 	tcase_add_test(t, a_restore_by_epoch_without_memory_changes_nothing);

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What env_sessions.c needs of session.c beyond plyfs.h: sessions that several threads may hold. */
+
+#include "env/plyfs.h"
+
+struct ply_session *session_ref(struct ply_session *s);
+void session_unref(struct ply_session *s); /* the last one ends it; NULL is fine */
+const char *session_name(const struct ply_session *s);
+/* ply_session_run; cancel as in session.h. */
+int session_run(struct ply_session *s, const struct ply_session_run *run, int cancel,
+		struct ply_observation *ret);

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * PCRE2 tells of a match that the end of the data cut off (PCRE2_PARTIAL_SOFT) where it begins: the
+ * next scan starts there, or at the end when nothing has begun. Bytes that are not UTF-8 match
+ * nothing but end no scan (PCRE2_MATCH_INVALID_UTF).
+ */
+
+#include "env/expect.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env/status.h"
+#include "store/base/util.h"
+
+struct expect {
+	size_t n;
+	struct pattern {
+		pcre2_code *code;
+		pcre2_match_data *match;
+		size_t from; /* nothing begins before */
+	} patterns[];
+};
+
+void expect_free(struct expect *e)
+{
+	for (size_t i = 0; e && i < e->n; i++) {
+		pcre2_match_data_free(e->patterns[i].match);
+		pcre2_code_free(e->patterns[i].code);
+	}
+	free(e);
+}
+
+void expect_freep(struct expect **e)
+{
+	expect_free(*e);
+}
+
+int expect_new(const char *const *patterns, size_t n, struct expect **ret)
+{
+	_cleanup_(expect_freep) struct expect *e = NULL;
+
+	if (n == 0) {
+		*ret = NULL;
+		return 0;
+	}
+	e = calloc(1, sizeof(*e) + n * sizeof(e->patterns[0]));
+	if (!e)
+		return fail_memory();
+	e->n = n;
+	for (size_t i = 0; i < n; i++) {
+		struct pattern *p = &e->patterns[i];
+		PCRE2_SIZE at;
+		int error;
+
+		p->code = pcre2_compile((PCRE2_SPTR)patterns[i], PCRE2_ZERO_TERMINATED,
+					PCRE2_DOTALL | PCRE2_UTF | PCRE2_MATCH_INVALID_UTF, &error,
+					&at, NULL);
+		if (!p->code) {
+			PCRE2_UCHAR why[256];
+
+			(void)pcre2_get_error_message(error, why, sizeof(why)); /* cut is fine */
+			return fail(PLY_INVALID, "'%s' is no regular expression: %s at offset %zu",
+				    patterns[i], (const char *)why, (size_t)at);
+		}
+		p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
+		if (!p->match)
+			return fail_memory();
+	}
+	*ret = TAKE_PTR(e);
+	return 0;
+}
+
+/* len without a UTF-8 sequence that has only begun: it would count as invalid, not as cut off. */
+static size_t whole(const char *data, size_t len)
+{
+	for (size_t back = 1; back <= 3 && back <= len; back++) {
+		unsigned char c = (unsigned char)data[len - back];
+
+		if ((c & 0xc0) == 0x80)
+			continue;
+		return c >= 0xf0 || (c >= 0xe0 && back < 3) || (c >= 0xc0 && back < 2) ? len - back
+										       : len;
+	}
+	return len;
+}
+
+/* Limits of PCRE2 for a pattern that is too much for it: such a place does not match. */
+static bool is_limit(int r)
+{
+	return r == PCRE2_ERROR_MATCHLIMIT || r == PCRE2_ERROR_DEPTHLIMIT ||
+	       r == PCRE2_ERROR_HEAPLIMIT;
+}
+
+int expect_scan(struct expect *e, const char *data, size_t len, struct expect_match *ret)
+{
+	struct expect_match best = { .index = -1 };
+
+	if (!e)
+		return 0;
+	len = whole(data, len);
+	for (size_t i = 0; i < e->n; i++) {
+		struct pattern *p = &e->patterns[i];
+		PCRE2_SIZE *at = pcre2_get_ovector_pointer(p->match);
+		int r;
+
+		if (p->from > len)
+			continue;
+		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT, p->match,
+				NULL);
+		if (r == PCRE2_ERROR_PARTIAL) {
+			p->from = at[0];
+		} else if (r == PCRE2_ERROR_NOMATCH || is_limit(r)) {
+			p->from = len;
+		} else if (r == PCRE2_ERROR_NOMEMORY) {
+			return fail_memory();
+		} else if (r < 0) {
+			return fail(PLY_FAILED, "a regular expression failed (PCRE2 error %d)", r);
+		} else {
+			p->from = at[0];
+			if (best.index < 0 || at[0] < best.start)
+				best = (struct expect_match){ .index = (int)i,
+							      .start = at[0],
+							      .end = at[1] };
+		}
+	}
+	if (best.index < 0)
+		return 0;
+	*ret = best;
+	return 1;
+}
+
+void expect_rewind(struct expect *e)
+{
+	for (size_t i = 0; e && i < e->n; i++)
+		e->patterns[i].from = 0;
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Environments of kind "local", and what the kinds on a view have in common: a view (workspace.h),
+ * a keeper above its processes (proc.h), numbers for its checkpoints (numbers.h).
+ */
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "env/env_internal.h"
+#include "env/exclude.h"
+#include "env/files.h"
+#include "env/glob.h"
+#include "env/numbers.h"
+#include "env/status.h"
+#include "store/base/util.h"
+
+/* What an environment of the other world keeps in its directory; see plyfs.h, list_files. */
+#define LEGACY_CHECKPOINTS ".chimera_checkpoints"
+
+/* ---- life ---- */
+
+static int cleanup(struct ply_env *e)
+{
+	int r = 0;
+
+	numbers_close(e->numbers);
+	e->numbers = NULL;
+	/*
+	 * Nothing of ours may be in the view when it is unmounted. The keeper goes last: if we are
+	 * killed before the view is taken down, it takes it down.
+	 */
+	if (e->keeper)
+		(void)keeper_kill(e->keeper); /* who is left is told as the view's user */
+	if (e->ws)
+		r = workspace_close(e->ws);
+	e->ws = NULL;
+	keeper_end(e->keeper);
+	e->keeper = NULL;
+	return r;
+}
+
+/* What setup does when there is a view. */
+static int move_in(struct ply_env *e)
+{
+	int r;
+
+	r = numbers_open(e->ws, &e->numbers);
+	if (r < 0)
+		return r;
+	e->workdir = strdup(workspace_path(e->ws));
+	return e->workdir ? 0 : fail_memory();
+}
+
+static int move_out(struct ply_env *e, int r)
+{
+	_cleanup_free_ char *why = strdup(ply_error());
+
+	(void)cleanup(e); /* the sentence that counts is the first one */
+	return why ? fail(r, "%s", why) : fail_memory();
+}
+
+static int setup(struct ply_env *e)
+{
+	const struct workspace_options o = {
+		.workdir = e->o.workdir,
+		.store = e->o.store,
+		.from = e->o.from,
+		.branch = e->o.branch,
+		.at_cleanup = e->o.at_cleanup,
+	};
+	int r = 0;
+
+	/* A clone has both already. */
+	if (!e->keeper)
+		r = keeper_start(&e->keeper);
+	if (r == 0 && !e->ws)
+		r = workspace_open(&o, e->keeper, &e->ws);
+	if (r == 0)
+		r = move_in(e);
+	return r < 0 ? move_out(e, r) : 0;
+}
+
+/* ---- files ---- */
+
+static int read_file(struct ply_env *e, const char *path, struct ply_text *ret)
+{
+	return files_read(e->workdir, path, ret);
+}
+
+static int write_file(struct ply_env *e, const char *path, const void *data, size_t len)
+{
+	return files_write(e->workdir, path, data, len);
+}
+
+static int list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
+{
+	static const char *const hidden[] = { LEGACY_CHECKPOINTS, ".chimera/checkpoints", NULL };
+
+	return glob_list(e->workdir, pattern, hidden, ret);
+}
+
+static int upload(struct ply_env *e, const char *local, const char *path)
+{
+	return files_upload(e->workdir, local, path);
+}
+
+static int download(struct ply_env *e, const char *path, const char *local)
+{
+	return files_download(e->workdir, path, local);
+}
+
+/* ---- commands ---- */
+
+/* On a line of its own, behind what the command said until then. */
+static int say_timeout(struct ply_result *result)
+{
+	static const char words[] = "Command timed out";
+	struct ply_text *err = &result->err;
+	int r = 0;
+
+	if (err->len && err->data[err->len - 1] != '\n')
+		r = text_append(err, "\n", 1);
+	if (r == 0)
+		r = text_append(err, words, sizeof(words) - 1);
+	if (r < 0)
+		ply_result_free(result);
+	return r;
+}
+
+int local_run(struct ply_env *e, const char *command, double timeout, const char *shell,
+	      struct ply_result *ret)
+{
+	const char *const argv[] = { "/bin/sh", "-c", command, NULL };
+	struct proc_options o = { .argv = argv, .cwd = e->workdir, .fds = { -1, -1, -1 } };
+	const struct proc_capture c = {
+		.merge = env_flag(e, "merge"),
+		.limit = env_count(e, "output_limit"),
+		.timeout = timeout,
+	};
+	char **wrapped = NULL;
+	int r;
+
+	if (ply_env_has_session(e))
+		return ply_env_run_in_session(e, command, shell, timeout, ret);
+	if (e->ops->wrap) {
+		r = e->ops->wrap(e, argv, NULL, false, &wrapped);
+		if (r < 0)
+			return r;
+		o.argv = wrapped ? (const char *const *)wrapped : argv;
+	}
+	o.limits = (struct proc_limits){
+		.memory = env_count(e, "memory"),
+		.processes = env_count(e, "processes"),
+		.cpu_time = env_count(e, "cpu_time"),
+	};
+	r = proc_run(e->keeper, &o, &c, ret);
+	argv_free(wrapped);
+	return r == 0 && ret->timed_out ? say_timeout(ret) : r;
+}
+
+/* ---- states ---- */
+
+static int checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id)
+{
+	return numbers_checkpoint(e->numbers, label, ret_id);
+}
+
+static int check_place(const char *dir, const char *workdir)
+{
+	const char *home = getenv("HOME");
+	struct stat a, b;
+
+	if (strcmp(dir, "/") != 0 &&
+	    (!home || *home != '/' || stat(home, &a) < 0 || stat(dir, &b) < 0 ||
+	     a.st_dev != b.st_dev || a.st_ino != b.st_ino))
+		return 0;
+	return fail(PLY_DENIED, "Refusing to restore: workdir %s is root or HOME", workdir);
+}
+
+/* Directories that a restore leaves alone, ':'-separated. Given. */
+static int excluded(struct ply_env *e, bool legacy, char **ret)
+{
+	const char *names = env_option(e, "exclude");
+	int n;
+
+	n = legacy ? asprintf(ret, "%s%s" LEGACY_CHECKPOINTS, names, *names ? ":" : "")
+		   : asprintf(ret, "%s", names);
+	return n < 0 ? fail_memory() : 0;
+}
+
+static bool has_legacy(struct ply_env *e)
+{
+	_cleanup_free_ char *path = NULL;
+
+	if (asprintf(&path, "%s/" LEGACY_CHECKPOINTS, e->workdir) < 0) {
+		path = NULL;
+		return true; /* then nothing is spared but time */
+	}
+	return access(path, F_OK) == 0;
+}
+
+int local_check_restore(struct ply_env *e)
+{
+	int r = check_place(e->workdir, e->workdir);
+
+	return r < 0 ? r : check_place(workspace_mount(e->ws), e->workdir);
+}
+
+int local_switch(struct ply_env *e, const char *id, char ret_left[SNAP_TEXT])
+{
+	_cleanup_free_ char *names = NULL;
+	bool legacy = has_legacy(e);
+	char left[SNAP_TEXT];
+	int r;
+
+	LOCK_GUARD(&e->restoring);
+	r = local_check_restore(e);
+	if (r == 0)
+		r = id ? workspace_restore(e->ws, id, left) : workspace_undo(e->ws, left);
+	if (r < 0)
+		return r;
+	if (ret_left)
+		memcpy(ret_left, left, SNAP_TEXT);
+	r = excluded(e, legacy || has_legacy(e), &names);
+	if (r < 0 || !*names)
+		return r;
+	return exclude_bring_back(e->ws, e->keeper, names, left);
+}
+
+static int restore(struct ply_env *e, const char *id)
+{
+	_cleanup_free_ char *snap = NULL;
+	int r;
+
+	r = numbers_find(e->numbers, id, &snap);
+	if (r < 0)
+		return r;
+	r = local_switch(e, snap, NULL);
+	/* A snapshot that was dropped: the number is what the caller knows. */
+	return r == PLY_UNKNOWN_ID ? fail(r, "Checkpoint %s not found", id) : r;
+}
+
+static int undo(struct ply_env *e)
+{
+	return local_switch(e, NULL, NULL);
+}
+
+static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret)
+{
+	struct ply_env *copy;
+	int r;
+
+	r = env_copy(e, &copy);
+	if (r < 0)
+		return r;
+	r = keeper_start(&copy->keeper);
+	if (r == 0)
+		r = workspace_fork(e->ws, NULL, workdir, e->o.at_cleanup, copy->keeper, &copy->ws);
+	if (r == 0)
+		r = env_setup(copy);
+	if (r < 0) {
+		r = move_out(copy, r);
+		ply_env_free(copy);
+		return r;
+	}
+	*ret = copy;
+	return 0;
+}
+
+static int diff(struct ply_env *e, const char *a, const char *b, const char *form,
+		struct ply_text *ret)
+{
+	static const char *const forms[][2] = { { "name-status", "--name-status" },
+						{ "stat", "--stat" },
+						{ "patch", "--patch" },
+						{ "json", "--json" } };
+	_cleanup_free_ char *from = NULL, *to = NULL;
+	const char *args[] = { "diff", NULL, "--", NULL, NULL, NULL };
+	char head[SNAP_TEXT];
+	int r;
+
+	for (size_t i = 0; i < ARRAY_SIZE(forms); i++)
+		if (strcmp(form ? form : "name-status", forms[i][0]) == 0)
+			args[1] = forms[i][1];
+	if (!args[1])
+		return fail(PLY_INVALID,
+			    "a form of diff is one of: name-status stat patch json; not '%s'",
+			    form);
+	r = workspace_sync(e->ws);
+	if (r == 0 && a)
+		r = numbers_find(e->numbers, a, &from);
+	if (r == 0 && b)
+		r = numbers_find(e->numbers, b, &to);
+	if (r == 0 && !a)
+		r = workspace_head(e->ws, head);
+	if (r < 0)
+		return r;
+	if (!a && !*head)
+		return fail(PLY_STATE, "there is no checkpoint yet to compare with");
+	args[3] = a ? from : head;
+	args[4] = to;
+	return workspace_verb(e->ws, args, ret);
+}
+
+const struct env_ops env_local = {
+	.kind = "local",
+	.setup = setup,
+	.cleanup = cleanup,
+	.read_file = read_file,
+	.write_file = write_file,
+	.list_files = list_files,
+	.run = local_run,
+	.run_tests = env_run_tests,
+	.checkpoint = checkpoint,
+	.restore = restore,
+	.undo = undo,
+	.clone = fork_off,
+	.diff = diff,
+	.upload = upload,
+	.download = download,
+};

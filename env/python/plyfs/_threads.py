@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Calls that wait, so that they can be given up: by Ctrl-C in the main thread, by the cancellation of
+an asyncio task. The call runs in a thread of its own (not in asyncio's pool, which has a few
+threads for everybody: a hundred commands that wait would keep out the one that interrupts them).
+Whoever gives up asks the call to end, and waits until it has: nothing goes on behind the caller's
+back.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import threading
+from typing import Any, Callable, TypeVar
+
+from . import _api
+
+T = TypeVar("T")
+
+
+class Cancel:
+    """What a command can be told to end by (ply_cancel_on). For one run."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+
+    def run(self, function: Callable[[], T]) -> T:
+        """function(), whose commands end when this is called."""
+        _api.lib.ply_cancel_on(self._fd)
+        try:
+            return function()
+        finally:
+            _api.lib.ply_cancel_on(-1)
+            with self._lock:
+                os.close(self._fd)
+                self._fd = -1
+
+
+class _Call:
+    """One call in a thread of its own."""
+
+    def __init__(self, function: Callable[[], Any], done: Callable[[], None]) -> None:
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._function, self._done = function, done
+        # A daemon thread: an interpreter that is ending does not wait for it.
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._work,), daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self.result = self._function()
+        except BaseException as e:  # for the caller, whatever it is
+            self.error = e
+        finally:
+            self._done()
+
+    def outcome(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def waiting(function: Callable[[], T], cancel: Callable[[], Any]) -> T:
+    """function() for the main thread: Ctrl-C calls cancel, waits for its end, and is raised."""
+    ended = threading.Event()
+    call = _Call(function, ended.set)
+    try:
+        ended.wait()
+    except BaseException:
+        cancel()
+        ended.wait()
+        raise
+    return call.outcome()  # type: ignore[no-any-return]
+
+
+def interruptible(function: Callable[[], T]) -> T:
+    """function(); in the main thread, so that Ctrl-C ends its commands and is raised at once."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    cancel = Cancel()
+    return waiting(lambda: cancel.run(function), cancel)
+
+
+async def in_thread(function: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
+    """
+    function(), without holding up the event loop. When the task is cancelled, ``cancel`` is called
+    (for something short: no cancel, it ends by itself), and its end is waited for.
+    """
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def done() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
+            loop.call_soon_threadsafe(ended.set)
+
+    call = _Call(function, done)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        if cancel:
+            cancel()
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+        raise
+    return call.outcome()  # type: ignore[no-any-return]
+
+
+async def command_in_thread(function: Callable[[], T]) -> T:
+    """in_thread for what runs a command: cancellation kills it."""
+    cancel = Cancel()
+    return await in_thread(lambda: cancel.run(function), cancel)

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Readers of pytest's and unittest's output. */
+
+#include <string.h>
+
+#include "env/report.h"
+
+/* ---- pytest ----
+ *
+ *     ============================= test session starts ==============================
+ *     test_m.py .F                                                             [100%]
+ *     =================================== FAILURES ===================================
+ *     = 2 failed, 4 passed, 1 skipped, 1 xfailed, 1 xpassed, 1 warning, 1 error in 0.02s =
+ *
+ * With -q there is neither the first line nor the '=' around the last. The last such line before
+ * the next session is the one that counts; with -q a session is seen by its percentages, which
+ * begin anew. (With -qq there are no counts at all.) An expected failure is no test that passed;
+ * pytest's own XML has it among the skipped, and an unexpected pass among the passed.
+ */
+
+struct pytest {
+	struct tally t;
+	struct counts last; /* the closing line that was seen last in this session */
+	bool has_last;
+	bool in_session; /* its first line was seen */
+	bool reporting;	 /* it shows its failures: captured output, too, perhaps of a pytest */
+	bool has_percent;
+	bool quiet; /* its percentages are -q's: no file's name in front */
+	uint64_t percent;
+};
+
+static const struct word pytest_words[] = {
+	{ "passed", PASSED },	  { "failed", FAILED },	 { "error", ERRORS },
+	{ "errors", ERRORS },	  { "skipped", SKIPPED }, { "xfailed", SKIPPED },
+	{ "xpassed", PASSED },	  { "warning", OTHER },	 { "warnings", OTHER },
+	{ "deselected", OTHER },  { "*", OTHER }, /* plugins have words, too */
+	{ NULL, OTHER },
+};
+
+static void pytest_close(void *state)
+{
+	struct pytest *s = state;
+
+	if (s->has_last)
+		tally_add(&s->t, &s->last);
+	s->has_last = s->in_session = s->reporting = s->has_percent = s->quiet = false;
+}
+
+/* "LIST in 0.02s", "LIST in 61.20s (0:01:01)", "no tests ran in 0.00s"; older: "in 0.02 seconds" */
+static bool pytest_closing(const char *line, bool *ret_banner, struct counts *ret)
+{
+	const char *p = line, *in = NULL, *q;
+	uint64_t n;
+
+	*ret_banner = eat_run(&p, '=', 1) && eat(&p, " ");
+	if (p != line && !*ret_banner)
+		return false;
+	for (q = p; (q = strstr(q, " in ")); q++)
+		in = q;
+	if (!in)
+		return false;
+	*ret = (struct counts){ 0 };
+	q = p;
+	if ((!eat(&q, "no tests ran") || q != in) &&
+	    !read_counts(p, in, ", ", NULL, pytest_words, ret))
+		return false;
+	in += strlen(" in ");
+	if (!eat_number(&in, &n) || !eat(&in, ".") || !eat_number(&in, &n) ||
+	    (!eat(&in, "s") && !eat(&in, " seconds")))
+		return false;
+	if (eat(&in, " (")) {
+		in += strcspn(in, ")");
+		if (!eat(&in, ")"))
+			return false;
+	}
+	return *ret_banner ? eat(&in, " ") && eat_run(&in, '=', 1) && !*in : !*in;
+}
+
+/* "....  [ 42%]", "test_m.py ....  [ 42%]" */
+static bool pytest_percent(const char *line, uint64_t *ret)
+{
+	const char *p = strrchr(line, '[');
+
+	if (!p)
+		return false;
+	p++;
+	eat_spaces(&p);
+	return eat_number(&p, ret) && strcmp(p, "%]") == 0;
+}
+
+static void pytest_line(void *state, const char *line)
+{
+	struct pytest *s = state;
+	struct counts counts;
+	uint64_t percent;
+	bool banner;
+
+	if (is_banner(line, '=', "test session starts")) {
+		if (s->reporting && !s->has_last)
+			return; /* captured: this session has not closed yet */
+		pytest_close(s);
+		s->in_session = true;
+	} else if (is_banner(line, '=', "FAILURES") || is_banner(line, '=', "ERRORS")) {
+		if (s->in_session)
+			s->has_last = false; /* the closing line comes behind these */
+		else if (s->has_last)
+			pytest_close(s);
+		s->reporting = true;
+	} else if (pytest_percent(line, &percent)) {
+		bool ran = s->has_percent && (s->percent == 100 || percent <= s->percent);
+
+		if (s->has_last && (ran || (!s->in_session && !s->has_percent)))
+			pytest_close(s);
+		s->has_last = false;
+		s->has_percent = true;
+		s->quiet = !s->in_session && line[strspn(line, ".FEsxXRp")] == ' ';
+		s->percent = percent;
+	} else if (pytest_closing(line, &banner, &counts) &&
+		   (banner ? !s->quiet : !s->in_session)) {
+		if (s->has_last && starts_with(line, "no tests ran"))
+			pytest_close(s); /* -q of nothing has no percentages */
+		s->last = counts;
+		s->has_last = true;
+	}
+}
+
+const struct reader read_pytest = { "pytest", LEAF, sizeof(struct pytest), pytest_line,
+				    pytest_close };
+
+/* ---- unittest ----
+ *
+ *     ----------------------------------------------------------------------
+ *     Ran 8 tests in 0.001s
+ *
+ *     FAILED (failures=4, errors=1, skipped=1, expected failures=1, unexpected successes=1)
+ *
+ * Failures are counted by subtest, tests are not: headers of failures that name the same test
+ * again tell the difference, as do those of what runs around tests (setUpClass).
+ *
+ *     ======================================================================
+ *     FAIL: test_sub (test_m.T.test_sub) (i=2)
+ */
+
+#define RULE 70 /* unittest's rulers are that long */
+
+struct unittest {
+	struct tally t;
+	enum { NOWHERE, RULED, RAN, RAN_BLANK } at;
+	uint64_t ran;
+	bool double_ruled; /* the line before was ===== */
+	uint64_t extra;	   /* failures and errors that are not one more test */
+	struct seen tests; /* that headers named */
+};
+
+static const struct word unittest_words[] = {
+	{ "failures", FAILED },
+	{ "errors", ERRORS },
+	{ "skipped", SKIPPED },
+	{ "expected failures", SKIPPED },
+	{ "unexpected successes", FAILED },
+	{ NULL, OTHER },
+};
+
+static bool is_ruler(const char *line, char c)
+{
+	return eat_run(&line, c, RULE) && !*line;
+}
+
+static void unittest_header(struct unittest *s, const char *line)
+{
+	static const char *const around[] = { "setUpClass (", "tearDownClass (", "setUpModule (",
+					      "tearDownModule (" };
+
+	if (!eat(&line, "FAIL: ") && !eat(&line, "ERROR: "))
+		return;
+	for (size_t i = 0; i < sizeof(around) / sizeof(around[0]); i++)
+		if (starts_with(line, around[i])) {
+			s->extra++;
+			return;
+		}
+	s->extra += seen_before(&s->tests, line, strcspn(line, ")"));
+}
+
+/* "OK", "OK (skipped=1)", "FAILED (...)", "NO TESTS RAN" */
+static bool unittest_verdict(const char *line, struct counts *ret)
+{
+	size_t len;
+
+	if (!eat(&line, "OK") && !eat(&line, "FAILED") && !eat(&line, "NO TESTS RAN"))
+		return false;
+	if (!*line)
+		return true;
+	len = strlen(line);
+	return starts_with(line, " (") && line[len - 1] == ')' &&
+	       read_counts(line + 2, line + len - 1, ", ", "=", unittest_words, ret);
+}
+
+static void unittest_line(void *state, const char *line)
+{
+	struct unittest *s = state;
+	struct counts counts = { 0 };
+	const char *p = line;
+	bool double_ruled = s->double_ruled;
+
+	s->double_ruled = is_ruler(line, '=');
+	if (double_ruled)
+		unittest_header(s, line);
+	if (is_ruler(line, '-')) {
+		s->at = RULED;
+	} else if (s->at == RULED && eat(&p, "Ran ") && eat_number(&p, &s->ran) &&
+		   (eat(&p, " tests in ") || eat(&p, " test in "))) {
+		s->at = RAN;
+	} else if (s->at == RAN && !*line) {
+		s->at = RAN_BLANK;
+	} else if (s->at == RAN_BLANK && unittest_verdict(line, &counts)) {
+		counts_rest(&counts, s->ran + s->extra);
+		tally_add(&s->t, &counts);
+		s->at = NOWHERE;
+		s->extra = 0;
+		s->tests = (struct seen){ 0 };
+	} else {
+		s->at = NOWHERE;
+	}
+}
+
+const struct reader read_unittest = { "unittest", LEAF, sizeof(struct unittest), unittest_line,
+				      NULL };

@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * libmicrohttpd calls us once with the headers, then for each piece of the body, then once more;
+ * only that last call answers. A thread per connection: a handler blocks nobody but its client.
+ */
+
+#include "env/serve/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "env/status.h"
+#include "store/base/util.h"
+
+#define MAX_CONNECTIONS 1024
+#define CONNECTIONS_TO_REFUSE 64 /* above the limit: told so; beyond them: closed without a word */
+#define IDLE_SECONDS 75
+#define ABANDONED_SECONDS 2 /* for answers of what was just ended */
+#define MAX_BODY (UINT64_C(4) << 30)
+#define FORM_BUFFER (64 * 1024) /* what one call of the form's iterator gets at most */
+#define STREAM_BLOCK (16 * 1024)
+/*
+ * Handlers run commands and parse JSON of depth up to 2048 by recursion; the default of 8 MiB times
+ * a thousand connections is only address space, but some containers limit that.
+ */
+#define THREAD_STACK (1024 * 1024)
+
+struct http_server {
+	struct MHD_Daemon *daemon;
+	struct http_options o;
+	char *temporary; /* owned */
+	uint16_t port;
+	pthread_mutex_t lock;
+	pthread_cond_t idle;
+	unsigned running; /* under lock: requests in a handler */
+	bool stopping;	  /* under lock */
+};
+
+/* Bytes that come piece by piece. */
+struct spool {
+	char *data; /* in memory, with room for a NUL; or the mapping */
+	size_t len, room;
+	int fd;	       /* -1: in memory */
+	size_t mapped; /* bytes of the mapping; 0: none */
+};
+
+struct exchange { /* one request */
+	struct http_server *server;
+	struct http_request q;
+	struct spool body;
+	struct spool parts[HTTP_PARTS_MAX];
+	struct http_part part_list[HTTP_PARTS_MAX];
+	struct MHD_PostProcessor *form;
+	uint64_t received;
+	struct http_response refusal;
+	bool refused;
+};
+
+/* ---- bodies ---- */
+
+static int spool_to_file(struct spool *s, const char *dir)
+{
+	int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+	if (fd < 0) {
+		/* Not every filesystem has files without names. */
+		_cleanup_free_ char *path = NULL;
+
+		if (asprintf(&path, "%s/plyfs-body-XXXXXX", dir) < 0)
+			return -ENOMEM;
+		fd = mkostemp(path, O_CLOEXEC);
+		if (fd < 0)
+			return -errno;
+		(void)unlink(path);
+	}
+	for (size_t done = 0; done < s->len;) {
+		ssize_t n = write(fd, s->data + done, s->len - done);
+
+		if (n < 0) {
+			int r = -errno;
+
+			(void)close(fd);
+			return r;
+		}
+		done += (size_t)n;
+	}
+	free(s->data);
+	s->data = NULL;
+	s->room = 0;
+	s->fd = fd;
+	return 0;
+}
+
+static int spool_add(struct spool *s, const char *dir, const char *data, size_t len)
+{
+	int r;
+
+	if (s->fd < 0 && s->len + len > HTTP_BODY_IN_MEMORY) {
+		r = spool_to_file(s, dir);
+		if (r < 0)
+			return r;
+	}
+	if (s->fd >= 0) {
+		for (size_t done = 0; done < len;) {
+			ssize_t n = write(s->fd, data + done, len - done);
+
+			if (n < 0)
+				return -errno;
+			done += (size_t)n;
+		}
+		s->len += len;
+		return 0;
+	}
+	if (s->len + len + 1 > s->room) {
+		size_t room = s->room ? s->room : 4096;
+		char *p;
+
+		while (room < s->len + len + 1)
+			room *= 2;
+		p = realloc(s->data, room);
+		if (!p)
+			return -ENOMEM;
+		s->data = p;
+		s->room = room;
+	}
+	memcpy(s->data + s->len, data, len);
+	s->len += len;
+	return 0;
+}
+
+/* The whole of it, with a NUL behind, in the file as well: a mapping must not end at its end. */
+static int spool_finish(struct spool *s)
+{
+	if (s->fd < 0) {
+		if (!s->data && !(s->data = malloc(1)))
+			return -ENOMEM;
+		s->data[s->len] = '\0';
+		return 0;
+	}
+	if (ftruncate(s->fd, (off_t)s->len + 1) < 0)
+		return -errno;
+	s->data = mmap(NULL, s->len + 1, PROT_READ, MAP_SHARED, s->fd, 0);
+	if (s->data == MAP_FAILED) {
+		s->data = NULL;
+		return -errno;
+	}
+	s->mapped = s->len + 1;
+	return 0;
+}
+
+static void spool_release(struct spool *s)
+{
+	if (s->mapped)
+		(void)munmap(s->data, s->mapped);
+	else
+		free(s->data);
+	closep(&s->fd);
+}
+
+/* ---- what a handler asks ---- */
+
+const char *http_header(const struct http_request *q, const char *name)
+{
+	return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
+}
+
+const char *http_argument(const struct http_request *q, const char *name)
+{
+	return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+const struct http_part *http_part(const struct http_request *q, const char *name)
+{
+	for (size_t i = 0; i < q->n_parts; i++)
+		if (strcmp(q->parts[i].name, name) == 0)
+			return &q->parts[i];
+	return NULL;
+}
+
+int http_watch(const struct http_request *q)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+
+	return info ? fcntl(info->connect_fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+/* ---- answers ---- */
+
+static void response_release(struct http_response *r)
+{
+	free(r->body);
+	free(r->header_value);
+	closep(&r->fd);
+	*r = (struct http_response){ .fd = -1 };
+}
+
+static void refuse(struct exchange *x, unsigned status, const char *detail)
+{
+	if (x->refused)
+		return;
+	x->refused = true;
+	x->refusal = (struct http_response){ .status = status, .fd = -1 };
+	if (asprintf(&x->refusal.body, "{\"detail\":\"%s\"}", detail) < 0)
+		x->refusal.body = NULL;
+	x->refusal.len = x->refusal.body ? strlen(x->refusal.body) : 0;
+}
+
+/* A stream is written by a thread of its own into a pipe, which libmicrohttpd reads. */
+struct stream {
+	void (*write)(void *arg, bool (*emit)(void *to, const char *data, size_t len), void *to);
+	void *arg;
+	void (*free_arg)(void *arg);
+	int in, out;
+	pthread_t thread;
+};
+
+static bool stream_emit(void *to, const char *data, size_t len)
+{
+	struct stream *s = to;
+
+	while (len > 0) {
+		ssize_t n = send(s->in, data, len, MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return false;
+		data += n;
+		len -= (size_t)n;
+	}
+	return true;
+}
+
+static void *stream_main(void *arg)
+{
+	struct stream *s = arg;
+
+	s->write(s->arg, stream_emit, s);
+	(void)shutdown(s->in, SHUT_WR);
+	return NULL;
+}
+
+static ssize_t stream_read(void *arg, uint64_t pos, char *buf, size_t max)
+{
+	struct stream *s = arg;
+	ssize_t n;
+
+	do
+		n = read(s->out, buf, max);
+	while (n < 0 && errno == EINTR);
+	return n > 0	? n
+	       : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM
+			: MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
+static void stream_free(void *arg)
+{
+	struct stream *s = arg;
+
+	(void)shutdown(s->out, SHUT_RDWR); /* the writer's next emit fails */
+	(void)pthread_join(s->thread, NULL);
+	(void)close(s->in);
+	(void)close(s->out);
+	s->free_arg(s->arg);
+	free(s);
+}
+
+static struct MHD_Response *stream_response(struct http_response *r)
+{
+	struct stream *s = calloc(1, sizeof(*s));
+	struct MHD_Response *m;
+	int pair[2];
+
+	if (!s || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+		free(s);
+		r->stream_free(r->stream_arg);
+		return NULL;
+	}
+	*s = (struct stream){ .write = r->stream,
+			      .arg = r->stream_arg,
+			      .free_arg = r->stream_free,
+			      .in = pair[0],
+			      .out = pair[1] };
+	if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
+		(void)close(pair[0]);
+		(void)close(pair[1]);
+		free(s);
+		r->stream_free(r->stream_arg);
+		return NULL;
+	}
+	m = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, stream_read, s,
+					      stream_free);
+	if (!m)
+		stream_free(s);
+	return m;
+}
+
+static enum MHD_Result answer(struct MHD_Connection *c, struct http_response *r)
+{
+	struct MHD_Response *m;
+	enum MHD_Result result;
+
+	if (r->stream) {
+		m = stream_response(r);
+	} else if (r->fd >= 0) {
+		off_t size = lseek(r->fd, 0, SEEK_END);
+
+		m = size < 0 ? NULL : MHD_create_response_from_fd64((uint64_t)size, r->fd);
+		if (m)
+			r->fd = -1; /* closed with the response */
+	} else {
+		m = MHD_create_response_from_buffer(r->len, r->body ? r->body : (char *)"",
+						    r->body ? MHD_RESPMEM_MUST_FREE
+							    : MHD_RESPMEM_PERSISTENT);
+		if (m)
+			r->body = NULL;
+	}
+	if (!m) {
+		response_release(r);
+		return MHD_NO; /* closes the connection: there is no memory to say anything */
+	}
+	(void)MHD_add_response_header(m, "Content-Type", r->type ? r->type : "application/json");
+	if (r->header_name && r->header_value)
+		(void)MHD_add_response_header(m, r->header_name, r->header_value);
+	result = MHD_queue_response(c, r->status, m);
+	MHD_destroy_response(m);
+	response_release(r);
+	return result;
+}
+
+/* ---- requests ---- */
+
+static enum MHD_Result form_piece(void *arg, enum MHD_ValueKind kind, const char *name,
+				  const char *filename, const char *type, const char *encoding,
+				  const char *data, uint64_t off, size_t size)
+{
+	struct exchange *x = arg;
+	struct http_part *part = NULL;
+	size_t i;
+
+	/* A part's pieces come one behind the other; a first one of nothing may come before them. */
+	if (x->q.n_parts > 0)
+		part = &x->part_list[x->q.n_parts - 1];
+	if (part && off == 0 &&
+	    (x->parts[x->q.n_parts - 1].len > 0 || strcmp(part->name, name ? name : "") != 0))
+		part = NULL;
+	if (!part) {
+		if (x->q.n_parts == HTTP_PARTS_MAX) {
+			refuse(x, 400, "too many parts in this form");
+			return MHD_NO;
+		}
+		part = &x->part_list[x->q.n_parts];
+		part->name = strdup(name ? name : "");
+		part->filename = filename ? strdup(filename) : NULL;
+		part->fd = -1;
+		x->parts[x->q.n_parts].fd = -1;
+		x->q.n_parts++;
+		if (!part->name || (filename && !part->filename)) {
+			refuse(x, 500, "out of memory");
+			return MHD_NO;
+		}
+	}
+	i = (size_t)(part - x->part_list);
+	if (spool_add(&x->parts[i], x->server->temporary, data, size) < 0) {
+		refuse(x, 507, "no room for the body of this request");
+		return MHD_NO;
+	}
+	return MHD_YES;
+}
+
+static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
+				     const char *method, const char *path)
+{
+	struct exchange *x = calloc(1, sizeof(*x));
+	const char *type;
+
+	if (!x)
+		return NULL;
+	x->server = s;
+	x->body.fd = -1;
+	x->refusal.fd = -1;
+	x->q = (struct http_request){
+		.method = method, .path = path, .connection = c, .parts = x->part_list
+	};
+	if (http_connections(s) > s->o.max_connections)
+		refuse(x, 503, "too many connections to this server; try again later");
+	if (s->o.admit && !x->refused) {
+		struct http_response r = { .status = 403, .fd = -1 };
+
+		x->refused = !s->o.admit(s->o.arg, &x->q, &r);
+		x->refusal = r;
+	}
+	type = http_header(&x->q, "Content-Type");
+	/* urlencoded is what curl -d calls everything, JSON as well: that is a body like others. */
+	x->q.is_form = type && strncasecmp(type, "multipart/form-data", 19) == 0;
+	if (x->q.is_form && !x->refused) {
+		x->form = MHD_create_post_processor(c, FORM_BUFFER, form_piece, x);
+		if (!x->form)
+			refuse(x, 400, "the content type of this form has no boundary");
+	}
+	return x;
+}
+
+static void exchange_piece(struct exchange *x, const char *data, size_t len)
+{
+	x->received += len;
+	if (x->received > x->server->o.max_body)
+		refuse(x, 413, "the body of this request is too large");
+	if (x->refused)
+		return;
+	if (x->form) {
+		if (MHD_post_process(x->form, data, len) != MHD_YES)
+			refuse(x, 400, "this form cannot be read");
+	} else if (spool_add(&x->body, x->server->temporary, data, len) < 0) {
+		refuse(x, 507, "no room for the body of this request");
+	}
+}
+
+static void exchange_finish(struct exchange *x)
+{
+	if (x->form) {
+		enum MHD_Result r = MHD_destroy_post_processor(x->form);
+
+		x->form = NULL;
+		if (r != MHD_YES)
+			refuse(x, 400, "this form cannot be read");
+	}
+	if (x->refused)
+		return;
+	if (spool_finish(&x->body) < 0)
+		refuse(x, 507, "no room for the body of this request");
+	x->q.body = x->body.data;
+	x->q.body_len = x->body.len;
+	for (size_t i = 0; i < x->q.n_parts; i++) {
+		if (spool_finish(&x->parts[i]) < 0)
+			refuse(x, 507, "no room for the body of this request");
+		x->part_list[i].data = x->parts[i].data;
+		x->part_list[i].len = x->parts[i].len;
+		x->part_list[i].fd = x->parts[i].fd;
+	}
+}
+
+static bool running_begin(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	if (!s->stopping)
+		s->running++;
+	return !s->stopping;
+}
+
+static void running_end(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	if (--s->running == 0)
+		pthread_cond_broadcast(&s->idle);
+}
+
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *path,
+				  const char *method, const char *version, const char *data,
+				  size_t *len, void **state)
+{
+	struct http_response r = { .status = 200, .fd = -1 };
+	struct http_server *s = arg;
+	struct exchange *x = *state;
+
+	if (!x) {
+		*state = exchange_new(s, c, method, path);
+		return *state ? MHD_YES : MHD_NO;
+	}
+	if (*len > 0) {
+		exchange_piece(x, data, *len);
+		*len = 0;
+		return MHD_YES;
+	}
+	exchange_finish(x);
+	if (!x->refused && !running_begin(s))
+		refuse(x, 503, "this server is about to end");
+	if (x->refused) {
+		if (s->o.refused)
+			s->o.refused(s->o.arg, x->refusal.status);
+		return answer(c, &x->refusal);
+	}
+	s->o.handle(s->o.arg, &x->q, &r);
+	running_end(s);
+	return answer(c, &r);
+}
+
+static void on_completed(void *arg, struct MHD_Connection *c, void **state,
+			 enum MHD_RequestTerminationCode why)
+{
+	struct exchange *x = *state;
+
+	if (!x)
+		return;
+	if (x->form)
+		(void)MHD_destroy_post_processor(x->form);
+	spool_release(&x->body);
+	for (size_t i = 0; i < x->q.n_parts; i++) {
+		spool_release(&x->parts[i]);
+		free(x->part_list[i].name);
+		free(x->part_list[i].filename);
+	}
+	response_release(&x->refusal);
+	free(x);
+	*state = NULL;
+}
+
+/* ---- life ---- */
+
+static void server_free(struct http_server *s)
+{
+	pthread_mutex_destroy(&s->lock);
+	pthread_cond_destroy(&s->idle);
+	free(s->temporary);
+	free(s);
+}
+
+static int address_of(const char *host, uint16_t port, struct sockaddr_storage *ret, bool *ret_v6)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *)ret;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)ret;
+
+	memset(ret, 0, sizeof(*ret));
+	if (inet_pton(AF_INET, host, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(port);
+		*ret_v6 = false;
+		return 0;
+	}
+	if (inet_pton(AF_INET6, host, &v6->sin6_addr) == 1) {
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons(port);
+		*ret_v6 = true;
+		return 0;
+	}
+	return fail(PLY_INVALID, "'%s' is no address to listen at (127.0.0.1, 0.0.0.0, ::1)", host);
+}
+
+/* Binds by hand: libmicrohttpd does not say why it could not. */
+static int listen_at(const char *host, uint16_t port, int *ret_fd, uint16_t *ret_port, bool *ret_v6)
+{
+	_cleanup_close_ int fd = -1;
+	struct sockaddr_storage at;
+	socklen_t len = sizeof(at);
+	int one = 1, r;
+
+	r = address_of(host, port, &at, ret_v6);
+	if (r < 0)
+		return r;
+	fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return fail_errno(errno, "making a socket");
+	/* Restarting must not wait for the last server's connections to be forgotten. */
+	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&at,
+		 *ret_v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in)) < 0 ||
+	    listen(fd, SOMAXCONN) < 0) {
+		if (errno == EADDRINUSE)
+			return fail(PLY_EXISTS,
+				    "port %u at %s is taken; choose another with --port", port,
+				    host);
+		return fail_errno(errno, "listening at %s port %u", host, port);
+	}
+	if (getsockname(fd, (struct sockaddr *)&at, &len) < 0)
+		return fail_errno(errno, "listening at %s port %u", host, port);
+	*ret_port = ntohs(*ret_v6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+				  : ((struct sockaddr_in *)&at)->sin_port);
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
+int http_start(const struct http_options *o, struct http_server **ret)
+{
+	unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+			 MHD_USE_POLL | MHD_USE_ITC;
+	struct MHD_OptionItem tls[] = {
+		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->certificate },
+		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->key },
+		{ MHD_OPTION_END, 0, NULL },
+	};
+	const struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
+	const char *tmp = o->temporary ? o->temporary : getenv("TMPDIR");
+	struct http_server *s;
+	bool v6 = false;
+	int fd = -1, r;
+
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return fail_memory();
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->idle, NULL);
+	s->o = *o;
+	s->o.max_connections = o->max_connections ? o->max_connections : MAX_CONNECTIONS;
+	s->o.max_body = o->max_body ? o->max_body : MAX_BODY;
+	s->temporary = strdup(tmp && *tmp ? tmp : "/tmp");
+	r = s->temporary ? listen_at(o->host, o->port, &fd, &s->port, &v6) : fail_memory();
+	if (r < 0) {
+		server_free(s);
+		return r;
+	}
+	if (v6)
+		flags |= MHD_USE_IPv6;
+	if (o->certificate)
+		flags |= MHD_USE_TLS;
+	s->daemon = MHD_start_daemon(flags, s->port, NULL, NULL, on_request, s,
+				     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+				     s->o.max_connections + CONNECTIONS_TO_REFUSE,
+				     MHD_OPTION_CONNECTION_TIMEOUT,
+				     o->idle_seconds ? o->idle_seconds : IDLE_SECONDS,
+				     MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+				     MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
+				     MHD_OPTION_ARRAY, o->certificate ? tls : none, MHD_OPTION_END);
+	if (!s->daemon) {
+		(void)close(fd);
+		server_free(s);
+		return fail(PLY_FAILED, "the HTTP server did not start%s",
+			    o->certificate ? "; are certificate and key PEM, and a pair?" : "");
+	}
+	*ret = s;
+	return 0;
+}
+
+uint16_t http_port(const struct http_server *s)
+{
+	return s->port;
+}
+
+unsigned http_connections(const struct http_server *s)
+{
+	const union MHD_DaemonInfo *info =
+		MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+
+	return info ? info->num_connections : 0;
+}
+
+static void wait_for_handlers(struct http_server *s, double seconds)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	seconds += (double)until.tv_nsec / 1e9;
+	until.tv_sec += (time_t)seconds;
+	until.tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9);
+	LOCK_GUARD(&s->lock);
+	s->stopping = true;
+	while (s->running > 0 && pthread_cond_timedwait(&s->idle, &s->lock, &until) == 0)
+		;
+}
+
+void http_stop(struct http_server *s, double grace)
+{
+	int fd = MHD_quiesce_daemon(s->daemon);
+
+	wait_for_handlers(s, grace);
+	if (s->o.abandon)
+		s->o.abandon(s->o.arg);
+	wait_for_handlers(s, ABANDONED_SECONDS);
+	MHD_stop_daemon(s->daemon); /* joins the threads; streams hear that their client is gone */
+	if (fd != MHD_INVALID_SOCKET)
+		(void)close(fd);
+	server_free(s);
+}

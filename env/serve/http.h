@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * An HTTP/1.1 server, as the protocols above it want one: each request is one call of a function
+ * that may take as long as it likes (a thread per connection), with the whole body at hand; each
+ * answer is one struct. libmicrohttpd does the rest; http.c alone knows it.
+ *
+ * Bodies are not kept in memory beyond HTTP_BODY_IN_MEMORY: they go to an unlinked file and are
+ * mapped, so hundreds of megabytes cost page cache only. The parts of a form are such bodies, too.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define HTTP_BODY_IN_MEMORY (256u * 1024)
+#define HTTP_PARTS_MAX 16 /* of a form; no protocol here has more than three */
+
+struct http_part {
+	char *name, *filename; /* owned; filename NULL: a plain field */
+	const char *data;      /* len bytes and a NUL; owned by the request */
+	size_t len;
+	int fd; /* an unlinked file with the same bytes and a NUL, or -1 for a small one */
+};
+
+struct http_request {
+	const char *method;
+	const char *path; /* decoded, without the query */
+	const char *body; /* len bytes and a NUL; empty for a form */
+	size_t body_len;
+	bool is_form; /* multipart/form-data: parts */
+	struct http_part *parts;
+	size_t n_parts;
+	void *connection; /* private */
+};
+
+/* The first header of that name, case aside; the first argument of the query. NULL: none. */
+const char *http_header(const struct http_request *q, const char *name);
+const char *http_argument(const struct http_request *q, const char *name);
+const struct http_part *http_part(const struct http_request *q, const char *name);
+/*
+ * A descriptor, given, that polls POLLRDHUP when the client has gone, or the server ends; nothing
+ * else is to be done with it. -1: none to be had.
+ */
+int http_watch(const struct http_request *q);
+
+struct http_response {
+	unsigned status;
+	const char *type; /* a constant; NULL: application/json */
+	char *body;	  /* malloced, given; NULL: empty */
+	size_t len;
+	int fd;			 /* >= 0: the body is this file, given (body is NULL then) */
+	const char *header_name; /* one further header, or NULL; the name is a constant */
+	char *header_value;	 /* malloced, given */
+	/*
+	 * Not NULL: the body is what this writes, piece by piece, for as long as it likes; false
+	 * from emit means the client is gone. Runs in the connection's thread.
+	 */
+	void (*stream)(void *arg, bool (*emit)(void *to, const char *data, size_t len), void *to);
+	void *stream_arg;
+	void (*stream_free)(void *arg); /* called behind the stream, or instead of it */
+};
+
+struct http_options {
+	const char *host;	       /* an address, not a name */
+	uint16_t port;		       /* 0: any free one */
+	unsigned max_connections;      /* 0: 1024; more are answered with 503 */
+	unsigned idle_seconds;	       /* of a connection between requests; 0: 75 */
+	uint64_t max_body;	       /* 0: 4 GiB; more is answered with 413 */
+	const char *certificate, *key; /* PEM text, or NULL: plain HTTP */
+	const char *temporary;	       /* directory for large bodies; NULL: $TMPDIR or /tmp */
+	/*
+	 * Called with the headers before any of the body is kept; false: *r is the answer, and the
+	 * body is thrown away as it comes. May be NULL.
+	 */
+	bool (*admit)(void *arg, const struct http_request *q, struct http_response *r);
+	/* *r is zeroed, status 200, fd -1. */
+	void (*handle)(void *arg, const struct http_request *q, struct http_response *r);
+	/* A request was answered without handle. May be NULL. */
+	void (*refused)(void *arg, unsigned status);
+	/* At the end, when requests still run: makes their handlers return soon. May be NULL. */
+	void (*abandon)(void *arg);
+	void *arg;
+};
+
+struct http_server;
+
+/* PLY_FAILED, PLY_EXISTS (the port is taken), PLY_INVALID (host), PLY_NO_MEMORY. */
+int http_start(const struct http_options *o, struct http_server **ret);
+uint16_t http_port(const struct http_server *s);
+unsigned http_connections(const struct http_server *s);
+/* Takes no more requests, waits up to `grace` seconds for those that run, abandons them. Frees. */
+void http_stop(struct http_server *s, double grace);

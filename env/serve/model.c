@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* See model.h. The words of the details are pydantic's: people search for them. */
+
+#include "env/serve/model.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "store/base/util.h"
+
+static void complain(struct model *m, const char *type, const char *msg, json_t *loc, json_t *input)
+{
+	json_t *d = json_pack("{s:s, s:o, s:s}", "type", type, "loc", loc, "msg", msg);
+
+	if (d && json_object_set(d, "input", input ? input : json_null()) == 0)
+		(void)json_array_append_new(m->detail, d); /* out of memory: one detail less */
+	else
+		json_decref(d);
+}
+
+static json_t *loc_of(const char *name)
+{
+	return name ? json_pack("[ss]", "body", name) : json_pack("[s]", "body");
+}
+
+void model_parse(struct model *m, const char *body, size_t len)
+{
+	json_error_t e;
+
+	m->detail = json_array();
+	m->object = json_loadb(body, len, JSON_ALLOW_NUL, &e);
+	if (!m->object) {
+		complain(m, "json_invalid", "JSON decode error",
+			 json_pack("[si]", "body", e.position), NULL);
+	} else if (!json_is_object(m->object)) {
+		complain(m, "model_attributes_type",
+			 "Input should be a valid dictionary or object to extract fields from",
+			 loc_of(NULL), m->object);
+	}
+}
+
+bool model_ok(const struct model *m)
+{
+	return json_array_size(m->detail) == 0;
+}
+
+void model_release(struct model *m)
+{
+	json_decref(m->object);
+	json_decref(m->detail);
+	*m = (struct model){ 0 };
+}
+
+char *model_complaint(const struct model *m, size_t *ret_len)
+{
+	json_t *all = json_pack("{s:O}", "detail", m->detail);
+	char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+
+	json_decref(all);
+	*ret_len = text ? strlen(text) : 0;
+	return text;
+}
+
+static int word_of(json_t *v, const char *const *words)
+{
+	for (int i = 0; json_is_string(v) && words[i]; i++)
+		if (strcmp(words[i], json_string_value(v)) == 0)
+			return i;
+	return -1;
+}
+
+int model_tag(struct model *m, const char *name, const char *const *words, bool lenient)
+{
+	json_t *v = json_object_get(m->object, name);
+	int i = word_of(v, words);
+
+	if (!model_ok(m))
+		return -1;
+	if (!v && lenient)
+		return 0;
+	if (!v)
+		complain(m, "union_tag_not_found", "Unable to extract tag using discriminator",
+			 loc_of(NULL), m->object);
+	else if (i < 0)
+		complain(m, "union_tag_invalid",
+			 "Input tag does not match any of the expected tags", loc_of(NULL),
+			 m->object);
+	return i;
+}
+
+/* A whole string as a number. */
+static bool number_of(json_t *v, double *ret)
+{
+	const char *s = json_string_value(v);
+	char *end;
+
+	if (json_is_number(v)) {
+		*ret = json_number_value(v);
+	} else if (json_is_boolean(v)) {
+		*ret = json_is_true(v);
+	} else if (s && *s) {
+		*ret = strtod(s, &end);
+		if (*end)
+			return false;
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static int truth_of(json_t *v)
+{
+	static const char *const words[] = { "0", "off", "f", "false", "n", "no",
+					     "1", "on",	 "t", "true",  "y", "yes" };
+	const char *s = json_string_value(v);
+
+	if (json_is_boolean(v))
+		return json_is_true(v);
+	if (json_is_number(v) && (json_number_value(v) == 0 || json_number_value(v) == 1))
+		return json_number_value(v) == 1;
+	for (size_t i = 0; s && i < ARRAY_SIZE(words); i++)
+		if (strcasecmp(s, words[i]) == 0)
+			return i >= ARRAY_SIZE(words) / 2;
+	return -1;
+}
+
+static bool all_strings(json_t *v)
+{
+	size_t i;
+	json_t *item;
+	const char *key;
+
+	if (json_is_object(v)) {
+		json_object_foreach(v, key, item)
+		{
+			if (!json_is_string(item))
+				return false;
+		}
+		return true;
+	}
+	json_array_foreach(v, i, item)
+	{
+		if (!json_is_string(item))
+			return false;
+	}
+	return json_is_array(v);
+}
+
+static void read_string(struct model *m, const struct model_field *f, json_t *v, char *to)
+{
+	const char *s = json_string_value(v);
+	size_t len = json_string_length(v);
+
+	if (!s && !(json_is_null(v) && f->type == MODEL_STRING_OR_NULL)) {
+		complain(m, "string_type", "Input should be a valid string", loc_of(f->name), v);
+		return;
+	}
+	memcpy(to + f->offset, &s, sizeof(s));
+	if (f->offset_len)
+		memcpy(to + f->offset_len, &len, sizeof(len));
+}
+
+static void read_float(struct model *m, const struct model_field *f, json_t *v, char *to)
+{
+	double d = NAN;
+
+	if (!(json_is_null(v) && f->type == MODEL_FLOAT_OR_NULL) && !number_of(v, &d)) {
+		complain(m, json_is_string(v) ? "float_parsing" : "float_type",
+			 "Input should be a valid number", loc_of(f->name), v);
+		return;
+	}
+	memcpy(to + f->offset, &d, sizeof(d));
+}
+
+static void read_int(struct model *m, const struct model_field *f, json_t *v, char *to)
+{
+	double d;
+	int i;
+
+	if (!number_of(v, &d) || d != floor(d) || fabs(d) > INT_MAX) {
+		complain(m, json_is_string(v) ? "int_parsing" : "int_type",
+			 "Input should be a valid integer", loc_of(f->name), v);
+		return;
+	}
+	i = (int)d;
+	memcpy(to + f->offset, &i, sizeof(i));
+}
+
+static void read_bool(struct model *m, const struct model_field *f, json_t *v, char *to)
+{
+	int truth = truth_of(v);
+	bool b = truth == 1;
+
+	if (truth < 0)
+		complain(m, json_is_string(v) || json_is_number(v) ? "bool_parsing" : "bool_type",
+			 "Input should be a valid boolean", loc_of(f->name), v);
+	else
+		memcpy(to + f->offset, &b, sizeof(b));
+}
+
+static void read_json(struct model *m, const struct model_field *f, json_t *v, char *to)
+{
+	bool fits = (f->type == MODEL_STRINGS && json_is_array(v) && all_strings(v)) ||
+		    (f->type == MODEL_STRING_OR_STRINGS &&
+		     (json_is_string(v) || (json_is_array(v) && all_strings(v)))) ||
+		    (f->type == MODEL_MAP_OR_NULL &&
+		     (json_is_null(v) || (json_is_object(v) && all_strings(v))));
+	bool item = !fits && json_is_array(v);
+
+	if (!fits) {
+		complain(m,
+			 item				? "string_type"
+			 : f->type == MODEL_MAP_OR_NULL ? "dict_type"
+							: "list_type",
+			 item				? "Input should be a valid string"
+			 : f->type == MODEL_MAP_OR_NULL ? "Input should be a valid dictionary"
+							: "Input should be a valid list",
+			 loc_of(f->name), v);
+		return;
+	}
+	if (json_is_null(v))
+		v = NULL;
+	memcpy(to + f->offset, &v, sizeof(v));
+}
+
+void model_read(struct model *m, const struct model_field *fields, size_t n, void *to)
+{
+	if (!model_ok(m))
+		return;
+	for (const struct model_field *f = fields; f < fields + n; f++) {
+		json_t *v = json_object_get(m->object, f->name);
+		int word;
+
+		if (!v) {
+			if (f->required)
+				complain(m, "missing", "Field required", loc_of(f->name),
+					 m->object);
+			continue;
+		}
+		switch (f->type) {
+		case MODEL_STRING:
+		case MODEL_STRING_OR_NULL:
+			read_string(m, f, v, to);
+			break;
+		case MODEL_FLOAT:
+		case MODEL_FLOAT_OR_NULL:
+			read_float(m, f, v, to);
+			break;
+		case MODEL_INT:
+			read_int(m, f, v, to);
+			break;
+		case MODEL_BOOL:
+			read_bool(m, f, v, to);
+			break;
+		case MODEL_WORD:
+			word = word_of(v, f->words);
+			if (word < 0)
+				complain(m, "literal_error",
+					 "Input should be one of the words "
+					 "that this field knows",
+					 loc_of(f->name), v);
+			else
+				memcpy((char *)to + f->offset, &word, sizeof(word));
+			break;
+		default:
+			read_json(m, f, v, to);
+		}
+	}
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The SWE-ReX remote runtime protocol: its endpoints on sessions (session.h), commands (proc.h) and
+ * the files of the machine that we stand on. Knows no environment and no store, so that the program
+ * that takes swerex-remote's place in a container is this and a socket.
+ *
+ * What a client can observe is kept to the byte where it matters; where the reference is defective
+ * README.md says what is done instead.
+ */
+
+#include <limits.h>
+
+#include <jansson.h>
+
+#include "env/proc.h"
+#include "env/serve/endpoint.h"
+
+struct rex;
+
+/* Where sessions and commands run. Everything is borrowed. */
+struct rex_place {
+	struct keeper *keeper;
+	const char *cwd; /* NULL: where the server stands */
+	/* As env_ops.wrap and env_ops.locate (below root); NULL: as they are. */
+	int (*wrap)(void *arg, const char *const *argv, const char *const *env, bool terminal,
+		    char ***ret);
+	int (*locate)(void *arg, const char *path, char ret[static PATH_MAX]);
+	const char *root;
+	void *arg; /* theirs */
+	struct proc_limits limits;
+	uint64_t output_limit; /* of a command; 0: 1 GiB; more is an error */
+	unsigned max_sessions; /* 0: 512 */
+};
+
+int rex_new(const struct rex_place *place, struct rex **ret);
+void rex_free(struct rex *rex); /* ends all sessions; no request may be running */
+void rex_abandon(struct rex *rex); /* ends all sessions and commands: requests return soon */
+
+extern const struct endpoint rex_endpoints[]; /* their arg is a struct rex */
+extern const size_t n_rex_endpoints;
+
+unsigned rex_sessions(struct rex *rex); /* how many there are */
+
+/*
+ * A command's words for a place: what runs argv with this
+ * cwd and, replacing all of it, this environment, both of the place and not of the machine; NULL:
+ * as they are. *ret is malloced, as are its words; NULL where the place wraps nothing: then argv,
+ * cwd and env are for proc.h. PLY_NO_MEMORY, or what wrap says.
+ */
+int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
+	     const char *const *env, char ***ret);
+
+/* ---- for the files of this protocol ---- */
+
+/*
+ * 511 and the envelope. class: "builtins.FileNotFoundError", "swerex.exceptions.X"; extra may be
+ * NULL, else the reference is taken. The message need not be UTF-8.
+ */
+void rex_raise(struct http_response *r, const char *class, const char *message, size_t len,
+	       json_t *extra);
+void rex_raisef(struct http_response *r, const char *class, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* OSError or the subclass that belongs to err: "[Errno 2] No such file or directory: 'PATH'". */
+void rex_raise_errno(struct http_response *r, int err, const char *path, size_t len);
+/* A string for JSON: bytes that are not UTF-8 become \xNN, as four characters. */
+json_t *rex_text(const char *data, size_t len);
+/* A float as Python writes it. */
+const char *rex_float(double d, char buf[static 32]);
+
+const struct rex_place *rex_get_place(const struct rex *rex);
+
+/* rex_path.c: -errno, EACCES for what leads out of the place. "" is the cwd. */
+int rex_open(struct rex *rex, const char *path, int flags, unsigned mode);
+/* The directory that holds path, O_PATH; *ret_leaf points into path. */
+int rex_open_parent(struct rex *rex, const char *path, const char **ret_leaf);
+/* Opens below dir and nowhere else, whatever symlinks say. */
+int rex_open_below(int dir, const char *path, int flags, unsigned mode);
+/* As os.makedirs(exist_ok=True): 0, or what was raised is in *r and -1. */
+int rex_make_directory(struct rex *rex, const char *path, struct http_response *r);
+/* The same for the directories above path. */
+int rex_make_parents(struct rex *rex, const char *path, struct http_response *r);
+
+/* rex_files.c, rex_upload.c */
+void rex_read_file(void *arg, const struct http_request *q, struct http_response *r);
+void rex_write_file(void *arg, const struct http_request *q, struct http_response *r);
+void rex_upload(void *arg, const struct http_request *q, struct http_response *r);

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* See serve.h. Who speaks is settled before anything else, unknown paths included. */
+
+#include "env/serve/serve.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "env/serve/metrics.h"
+#include "env/serve/once.h"
+#include "env/serve/rex.h"
+#include "env/status.h"
+#include "store/base/util.h"
+
+/* The given ones, and ours; requests that none got are counted after them. */
+enum { OWN = SERVE_PROTOCOLS_MAX, REX, PROTOCOLS, NONE = PROTOCOLS };
+_Static_assert(NONE < METRICS_PROTOCOLS, "each is counted");
+
+struct serve {
+	char *token; /* owned */
+	struct http_server *http;
+	struct rex *rex;
+	struct once *once;
+	bool tls;
+	struct serve_protocol protocols[PROTOCOLS]; /* immutable */
+	struct metrics metrics;
+};
+
+/* In time that depends on the length of what was given only. */
+static bool same_token(const char *ours, const char *given)
+{
+	size_t n = strlen(ours), len = strlen(given);
+	unsigned char differ = n != len;
+
+	for (size_t i = 0; i < len; i++)
+		differ |= (unsigned char)(given[i] ^ ours[n ? i % n : 0]);
+	return !differ;
+}
+
+static bool admit(void *arg, const struct http_request *q, struct http_response *r)
+{
+	const struct serve *s = arg;
+	const char *given = http_header(q, "X-API-Key");
+	const char *bearer = http_header(q, "Authorization");
+
+	if (!*s->token) {
+		/* Any page that a browser on this machine shows can send requests here; it says so. */
+		if (!http_header(q, "Origin"))
+			return true;
+		reply_detail(r, 403, "a server without a token serves no web pages");
+		return false;
+	}
+	if (!given && bearer && strncasecmp(bearer, "Bearer ", 7) == 0)
+		given = bearer + 7;
+	if (!given || !*given) {
+		reply_detail(r, 403, "Not authenticated");
+		return false;
+	}
+	if (!same_token(s->token, given)) {
+		reply_detail(r, 401, "Invalid API Key");
+		return false;
+	}
+	return true;
+}
+
+/* A path that is right but for a slash at its end. */
+static bool redirect(const struct serve *s, const struct http_request *q, const char *path,
+		     struct http_response *r)
+{
+	size_t len = strlen(path);
+	const char *host = http_header(q, "Host");
+
+	if (len < 2 || strncmp(q->path, path, len) != 0 || strcmp(q->path + len, "/") != 0)
+		return false;
+	if (asprintf(&r->header_value, "%s://%s%s", s->tls ? "https" : "http", host ? host : "",
+		     path) < 0)
+		r->header_value = NULL;
+	r->header_name = "Location";
+	reply_detail(r, 307, "Temporary Redirect");
+	return true;
+}
+
+/* The endpoint of a table that a request is for; NULL: none, *ret_allowed if but for the method. */
+static const struct endpoint *find(const struct endpoint *table, size_t n,
+				   const struct http_request *q, const char **ret_allowed)
+{
+	for (const struct endpoint *e = table; e < table + n; e++) {
+		if (e->below ? strncmp(e->path, q->path, strlen(e->path)) != 0
+			     : strcmp(e->path, q->path) != 0)
+			continue;
+		if (strcmp(e->method, q->method) == 0)
+			return e;
+		*ret_allowed = e->method;
+	}
+	return NULL;
+}
+
+/* The index of the protocol that has answered. */
+static size_t route(struct serve *s, const struct http_request *q, struct http_response *r)
+{
+	const char *allowed = NULL;
+
+	for (size_t i = 0; i < ARRAY_SIZE(s->protocols); i++) {
+		const struct serve_protocol *p = &s->protocols[i];
+		const struct endpoint *e = find(p->endpoints, p->n, q, &allowed), *other = NULL;
+
+		if (e && p->claims)
+			other = find(rex_endpoints, n_rex_endpoints, q, &allowed);
+		if (e && (!other || p->claims(q))) {
+			if (e->is_command)
+				atomic_fetch_add(&s->metrics.commands, 1);
+			e->serve(p->arg, q, r);
+			return i;
+		}
+	}
+	if (allowed) {
+		r->header_name = "Allow";
+		r->header_value = strdup(allowed);
+		reply_detail(r, 405, "Method Not Allowed");
+		return NONE;
+	}
+	for (const struct serve_protocol *p = s->protocols;
+	     p < s->protocols + ARRAY_SIZE(s->protocols); p++)
+		for (size_t i = 0; i < p->n; i++)
+			if (!p->endpoints[i].below && redirect(s, q, p->endpoints[i].path, r))
+				return NONE;
+	reply_detail(r, 404, "Not Found");
+	return NONE;
+}
+
+static void handle(void *arg, const struct http_request *q, struct http_response *r)
+{
+	struct serve *s = arg;
+	size_t protocol = NONE;
+	uint64_t ticket;
+
+	atomic_fetch_add(&s->metrics.running, 1);
+	if (once_begin(s->once, http_header(q, "X-Request-ID"), q->method, q->path, &ticket, r) ==
+	    ONCE_FRESH) {
+		protocol = route(s, q, r);
+		once_done(s->once, ticket, r, r->status < 500);
+	}
+	metrics_answered(&s->metrics, protocol, r->status);
+	atomic_fetch_sub(&s->metrics.running, 1);
+}
+
+static void refused(void *arg, unsigned status)
+{
+	struct serve *s = arg;
+
+	metrics_answered(&s->metrics, NONE, status);
+}
+
+static void abandon(void *arg)
+{
+	struct serve *s = arg;
+
+	rex_abandon(s->rex);
+}
+
+/* ---- its own endpoint ---- */
+
+static void metrics(void *arg, const struct http_request *q, struct http_response *r)
+{
+	const char *names[NONE + 1];
+	struct ply_text text = { 0 };
+	struct serve *s = arg;
+	int status;
+
+	for (size_t i = 0; i < PROTOCOLS; i++)
+		names[i] = s->protocols[i].name;
+	names[NONE] = "none";
+	status = metrics_text(&s->metrics, names, ARRAY_SIZE(names), &text);
+	if (status == 0)
+		status = metrics_number(&text, "plyfs_sessions", "gauge", "Sessions of SWE-ReX.",
+					rex_sessions(s->rex));
+	if (status == 0)
+		status = metrics_number(&text, "plyfs_connections", "gauge",
+					"Connections, this one too.", http_connections(s->http));
+	for (size_t i = 0; i < PROTOCOLS && status == 0; i++)
+		if (s->protocols[i].gauges)
+			status = s->protocols[i].gauges(s->protocols[i].arg, &text);
+	if (status < 0) {
+		ply_text_free(&text);
+		reply_detail(r, 500, "out of memory");
+		return;
+	}
+	r->type = "text/plain; version=0.0.4; charset=utf-8";
+	r->body = text.data;
+	r->len = text.len;
+}
+
+static const struct endpoint own_endpoints[] = { { "GET", "/v1/metrics", false, metrics } };
+
+/* ---- life ---- */
+
+static void serve_free(struct serve *s)
+{
+	rex_free(s->rex);
+	once_free(s->once);
+	free(s->token);
+	free(s);
+}
+
+int serve_start(const struct serve_options *o, struct serve **ret)
+{
+	struct serve *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return fail_memory();
+	s->token = strdup(o->token);
+	r = s->token ? rex_new(&o->place, &s->rex) : fail_memory();
+	memcpy(s->protocols, o->protocols, sizeof(o->protocols));
+	s->protocols[OWN] = (struct serve_protocol){ .name = "server",
+						     .endpoints = own_endpoints,
+						     .n = ARRAY_SIZE(own_endpoints),
+						     .arg = s };
+	s->protocols[REX] = (struct serve_protocol){ .name = "swe-rex",
+						     .endpoints = rex_endpoints,
+						     .n = n_rex_endpoints,
+						     .arg = s->rex };
+	s->tls = o->certificate;
+	if (r >= 0)
+		r = once_new(&s->once);
+	if (r >= 0)
+		r = http_start(&(struct http_options){ .host = o->host,
+						       .port = o->port,
+						       .max_connections = o->max_connections,
+						       .max_body = o->max_body,
+						       .certificate = o->certificate,
+						       .key = o->key,
+						       .admit = admit,
+						       .handle = handle,
+						       .refused = refused,
+						       .abandon = abandon,
+						       .arg = s },
+			       &s->http);
+	if (r < 0) {
+		serve_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
+
+uint16_t serve_port(const struct serve *s)
+{
+	return http_port(s->http);
+}
+
+void serve_stop(struct serve *s, double grace)
+{
+	http_stop(s->http, grace);
+	serve_free(s);
+}

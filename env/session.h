@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The engine of sessions: one bash on a terminal of its own, kept for many commands. It knows
+ * processes (proc.h) and patterns (expect.h), but no environment and no store, so that a server
+ * that stands alone uses the same. session.c makes plyfs.h's ply_session_* of it.
+ *
+ * How it works is told at the top of session_shell.c (what the shell is made to do) and of
+ * session_wait.c (states, and how a command is ended).
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "env/plyfs.h"
+#include "env/proc.h"
+
+struct shell;
+
+struct shell_options {
+	struct keeper *keeper;
+	const char *path; /* of bash, 4.4 or newer; looked up in PATH without a '/' */
+	const char *cwd;  /* NULL: the caller's */
+	const char *const *env; /* "K=V", besides the caller's and ours; NULL: none */
+	const char *const *sources; /* files to source; NULL: none */
+	double timeout; /* of the start; 0: none */
+	struct proc_limits limits;
+	/* As env_ops.wrap. */
+	int (*wrap)(void *arg, const char *const *argv, const char *const *env, char ***ret);
+	void *wrap_arg;
+};
+/*
+ * Options are borrowed for the call. ret_output (may be NULL): what bash's own startup files and
+ * `sources` printed. PLY_TIMEOUT, PLY_SESSION_GONE (it ended at once), PLY_UNSUPPORTED (no bash, or
+ * too old), and as proc_spawn; nothing is left running then.
+ */
+int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output);
+/*
+ * ply_session_run. cancel: PLY_CANCELLED when it gets readable, the command goes on (-1: none).
+ * After a timeout or a cancel nothing is consumed: what ends the command has those bytes again.
+ */
+int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
+	      struct ply_observation *ret);
+
+struct shell_interrupt {
+	double window; /* seconds that each try has */
+	int tries;     /* of Ctrl-C */
+	/*
+	 * SIGTERM before SIGKILL. What came after a SIGKILL (bash's "Killed") is kept for the next
+	 * command's output.
+	 */
+	bool gentle;
+	const char *const *expect; /* as in ply_session_run: enough, if seen */
+	size_t n_expect;
+};
+/*
+ * Until the shell itself is back. With nothing running: at once. ret_output and ret_matched may be
+ * NULL; empty and -1 when another thread's shell_run has it: that ends with the output.
+ * PLY_TIMEOUT: the shell does not react.
+ */
+int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct ply_text *ret_output,
+		    int *ret_matched);
+/* Is there a program of it in the foreground, or a command of a shell_run that timed out? */
+bool shell_is_busy(struct shell *s);
+bool shell_is_alive(struct shell *s);
+/* Ends it and all its processes; another thread's shell_run returns PLY_SESSION_GONE. */
+int shell_end(struct shell *s);
+void shell_free(struct shell *s); /* ends; NULL is fine */

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the files of the session engine share (session.h): the struct, and who does what. */
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <termios.h>
+
+#include "env/expect.h"
+#include "env/session.h"
+
+struct buffer {
+	char *data;
+	size_t len, room;
+};
+
+/* An interrupt under way: see session_wait.c. */
+struct stop {
+	const struct shell_interrupt *how;
+	int step;      /* of the ladder */
+	double next;   /* when the next step is due */
+	double look;   /* when to look whether the shell is back */
+	double gap;    /* until the look after that */
+	bool probed;   /* in this step */
+	bool done;     /* under shell.lock */
+	int result;    /* when done */
+	char why[128]; /* the sentence of it */
+};
+
+struct shell {
+	struct proc proc;
+	int master;  /* our end of the terminal; does not block */
+	int slave;   /* the shell's end, to flush what it has not read */
+	int text;    /* memfd: what is to be run */
+	int reports; /* pipe from the shell; does not block; -1 when the shell closed it */
+	int wake;    /* eventfd: look at asked and ending */
+	pid_t group; /* the shell's process group, as the terminal tells it; 0 before it is known */
+	char *path;  /* immutable */
+	struct termios modes; /* immutable: of the terminal when a command begins */
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool owned;	     /* under lock: a thread drives it; all that follows is that thread's */
+	bool ending;	     /* under lock: shell_end waits for it */
+	struct stop *asked;  /* under lock: another thread's interrupt */
+
+	atomic_bool gone;    /* the shell has ended */
+	bool hung_up;	     /* the terminal is of no use any more */
+	bool idle;	     /* at its prompt, all that was typed is answered */
+	uint64_t typed;	     /* number of the last trigger typed */
+	uint64_t begun;	     /* of the last that the shell has begun; 0: of a stale one */
+	uint64_t command;    /* of the one that runs what the user wants */
+	bool over;	     /* that command has ended */
+	bool refused;	     /* it was not run: bash could not parse it */
+	bool repaired;	     /* its exit code was lost */
+	bool lost;	     /* was found at its prompt though the command is not over */
+	double lost_at;	     /* when to believe it; 0: it is not */
+	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
+	size_t mark;	     /* an aborted command's prompts lie behind this place in out */
+	bool dropped;	     /* something was taken out of the middle of out */
+	int code;	     /* exit code of the command, when over */
+	int status;	     /* $? for the next */
+	char flags[8];	     /* those of x and v that are to be set for the next */
+	struct ply_text ps1; /* the user's PS1, which is hidden at the prompt; empty: it is not */
+	struct ply_text prompt;	   /* as it would be printed */
+	struct ply_text complaint; /* what bash said when it refused */
+	struct buffer out;	   /* output not yet handed out */
+	struct buffer reported;	   /* from reports, not a whole message yet */
+};
+
+/* ---- session_pty.c ---- */
+
+double clock_now(void); /* monotonic seconds */
+int pty_open(struct shell *s);
+void pty_close(struct shell *s);
+void pty_reset(struct shell *s); /* modes as at the start */
+void pty_flush(struct shell *s); /* forgets what was typed and not read */
+/* Process group in the foreground; -1: none. */
+pid_t pty_foreground(struct shell *s);
+/* Types; what does not fit waits until `end` (< 0: for ever) while output is taken. */
+int pty_type(struct shell *s, const char *data, size_t len, double end);
+/* Appends what can be read now to s->out, at most `limit` bytes. */
+int pty_drain(struct shell *s, size_t limit);
+/* Everything that was written before now: the kernel's buffers (640 KiB a terminal) hold no more. */
+#define PTY_ALL (1024 * 1024)
+
+int buffer_room(struct buffer *b, size_t len); /* makes room for len more */
+void buffer_cut(struct buffer *b, size_t len); /* takes away the first len bytes */
+/* The first len bytes, of which `keep` are wanted, as a text; they are gone from b. */
+int buffer_take(struct buffer *b, size_t keep, size_t len, struct ply_text *ret);
+
+/* ---- session_shell.c ---- */
+
+int shell_spawn(struct shell *s, const struct shell_options *o);
+/* What the first command of a shell is. */
+int shell_first_command(const struct shell_options *o, struct ply_text *ret);
+enum shell_check { CHECK_SYNTAX, NO_CHECK };
+/* Makes the shell run text. */
+int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check);
+/* Makes it tell whether it is at its prompt; hard: also if `builtin` is a function now. */
+int shell_type_probe(struct shell *s, bool hard);
+/* Takes what it reported. PLY_UNSUPPORTED: it is no bash. */
+int shell_take_reports(struct shell *s);
+
+/* ---- session_wait.c ---- */
+
+#define MATCHED 1 /* outcome of shell_wait */
+
+struct goal {
+	double end;	       /* < 0: none */
+	struct expect *expect; /* NULL: none */
+	int cancel;
+	struct stop *stop;     /* NULL: none yet */
+	bool mine;	       /* its failure ends the waiting */
+	struct expect_match match; /* set with MATCHED */
+};
+/*
+ * Until the shell is idle (0), a pattern was seen (MATCHED), PLY_TIMEOUT, PLY_CANCELLED,
+ * PLY_SESSION_GONE. All output up to there is in s->out. Serves interrupts. By the owner.
+ */
+int shell_wait(struct shell *s, struct goal *g);
+void stop_begin(struct stop *stop, const struct shell_interrupt *how);
+int shell_gone(struct shell *s); /* PLY_SESSION_GONE and its sentence */

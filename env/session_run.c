@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The verbs of the session engine (session.h). One thread at a time owns a shell: who runs a
+ * command, or interrupts one that nobody waits for any more. Others leave a word and wake it.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "env/session_internal.h"
+#include "env/status.h"
+#include "store/base/util.h"
+
+/* ---- life ---- */
+
+static void freep_shell(struct shell **s)
+{
+	shell_free(*s);
+}
+
+static int start(struct shell *s, const struct shell_options *o, struct ply_text *ret_output)
+{
+	_cleanup_(ply_text_free) struct ply_text first = { 0 };
+	struct goal g = { .end = o->timeout > 0 ? clock_now() + o->timeout : -1, .cancel = -1 };
+	int r;
+
+	r = shell_spawn(s, o);
+	if (r < 0)
+		return r;
+	r = shell_first_command(o, &first);
+	if (r < 0)
+		return r;
+	r = shell_type_command(s, first.data, first.len, NO_CHECK);
+	if (r < 0)
+		return r;
+	r = shell_wait(s, &g);
+	if (r == PLY_TIMEOUT)
+		return fail(r, "the session's shell was not ready after %g s (its startup files?): a "
+			       "longer startup_timeout may help",
+			    o->timeout);
+	if (r < 0)
+		return r;
+	s->status = 0;
+	if (ret_output)
+		return buffer_take(&s->out, s->out.len, s->out.len, ret_output);
+	s->out.len = 0;
+	return 0;
+}
+
+int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output)
+{
+	_cleanup_(freep_shell) struct shell *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return fail_memory();
+	s->master = s->slave = s->text = s->reports = s->wake = -1;
+	s->cut = SIZE_MAX;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->changed, NULL);
+	s->path = strdup(o->path);
+	if (!s->path)
+		return fail_memory();
+	r = start(s, o, ret_output);
+	if (r < 0)
+		return r;
+	*ret = TAKE_PTR(s);
+	return 0;
+}
+
+static void wake(struct shell *s)
+{
+	(void)eventfd_write(s->wake, 1); /* fails only when it is awake anyway */
+}
+
+static int own(struct shell *s)
+{
+	LOCK_GUARD(&s->lock);
+	if (s->ending)
+		return fail(PLY_SESSION_GONE, "the session was ended");
+	if (s->owned)
+		return fail(PLY_STATE, "the session is busy: another thread is running something");
+	if (s->gone)
+		return shell_gone(s);
+	s->owned = true;
+	return 0;
+}
+
+static void disown(struct shell *s)
+{
+	LOCK_GUARD(&s->lock);
+	s->owned = false;
+	pthread_cond_broadcast(&s->changed);
+}
+
+bool shell_is_alive(struct shell *s)
+{
+	LOCK_GUARD(&s->lock);
+	if (s->ending || s->gone)
+		return false;
+	if (!s->owned) {
+		(void)proc_wait(&s->proc, 0); /* PLY_TIMEOUT: it lives */
+		s->gone = s->proc.ended;
+	}
+	return !s->gone;
+}
+
+bool shell_is_busy(struct shell *s)
+{
+	LOCK_GUARD(&s->lock);
+	return s->owned || (!s->gone && !s->ending && !s->idle);
+}
+
+/* Interactive bash ends at once when its terminal hangs up; its EXIT trap may take a moment. */
+#define HANGUP_SECONDS 0.1
+
+int shell_end(struct shell *s)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->ending) {
+		pthread_mutex_unlock(&s->lock);
+		return 0;
+	}
+	s->ending = true;
+	wake(s);
+	while (s->owned || s->asked)
+		pthread_cond_wait(&s->changed, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+
+	pty_close(s);
+	if (s->proc.pid) {
+		(void)proc_wait(&s->proc, HANGUP_SECONDS); /* what is left is killed */
+		r = proc_kill(&s->proc);
+		proc_release(&s->proc);
+	}
+	return r;
+}
+
+void shell_free(struct shell *s)
+{
+	if (!s)
+		return;
+	(void)shell_end(s); /* what cannot be killed now, the keeper kills with its own end */
+	closep(&s->text);
+	closep(&s->reports);
+	closep(&s->wake);
+	ply_text_free(&s->ps1);
+	ply_text_free(&s->prompt);
+	ply_text_free(&s->complaint);
+	free(s->out.data);
+	free(s->reported.data);
+	free(s->path);
+	pthread_cond_destroy(&s->changed);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
+
+/* ---- running ---- */
+
+/* A command that goes on has its output still to come: here is a copy. */
+static int copy_output(struct shell *s, struct ply_observation *ret)
+{
+	return text_set(&ret->output, s->out.data ?: "", s->out.len);
+}
+
+/* All output, but for what came after a SIGKILL. */
+static int take_output(struct shell *s, struct ply_text *ret)
+{
+	size_t len = MIN(s->out.len, s->cut);
+
+	s->cut = SIZE_MAX;
+	return buffer_take(&s->out, len, len, ret);
+}
+
+/* In front of it: the status and sentence that are kept when that fails, too. */
+static int with_output(struct shell *s, struct ply_observation *ret, int status)
+{
+	_cleanup_free_ char *why = strdup(ply_error());
+	int r = copy_output(s, ret);
+
+	return r < 0 ? r : why ? fail(status, "%s", why) : fail_memory();
+}
+
+static int conclude(struct shell *s, const struct ply_session_run *run, int matched,
+		    const struct goal *g, struct ply_observation *ret)
+{
+	int r;
+
+	ret->matched = matched ? g->match.index : -1;
+	if (matched) {
+		r = buffer_take(&s->out, g->match.start, g->match.end, &ret->output);
+		if (r < 0)
+			return r;
+		ret->exit_code = 0;
+		return 0;
+	}
+	if (s->refused) {
+		r = text_set(&ret->output, s->complaint.data, s->complaint.len);
+		if (r < 0)
+			return r;
+		ret->exit_code = 2;
+		while (s->complaint.len && s->complaint.data[s->complaint.len - 1] == '\n')
+			s->complaint.data[--s->complaint.len] = '\0';
+		return fail(PLY_SYNTAX, "bash cannot parse the command, nothing of it was run: %s",
+			    s->complaint.data);
+	}
+	r = take_output(s, &ret->output);
+	if (r < 0)
+		return r;
+	if (run->check == PLY_CHECK_IGNORE) {
+		ret->exit_code = -1;
+		return 0;
+	}
+	ret->exit_code_known = !s->repaired;
+	ret->exit_code = s->repaired ? -1 : s->code;
+	if (run->check != PLY_CHECK_RAISE)
+		return 0;
+	if (s->repaired)
+		return fail(PLY_NO_EXIT_CODE, "the command ran, its exit code could not be told");
+	if (s->code)
+		return fail(PLY_COMMAND_FAILED, "the command failed with exit code %d", s->code);
+	return 0;
+}
+
+static int run_owned(struct shell *s, const struct ply_session_run *run, size_t len, int cancel,
+		     struct ply_observation *ret)
+{
+	_cleanup_(expect_freep) struct expect *expect = NULL;
+	struct goal g = { .end = run->timeout > 0 ? clock_now() + run->timeout : -1,
+			  .cancel = cancel };
+	bool input = run->interactive || run->interactive_quit;
+	int r;
+
+	r = expect_new(run->expect, run->n_expect, &expect);
+	if (r < 0)
+		return r;
+	/* It may have become idle, or have ended, since somebody last waited. */
+	r = shell_take_reports(s);
+	if (r < 0)
+		return r;
+
+	if (!s->idle && input) {
+		/* For the program that runs. */
+		r = pty_type(s, run->command, len, g.end);
+		if (r == 0)
+			r = pty_type(s, "\n", 1, g.end);
+	} else {
+		if (!s->idle) {
+			r = shell_wait(s, &g);
+			if (r == PLY_TIMEOUT)
+				fail(r, "what was run before goes on after another %g seconds, "
+					"nothing was run: interrupt it",
+				     run->timeout);
+			if (r < 0)
+				return with_output(s, ret, r);
+		}
+		pty_flush(s); /* the same terminal for every command */
+		r = shell_type_command(s, run->command, len, input ? NO_CHECK : CHECK_SYNTAX);
+	}
+	if (r < 0)
+		return r;
+	g.expect = expect;
+	r = shell_wait(s, &g);
+	if (r == PLY_TIMEOUT)
+		fail(r, "the command goes on after %g seconds: interrupt it, or wait for it",
+		     run->timeout);
+	if (r < 0)
+		return with_output(s, ret, r);
+	return conclude(s, run, r == MATCHED, &g, ret);
+}
+
+int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
+	      struct ply_observation *ret)
+{
+	size_t len = run->len ? run->len : run->command ? strlen(run->command) : 0;
+	bool input = run->interactive || run->interactive_quit;
+	int r;
+
+	*ret = (struct ply_observation){ .matched = -1, .exit_code = -1 };
+	if (run->interactive && run->interactive_quit)
+		return fail(PLY_INVALID, "a command cannot be interactive and interactive_quit");
+	if (!input && memchr(run->command ?: "", '\0', len))
+		return fail(PLY_INVALID, "a command for bash cannot hold a NUL byte");
+	r = own(s);
+	if (r < 0)
+		return r;
+	r = run_owned(s, run, len, cancel, ret);
+	disown(s);
+	return r;
+}
+
+/* ---- interrupting ---- */
+
+static int interrupt_owned(struct shell *s, const struct shell_interrupt *how,
+			   struct ply_text *ret_output, int *ret_matched)
+{
+	_cleanup_(expect_freep) struct expect *expect = NULL;
+	_cleanup_(ply_text_free) struct ply_text output = { 0 };
+	struct goal g = { .end = -1, .cancel = -1 };
+	struct stop stop;
+	int r;
+
+	r = expect_new(how->expect, how->n_expect, &expect);
+	if (r < 0)
+		return r;
+	r = shell_take_reports(s);
+	if (r < 0)
+		return r;
+	stop_begin(&stop, how);
+	g.expect = expect;
+	g.stop = s->idle ? NULL : &stop;
+	g.mine = true;
+	r = shell_wait(s, &g);
+	if (r < 0)
+		return r;
+	if (ret_matched)
+		*ret_matched = r == MATCHED ? g.match.index : -1;
+	r = r == MATCHED ? buffer_take(&s->out, g.match.start, g.match.end, &output)
+			 : take_output(s, &output);
+	if (r < 0)
+		return r;
+	if (ret_output) {
+		*ret_output = output;
+		output = (struct ply_text){ 0 };
+	}
+	return 0;
+}
+
+int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct ply_text *ret_output,
+		    int *ret_matched)
+{
+	struct stop stop;
+	int r;
+
+	if (ret_output)
+		*ret_output = (struct ply_text){ 0 };
+	if (ret_matched)
+		*ret_matched = -1;
+	pthread_mutex_lock(&s->lock);
+	if (s->asked) {
+		pthread_mutex_unlock(&s->lock);
+		return fail(PLY_STATE, "another thread is interrupting the session");
+	}
+	stop_begin(&stop, how);
+	if (s->owned && !s->ending) {
+		s->asked = &stop;
+		wake(s);
+		/* Its thread may be done before it hears of us. */
+		while (s->owned && !stop.done)
+			pthread_cond_wait(&s->changed, &s->lock);
+		s->asked = NULL;
+		pthread_cond_broadcast(&s->changed);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (stop.done)
+		return stop.result < 0 ? fail(stop.result, "%s", stop.why) : 0;
+
+	r = own(s);
+	if (r < 0)
+		return r;
+	r = interrupt_owned(s, how, ret_output, ret_matched);
+	disown(s);
+	return r;
+}

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What the shell is made to do.
+ *
+ * It is an ordinary interactive bash (job control, bashrc, notices about jobs; no line editing, no
+ * history), which reads from its terminal. But only two fixed lines are ever typed there. The
+ * *trigger* makes it take a command from a memfd and eval it, at its top level: no length matters,
+ * no control character, and `local`, `return` or `break` mean what they always mean. What it has to
+ * tell comes through a pipe. Both are descriptors 44 and 45 of the shell while it is at its prompt;
+ * while a command runs they are where bash keeps what a redirection hides (10 and up, closed on
+ * exec), so that no program inherits them.
+ *
+ * The trigger, in order:
+ *   B  reports that it has begun: $?, its prompt (when that is not hidden), the trigger's number,
+ *      the prompt as it would be with PS1 shown;
+ *   C  lets the command be parsed. Nothing of it must run when its last line is wrong, but `set -n`
+ *      does nothing in an interactive shell, and a `bash -n` takes a millisecond. So it is made the
+ *      body of a function, which is parsed whole and not run; enclosed by a pair ({ }, ( ) or
+ *      while/done) whose closing half is nowhere in it, so it cannot get out. What does not parse
+ *      like that (which a here-document without end does not, either), or holds all three, or a
+ *      backslash before a newline, gets its `bash -n`;
+ *   -  evals it, after a prefix on the same line, which makes $?, PS1, -x and -v what they were;
+ *   S  reports its exit code, then switches -x and -v off and empties PS1: no prompt, no trace of
+ *      ours is ever in the output.
+ * The second line is typed when S has come: E tells that the shell is at its prompt, so what it has
+ * to say about jobs that are done has been said.
+ *
+ * When a command is aborted (Ctrl-C, or a program that dies of SIGINT), bash drops the rest of the
+ * line and prints its prompt, now a visible one. A trigger with an empty command, a *probe*, brings
+ * us back then: its B has the exit code, and the prompt that is to be taken out of the output.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "env/session_internal.h"
+#include "env/status.h"
+#include "store/base/util.h"
+
+/*
+ * Numbers that nobody uses: {fd}> takes the lowest from 10, <( ) the highest below 64. The array
+ * holds $?, then what shell_type sends. A trigger that is read twice finds an empty one.
+ */
+static const char trigger[] =
+	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 44 __ply;"
+	/* The NULs end a message that an interrupt has cut off. */
+	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
+	" \"${__ply[1]-}\" \"${__ply[7]:+${__ply[7]@P}}\" >&45; } >/dev/null 2>&1;"
+	/* 3: the opening half, or nothing when it is not to be checked; 4: the other */
+	" { [[ -z ${__ply[3]-} ]] || builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" 2>/dev/null"
+	" || { ( builtin printf C >&45; BASH_ENV=; __o=;"
+	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash \"${__ply[6]}\" -n"
+	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&45 2>&1 )"
+	" && builtin printf '\\0000\\0' >&45"
+	" || { builtin printf '\\0%s\\0' \"$?\" >&45; [[ '' ]]; }; }; } 2>/dev/null"
+	" && { builtin eval \"${__ply[2]-}${__ply[5]-}\"; } 44<&- 45>&-;"
+	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\" >&45;"
+	/* After an eval of half a quotation bash 5.2 does not see a reserved word in the next line. */
+	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
+static const char second_line[] =
+	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&45; } >/dev/null 2>&1\n";
+/* In posix mode `unset` is found before any function of that name. */
+static const char repair[] = "POSIXLY_CORRECT=y\n\\unset -f builtin unset\n\\unset POSIXLY_CORRECT\n";
+
+/* ---- its start ---- */
+
+/* -p: without BASH_ENV. V: it is not for us. */
+static const char hop[] =
+	"case ${BASH_VERSION-} in ''|[123].*|4.[0-3].*) printf 'V%s\\0' \"${BASH_VERSION-}\" >&2;"
+	" exit 1;; esac; exec 44<&1 45>&2 1>&0 2>&0; exec -a bash \"$0\" --noediting -i";
+
+extern char **environ;
+
+/* A K=V in v replaces one of the same K. */
+static int put(struct ply_list *v, const char *kv)
+{
+	size_t len = strcspn(kv, "=") + 1;
+
+	for (size_t i = 0; i < v->n; i++) {
+		if (strncmp(v->items[i], kv, len) == 0) {
+			char *copy = strdup(kv);
+
+			if (!copy)
+				return fail_memory();
+			free(v->items[i]);
+			v->items[i] = copy;
+			return 0;
+		}
+	}
+	return list_append(v, kv, strlen(kv));
+}
+
+/* inherit: the caller's variables first. */
+static int make_env(bool inherit, const char *const *more, struct ply_list *ret)
+{
+	/* dumb: bash and others send nothing that moves a cursor. */
+	static const char *const ours[] = { "TERM=dumb", "PS1=SHELLPS1PREFIX", "PS2=", "PS0=",
+					    NULL };
+	int r = 0;
+
+	for (char **e = inherit ? environ : NULL; e && *e && r == 0; e++)
+		r = list_append(ret, *e, strlen(*e));
+	for (const char *const *e = ours; *e && r == 0; e++)
+		r = put(ret, *e);
+	for (const char *const *e = more; e && *e && r == 0; e++) {
+		if (**e == '=' || !strchr(*e, '='))
+			return fail(PLY_INVALID, "env: '%s' is not NAME=VALUE", *e);
+		r = put(ret, *e);
+	}
+	return r;
+}
+
+int shell_spawn(struct shell *s, const struct shell_options *o)
+{
+	const char *const argv[] = { s->path, "-p", "-c", hop, s->path, NULL };
+	_cleanup_(ply_list_free) struct ply_list env = { 0 };
+	_cleanup_close_ int theirs = -1;
+	char **wrapped = NULL;
+	struct proc_options p;
+	int fds[2], r;
+
+	r = make_env(!o->wrap, o->env, &env);
+	if (r < 0)
+		return r;
+	r = pty_open(s);
+	if (r < 0)
+		return r;
+	s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->text = memfd_create("plyfs-session", MFD_CLOEXEC);
+	if (s->wake < 0 || s->text < 0)
+		return fail_errno(errno, "starting a session");
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return fail_errno(errno, "starting a session");
+	s->reports = fds[0];
+	theirs = fds[1];
+	if (fcntl(s->reports, F_SETFL, O_NONBLOCK) < 0)
+		return fail_errno(errno, "starting a session");
+
+	if (o->wrap) {
+		r = o->wrap(o->wrap_arg, argv, (const char *const *)env.items, &wrapped);
+		if (r < 0)
+			return r;
+	}
+	p = (struct proc_options){
+		.argv = wrapped ? (const char *const *)wrapped : argv,
+		.env = wrapped ? NULL : (const char *const *)env.items,
+		.cwd = o->cwd,
+		.fds = { s->slave, s->text, theirs },
+		.terminal = true,
+		.limits = o->limits,
+	};
+	r = proc_spawn(o->keeper, &p, &s->proc);
+	for (char **w = wrapped; w && *w; w++)
+		free(*w);
+	free(wrapped);
+	return r;
+}
+
+/* Word in single quotes, for the shell. */
+static int quote(struct ply_text *text, const char *word)
+{
+	int r = text_append(text, "'", 1);
+
+	for (const char *p = word; r == 0 && *p;) {
+		size_t plain = strcspn(p, "'");
+
+		r = text_append(text, p, plain);
+		p += plain;
+		if (r == 0 && *p == '\'') {
+			r = text_append(text, "'\\''", 4);
+			p++;
+		}
+	}
+	return r < 0 ? r : text_append(text, "'", 1);
+}
+
+static int add(struct ply_text *text, const char *words)
+{
+	return text_append(text, words, strlen(words));
+}
+
+int shell_first_command(const struct shell_options *o, struct ply_text *ret)
+{
+	_cleanup_(ply_text_free) struct ply_text text = { 0 };
+	int r = 0;
+
+	for (const char *const *p = o->sources; p && *p && r == 0; p++) {
+		r = add(&text, "builtin source ");
+		if (r == 0)
+			r = quote(&text, *p);
+		if (r == 0)
+			r = add(&text, "\n");
+	}
+	if (r == 0)
+		/* Nobody is to see mail, nor to be logged out for being silent. */
+		r = add(&text, "builtin set +o history +H; builtin history -c; HISTFILE=/dev/null\n"
+			       "builtin unset -v MAILCHECK TMOUT 2>/dev/null\n"
+			       "builtin export PS1=SHELLPS1PREFIX PS2= PS0=\n");
+	if (r < 0)
+		return r;
+	*ret = text;
+	text = (struct ply_text){ 0 };
+	return 0;
+}
+
+/* ---- commands ---- */
+
+/* The pair that encloses text; a closing half alone makes it a syntax error, for `bash -n`. */
+static void choose_pair(const char *text, size_t len, const char **ret_open, const char **ret_close)
+{
+	static const struct {
+		const char *end, *open, *close;
+	} pairs[] = { { "}", "__ply()\n{ :\n", "\n}" },
+		      { ")", "__ply()\n( :\n", "\n)" },
+		      { "done", "__ply()\nwhile :; do :\n", "\ndone" } };
+
+	*ret_open = ")";
+	*ret_close = "";
+	if (memmem(text, len, "\\\n", 2)) /* could put a closing half together */
+		return;
+	for (size_t i = 0; i < ARRAY_SIZE(pairs); i++) {
+		if (!memmem(text, len, pairs[i].end, strlen(pairs[i].end))) {
+			*ret_open = pairs[i].open;
+			*ret_close = pairs[i].close;
+			return;
+		}
+	}
+}
+
+/* Is the directory that the shell is in a removed one? (A name that ends so is looked up in vain.) */
+static bool cwd_is_gone(const struct shell *s)
+{
+	static const char gone[] = " (deleted)";
+	char link[40], path[PATH_MAX];
+	ssize_t n;
+
+	(void)snprintf(link, sizeof(link), "/proc/%d/cwd", (int)s->group);
+	n = readlink(link, path, sizeof(path));
+	return n >= (ssize_t)sizeof(gone) - 1 &&
+	       memcmp(path + n - (sizeof(gone) - 1), gone, sizeof(gone) - 1) == 0;
+}
+
+/* What stands before the command. Its output goes nowhere, also that of a DEBUG trap. */
+static int make_prefix(struct shell *s, struct ply_text *prefix)
+{
+	char status[96];
+	int r;
+
+	r = add(prefix, "{ builtin unset -v __ply;builtin unset -f __ply;");
+	/* A restore brought another one back (to the kernel), which it goes to. && as below. */
+	if (r == 0 && cwd_is_gone(s))
+		r = add(prefix, "builtin cd -- \"${PWD-.}\"&&:;");
+	if (r == 0 && s->ps1.len) {
+		r = add(prefix, "PS1=${PS1:-");
+		if (r == 0)
+			r = quote(prefix, s->ps1.data);
+		if (r == 0)
+			r = add(prefix, "};");
+	}
+	if (r == 0 && s->flags[0]) {
+		(void)snprintf(status, sizeof(status), "builtin set -%s;", s->flags);
+		r = add(prefix, status);
+	}
+	if (r == 0 && s->status) {
+		/* && keeps set -e and an ERR trap out of it. */
+		(void)snprintf(status, sizeof(status),
+			       "__ply(){ builtin unset -f __ply;builtin return %d; };__ply&&:;",
+			       s->status);
+		r = add(prefix, status);
+	}
+	return r < 0 ? r : add(prefix, "} >/dev/null 2>&1;");
+}
+
+static int write_all(int fd, struct iovec *v, int n)
+{
+	while (n) {
+		ssize_t w = writev(fd, v, n);
+
+		if (w < 0 && errno == EINTR)
+			continue;
+		if (w < 0)
+			return fail_errno(errno, "handing a command to the shell");
+		for (; n && (size_t)w >= v->iov_len; v++, n--)
+			w -= (ssize_t)v->iov_len;
+		if (n) {
+			v->iov_base = (char *)v->iov_base + w;
+			v->iov_len -= (size_t)w;
+		}
+	}
+	return 0;
+}
+
+static struct iovec item(const char *text)
+{
+	return (struct iovec){ .iov_base = (void *)text, .iov_len = strlen(text) };
+}
+
+static int shell_type(struct shell *s, const char *text, size_t len, enum shell_check check)
+{
+	_cleanup_(ply_text_free) struct ply_text prefix = { 0 };
+	const char *open = "", *close = "", *ps1 = "";
+	struct iovec items[7], v[ARRAY_SIZE(items) * 2];
+	char number[24];
+	int r;
+
+	if (check == CHECK_SYNTAX)
+		choose_pair(text, len, &open, &close);
+	r = make_prefix(s, &prefix);
+	if (r < 0)
+		return r;
+	/* Without these there is nothing to expand in it. */
+	if (s->ps1.len && strpbrk(s->ps1.data, "\\$`"))
+		ps1 = s->ps1.data;
+	(void)snprintf(number, sizeof(number), "%" PRIu64, s->typed + 1);
+	items[0] = item(number);
+	items[1] = item(prefix.data);
+	items[2] = item(open);
+	items[3] = item(close);
+	items[4] = (struct iovec){ .iov_base = (void *)text, .iov_len = len };
+	items[5] = item(s->path);
+	items[6] = item(ps1);
+	for (size_t i = 0; i < ARRAY_SIZE(items); i++) {
+		v[2 * i] = items[i];
+		v[2 * i + 1] = (struct iovec){ .iov_base = (void *)"", .iov_len = 1 };
+	}
+	/* The descriptor, and with it the place in the file, is the shell's as well. */
+	if (ftruncate(s->text, 0) < 0 || lseek(s->text, 0, SEEK_SET) < 0)
+		return fail_errno(errno, "handing a command to the shell");
+	r = write_all(s->text, v, ARRAY_SIZE(v));
+	if (r < 0)
+		return r;
+	if (lseek(s->text, 0, SEEK_SET) < 0)
+		return fail_errno(errno, "handing a command to the shell");
+	s->typed++;
+	s->idle = false;
+	pty_reset(s);
+	return pty_type(s, trigger, sizeof(trigger) - 1, clock_now() + 1);
+}
+
+int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check)
+{
+	s->command = s->typed + 1;
+	s->over = s->refused = s->repaired = s->lost = false;
+	s->lost_at = 0;
+	return shell_type(s, text, len, check);
+}
+
+int shell_type_probe(struct shell *s, bool hard)
+{
+	int r;
+
+	if (hard) {
+		r = pty_type(s, repair, sizeof(repair) - 1, clock_now() + 1);
+		if (r < 0)
+			return r;
+		s->repaired = true;
+	}
+	return shell_type(s, "", 0, NO_CHECK);
+}
+
+/* ---- reports ---- */
+
+/* Takes the prompt out of the output: the last `times` that lie behind `from`. */
+static void drop_prompt(struct shell *s, const char *prompt, size_t from, size_t times)
+{
+	size_t len = strlen(prompt), at = s->out.len;
+
+	if (!len)
+		return;
+	while (times && at-- > from) {
+		if (s->out.len - at < len || memcmp(s->out.data + at, prompt, len) != 0)
+			continue;
+		s->out.len -= len;
+		memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
+		s->dropped = true;
+		times--;
+	}
+}
+
+static int begun(struct shell *s, char *const *field)
+{
+	uint64_t number = strtoull(field[2], NULL, 10);
+	const char *prompt;
+	bool aborted;
+	int r;
+
+	s->begun = number;
+	if (number == 0)
+		return 0;
+	s->lost = false;
+	s->lost_at = 0;
+	if (!s->group)
+		s->group = MAX(pty_foreground(s), 0);
+	aborted = !s->over && number != s->command;
+	if (*field[1]) {
+		/* It was printed before the report was written. */
+		r = pty_drain(s, PTY_ALL);
+		if (r < 0)
+			return r;
+		drop_prompt(s, field[1], aborted ? s->mark : 0, aborted ? SIZE_MAX : 1);
+	}
+	if (aborted) {
+		s->over = true;
+		s->code = s->status = atoi(field[0]);
+	}
+	prompt = *field[1] ? field[1] : *field[3] ? field[3] : s->ps1.len ? s->ps1.data : "";
+	ply_text_free(&s->prompt);
+	return text_set(&s->prompt, prompt, strlen(prompt));
+}
+
+/* What the next prefix restores. A readonly PS1 cannot be hidden, so it is not. */
+static int remember(struct shell *s, const char *flags, const char *ps1, bool readonly)
+{
+	char *to = s->flags;
+
+	for (const char *p = flags; *p; p++)
+		if (*p == 'x' || *p == 'v')
+			*to++ = *p;
+	*to = '\0';
+	ply_text_free(&s->ps1);
+	return readonly ? 0 : text_set(&s->ps1, ps1, strlen(ps1));
+}
+
+static int ended(struct shell *s, char *const *field)
+{
+	int r;
+
+	if (s->begun == 0)
+		return 0;
+	if (s->begun == s->command && !s->over) {
+		s->over = true;
+		s->code = atoi(field[0]);
+		if (!s->refused)
+			s->status = s->code;
+	}
+	/* Of a refused command not even the prefix was run: what it would restore is still hidden. */
+	if (!s->refused) {
+		r = remember(s, field[1], field[2], strchr(field[3], 'r'));
+		if (r < 0)
+			return r;
+	}
+	pty_reset(s); /* or it would be echoed, if that is what the command has set */
+	return pty_type(s, second_line, sizeof(second_line) - 1, clock_now() + 1);
+}
+
+static int at_prompt(struct shell *s, char *const *field)
+{
+	int r = pty_drain(s, PTY_ALL);
+
+	if (r < 0)
+		return r;
+	/* If there is one: that in front of the second line, and mostly the next, too. */
+	drop_prompt(s, field[0], 0, 2);
+	if (s->begun == s->typed)
+		s->idle = true;
+	return 0;
+}
+
+static int checked(struct shell *s, char *const *field)
+{
+	s->refused = atoi(field[1]) != 0;
+	ply_text_free(&s->complaint);
+	return text_set(&s->complaint, field[0], strlen(field[0]));
+}
+
+static int no_bash(struct shell *s, char *const *field)
+{
+	return fail(PLY_UNSUPPORTED,
+		    *field[0] ? "'%s' is bash %s; a session needs 4.4 or newer"
+			      : "'%s' is not bash%s; a session needs bash 4.4 or newer",
+		    s->path, field[0]);
+}
+
+static const struct {
+	char letter;
+	int fields;
+	int (*take)(struct shell *s, char *const *field);
+} messages[] = { { 'B', 4, begun }, { 'C', 2, checked },  { 'S', 4, ended },
+		 { 'E', 1, at_prompt }, { 'V', 1, no_bash } };
+
+/* One message of those reported, if it is there as a whole: its length, or 0. */
+static int take_message(struct shell *s, size_t *ret_len)
+{
+	char *data = s->reported.data, *end = data + s->reported.len, *field[4], *p = data + 1;
+	size_t kind = 0;
+
+	*ret_len = 0;
+	if (data == end)
+		return 0;
+	while (kind < ARRAY_SIZE(messages) && messages[kind].letter != *data)
+		kind++;
+	if (kind == ARRAY_SIZE(messages)) {
+		/* One of those NULs, or somebody else wrote into the pipe: look for the next. */
+		*ret_len = 1;
+		return 0;
+	}
+	for (int i = 0; i < messages[kind].fields; i++) {
+		char *nul = memchr(p, '\0', (size_t)(end - p));
+
+		if (!nul)
+			return 0;
+		field[i] = p;
+		p = nul + 1;
+	}
+	*ret_len = (size_t)(p - data);
+	return messages[kind].take(s, field);
+}
+
+int shell_take_reports(struct shell *s)
+{
+	while (s->reports >= 0) {
+		size_t len;
+		ssize_t n;
+		int r = buffer_room(&s->reported, 4096);
+
+		if (r < 0)
+			return r;
+		n = read(s->reports, s->reported.data + s->reported.len,
+			 s->reported.room - s->reported.len);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n <= 0) {
+			/* The shell has ended, or is another program now (exec). */
+			closep(&s->reports);
+			s->reports = -1;
+			break;
+		}
+		s->reported.len += (size_t)n;
+		do {
+			r = take_message(s, &len);
+			if (r < 0)
+				return r;
+			buffer_cut(&s->reported, len);
+		} while (len);
+	}
+	return 0;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Waiting for a shell, and ending what it runs.
+ *
+ * A shell is *idle* (at its prompt, and every trigger that was typed has been answered) or not. Not
+ * idle, it runs our command, or is about to tell that it has; or it runs a command whose shell_run
+ * gave up on it (timeout) or was content with a pattern (an interactive program). What ends the
+ * waiting is the E of the last trigger (session_shell.c).
+ *
+ * An interrupt is a ladder. Each step has `window` seconds; in it we look, ever less often, whether
+ * the shell's own process group is the terminal's foreground again, and if so type a probe, whose E
+ * ends the whole.
+ *   steps 0 to tries-1   the terminal's Ctrl-C: SIGINT to the foreground, or, in a program that
+ *                        takes its keys raw, just a key
+ *   then, if gentle      SIGTERM to the foreground
+ *   then, three times    SIGKILL to it; before both SIGINT to the shell, which then drops the rest
+ *                        of the line instead of going on with it
+ * When it is the shell that is in the foreground, there is nothing to kill, and the first of these
+ * is a probe that works also if somebody has made a function of `builtin`. The shell is killed by
+ * none of them; when it does not listen (a loop with SIGINT ignored), that is the outcome.
+ */
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env/session_internal.h"
+#include "env/status.h"
+#include "store/base/util.h"
+
+/* ---- the end of the shell ---- */
+
+int shell_gone(struct shell *s)
+{
+	int status = s->proc.status;
+
+	if (WIFEXITED(status))
+		return fail(PLY_SESSION_GONE, "the session's shell has ended (exit code %d)",
+			    WEXITSTATUS(status));
+	return fail(PLY_SESSION_GONE, "the session's shell was killed (signal %d, %s)",
+		    WTERMSIG(status), strsignal(WTERMSIG(status)));
+}
+
+static int notice_end(struct shell *s)
+{
+	int r;
+
+	(void)proc_wait(&s->proc, 0); /* PLY_TIMEOUT: it lives */
+	if (!s->proc.ended)
+		return 0;
+	s->gone = true;
+	r = shell_take_reports(s); /* its last words may say why */
+	if (r == 0)
+		r = pty_drain(s, PTY_ALL);
+	return r < 0 ? r : shell_gone(s);
+}
+
+/* ---- interrupting ---- */
+
+/* A look at the foreground costs a system call. */
+#define FIRST_LOOK 0.003
+#define LAST_GAP 0.05
+#define KILLS 3
+/* A killed process has to be reaped before the shell is back, on a busy machine not at once. */
+#define KILL_WINDOW 0.5
+
+void stop_begin(struct stop *stop, const struct shell_interrupt *how)
+{
+	*stop = (struct stop){ .how = how, .step = -1 };
+}
+
+static void stop_done(struct shell *s, struct stop *stop, int result, const char *why)
+{
+	LOCK_GUARD(&s->lock);
+	stop->result = result;
+	(void)snprintf(stop->why, sizeof(stop->why), "%s", why);
+	stop->done = true;
+	if (s->asked == stop)
+		s->asked = NULL;
+	pthread_cond_broadcast(&s->changed);
+}
+
+static int force(struct shell *s, struct stop *stop, int signal)
+{
+	pid_t group = pty_foreground(s);
+
+	if (signal == SIGKILL && s->cut == SIZE_MAX) {
+		int r = pty_drain(s, PTY_ALL);
+
+		if (r < 0)
+			return r;
+		s->cut = s->out.len;
+	}
+	if (group <= 0 || s->group <= 0)
+		return 0;
+	if (group == s->group) {
+		/* The shell itself is busy; or it is not, and the probes did not get through. */
+		stop->probed = true;
+		return s->repaired ? 0 : shell_type_probe(s, true);
+	}
+	/* They fail when it has just ended, which the next look sees. */
+	(void)kill(s->group, SIGINT);
+	(void)kill(-group, signal);
+	return 0;
+}
+
+static int next_step(struct shell *s, struct stop *stop)
+{
+	const struct shell_interrupt *how = stop->how;
+	int step = ++stop->step;
+	double window = how->window;
+	struct termios now;
+	int r = 0;
+
+	stop->probed = false;
+	if (step == 0) {
+		r = pty_drain(s, PTY_ALL);
+		if (r < 0)
+			return r;
+		s->mark = s->out.len;
+	}
+	if (step < how->tries) {
+		char key = '\003';
+
+		if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR])
+			key = (char)now.c_cc[VINTR];
+		r = pty_type(s, &key, 1, clock_now() + window);
+	} else if (how->gentle && step == how->tries) {
+		r = force(s, stop, SIGTERM);
+	} else if (step < how->tries + how->gentle + KILLS) {
+		r = force(s, stop, SIGKILL);
+		window = MAX(window, KILL_WINDOW);
+	} else {
+		stop_done(s, stop, PLY_TIMEOUT,
+			  "the session's shell itself does not react to Ctrl-C: end the session");
+		return 0;
+	}
+	stop->next = clock_now() + window;
+	stop->look = clock_now() + FIRST_LOOK;
+	stop->gap = FIRST_LOOK;
+	return r == PLY_TIMEOUT ? 0 : r; /* a program that reads nothing is what is to be ended */
+}
+
+/* Does what is due; *ret_next: when to come again. */
+static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
+{
+	int r = 0;
+
+	if (clock_now() >= stop->next)
+		r = next_step(s, stop);
+	if (r == 0 && !stop->done && !stop->probed && clock_now() >= stop->look) {
+		if (pty_foreground(s) == s->group) {
+			stop->probed = true;
+			r = shell_type_probe(s, false);
+		} else {
+			stop->gap = MIN(stop->gap * 2, LAST_GAP);
+			stop->look = clock_now() + stop->gap;
+		}
+	}
+	*ret_next = stop->probed ? stop->next : MIN(stop->next, stop->look);
+	return r;
+}
+
+/* ---- a shell that came back without a word ---- */
+
+/*
+ * Its prompt is the last thing in the output, and nothing follows for so long: the command was
+ * aborted. Long enough for a program that happens to print just that.
+ */
+#define LOST_AFTER 0.02
+static bool seems_lost(struct shell *s)
+{
+	return !s->idle && !s->over && !s->lost && s->begun == s->command &&
+	       s->prompt.len && s->out.len >= s->prompt.len &&
+	       memcmp(s->out.data + s->out.len - s->prompt.len, s->prompt.data, s->prompt.len) == 0;
+}
+
+/* *ret_next: brought forward to when to come again. */
+static int lost_tick(struct shell *s, bool news, double *ret_next)
+{
+	if (!seems_lost(s)) {
+		s->lost_at = 0;
+		return 0;
+	}
+	if (news || s->lost_at == 0)
+		s->lost_at = clock_now() + LOST_AFTER;
+	if (clock_now() >= s->lost_at) {
+		s->lost_at = clock_now() + LOST_AFTER;
+		if (pty_foreground(s) == s->group) {
+			s->lost = true;
+			s->mark = s->out.len - s->prompt.len;
+			return shell_type_probe(s, false);
+		}
+	}
+	if (*ret_next < 0 || s->lost_at < *ret_next)
+		*ret_next = s->lost_at;
+	return 0;
+}
+
+/* ---- waiting ---- */
+
+/* What other threads want. */
+static int look_at_wishes(struct shell *s, struct goal *g)
+{
+	uint64_t count;
+
+	(void)!read(s->wake, &count, sizeof(count)); /* it only wakes */
+	LOCK_GUARD(&s->lock);
+	if (s->ending)
+		return fail(PLY_SESSION_GONE, "the session was ended");
+	if (!g->stop)
+		g->stop = s->asked;
+	return 0;
+}
+
+struct news {
+	bool output, end;
+};
+
+/* poll until `next` (< 0: for ever). */
+static int wait_news(struct shell *s, struct goal *g, double next, struct news *ret)
+{
+	struct pollfd p[] = {
+		{ .fd = s->hung_up ? -1 : s->master, .events = POLLIN },
+		{ .fd = s->reports, .events = POLLIN },
+		{ .fd = s->proc.fd, .events = POLLIN },
+		{ .fd = s->wake, .events = POLLIN },
+		{ .fd = g->cancel, .events = POLLIN },
+	};
+	double left = next < 0 ? 0 : MAX(next - clock_now(), 0);
+	struct timespec t = { .tv_sec = (time_t)MIN(left, 1e9) };
+
+	t.tv_nsec = (long)((MIN(left, 1e9) - (double)t.tv_sec) * 1e9);
+	if (ppoll(p, ARRAY_SIZE(p), next < 0 ? NULL : &t, NULL) < 0)
+		return errno == EINTR ? 0 : fail_errno(errno, "waiting for a session");
+	*ret = (struct news){ .output = p[0].revents, .end = p[2].revents };
+	if (p[3].revents) {
+		int r = look_at_wishes(s, g);
+
+		if (r < 0)
+			return r;
+	}
+	return p[4].revents ? fail(PLY_CANCELLED, "the command was cancelled") : 0;
+}
+
+/* Output between two looks at everything else. */
+#define SHARE ((size_t)1 << 20)
+
+static int wait_end(struct shell *s, struct goal *g)
+{
+	struct news news = { .output = true, .end = true };
+
+	for (;;) {
+		double next = g->end;
+		int r;
+
+		r = shell_take_reports(s);
+		if (r < 0)
+			return r;
+		/* Idle: everything was taken with the report of it; what follows is for later. */
+		if (news.output && !s->idle) {
+			r = pty_drain(s, SHARE);
+			if (r < 0)
+				return r;
+		}
+		if (s->dropped)
+			expect_rewind(g->expect);
+		s->dropped = false;
+		r = expect_scan(g->expect, s->out.data, s->out.len, &g->match);
+		if (r < 0)
+			return r;
+		if (r > 0)
+			return MATCHED;
+		if (s->idle)
+			return 0;
+		if (news.end) {
+			r = notice_end(s);
+			if (r < 0)
+				return r;
+		}
+		if (g->stop) {
+			/* Once begun it is carried through: no other end counts. */
+			r = stop_tick(s, g->stop, &next);
+			if (r < 0)
+				return r;
+			if (g->stop->done) {
+				struct stop *stop = TAKE_PTR(g->stop);
+
+				if (g->mine)
+					return fail(stop->result, "%s", stop->why);
+				continue;
+			}
+		} else {
+			r = lost_tick(s, news.output, &next);
+			if (r < 0)
+				return r;
+			if (g->end >= 0 && clock_now() >= g->end)
+				return PLY_TIMEOUT;
+		}
+		r = wait_news(s, g, next, &news);
+		if (r < 0)
+			return r;
+	}
+}
+
+int shell_wait(struct shell *s, struct goal *g)
+{
+	int r = wait_end(s, g);
+
+	if (g->stop)
+		stop_done(s, g->stop, MIN(r, 0), r < 0 ? ply_error() : "");
+	g->stop = NULL;
+	return r;
+}

@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: env
+# timeout: 180
+"""plyfs env, test, session, shell: environments, their tests and shells as verbs."""
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+class Env:
+    """The program with runtime, state and data directories of this test."""
+
+    def __init__(self, t):
+        self.t = t
+        for name in ("run", "state"):
+            os.mkdir(t.at(name), 0o700)
+        t.env.update(XDG_RUNTIME_DIR=t.at("run"), XDG_STATE_HOME=t.at("state"), SHELL="/bin/bash")
+        t.clean.append(self.end_all)
+
+    def end_all(self):
+        for s in json.loads(self("session", "list", "--json").stdout):
+            self("session", "end", s["name"], "--in", s["dir"], check=False)
+        for e in json.loads(self("env", "list", "--json").stdout):
+            self("env", "destroy", "--force", e["name"], check=False)
+
+    def __call__(self, *args, **kw):
+        return self.t.run([ply.PLYFS, *args], **kw)
+
+    def fails(self, *args, code=1, says="", **kw):
+        p = self(*args, check=False, **kw)
+        assert p.returncode == code, p
+        assert re.search(says, p.stderr), p
+        assert p.stderr.startswith("plyfs ") and p.stderr.count("\n") == 1, p
+        return p
+
+    def list(self, what):
+        return json.loads(self(what, "list", "--json").stdout)
+
+
+def over_directory(t, name="work"):
+    """An environment over a directory: (Env, its path)."""
+    env = Env(t)
+    t.tree({"a.txt": "one\n", "dir/b.txt": "two\n"}, name)
+    path = env("env", "create", name, t.at(name)).stdout.strip()
+    store = ply.Store(t, init=False)
+    with ply.View(store, path).fd() as fd:
+        store.path = ply.ioctl_info(fd)["store"]
+    store.daemon()
+    t.stores.append(store)
+    return env, path
+
+
+def mounted(path):
+    return bool(ply.mounts_below(path, "fuse"))
+
+
+# ---- env ----
+
+def test_an_environment_over_a_directory(t):
+    env, path = over_directory(t)
+    assert path == t.at("work") and mounted(path)
+    assert ply.read(path + "/dir/b.txt") == "two\n"
+    listed, = env.list("env")
+    assert (listed["name"], listed["path"], listed["mounted"], listed["kind"]) == (
+        "work", path, True, "local")
+    assert "work" in env("env", "list").stdout
+    ply.write(path + "/a.txt", "changed\n")
+    p = env("env", "destroy", "--write-back", "work")
+    assert not mounted(path) and ply.read(path + "/a.txt") == "changed\n", p
+    assert env.list("env") == []
+
+
+def test_destroy_without_write_back_leaves_the_directory_and_says_so(t):
+    env, path = over_directory(t)
+    ply.write(path + "/a.txt", "changed\n")
+    p = env("env", "destroy", "work")
+    assert ply.read(path + "/a.txt") == "one\n" and "writeback" in p.stderr, p
+
+
+def test_a_fork_is_a_branch_that_goes_with_it(t):
+    env, path = over_directory(t)
+    fork = env("env", "create", "try", cwd=path).stdout.strip()
+    assert fork == t.at("run/plyfs/env/try"), fork
+    ply.write(fork + "/a.txt", "tried\n")
+    assert ply.read(path + "/a.txt") == "one\n"
+    names = [b["name"] for b in t.stores[0].json("tree")["branches"]]
+    assert "try" in names, names
+    env("env", "destroy", "try")
+    assert not os.path.exists(fork)
+    assert [b["name"] for b in t.stores[0].json("tree")["branches"]] == ["main"]
+
+
+def test_a_fork_of_a_snapshot_of_a_store_at_a_place(t):
+    env = Env(t)
+    store = t.store()
+    snap = store.import_(t.tree({"f": "1"}))
+    at = t.at("place")
+    env("env", "create", "--store", store.path, "--from", snap, "--at", at, "x")
+    store.daemon()
+    assert ply.read(at + "/f") == "1"
+    env("env", "destroy", "x")
+    assert os.listdir(at) == [] and env.list("env") == []
+
+
+def test_an_environment_on_a_view_leaves_it_mounted(t):
+    env = Env(t)
+    view = t.view()
+    env("env", "create", "mine", view.path)
+    env("env", "destroy", "mine")
+    assert view.read("a.txt") == "one\n"
+
+
+def test_mistakes_are_told_in_one_line(t):
+    env, path = over_directory(t)
+    env.fails("env", "create", "work", path, says="already")
+    env.fails("env", "create", "../x", path, code=2, says="name")
+    env.fails("env", "create", "--kind", "nope", "x", path, code=2, says="--kind")
+    env.fails("env", "create", "x", t.at("absent"), says="absent")
+    env.fails("env", "create", "x", says="not in a plyfs view")
+    env.fails("env", "create", "--timeout", "soon", "x", path, says="timeout")
+    env.fails("env", "destroy", "nobody", says="no environment 'nobody'")
+    env.fails("env", "destroy", "--write-back", "nobody", says="no environment")
+    env.fails("env", "frobnicate", code=2, says="create, list, destroy")
+    env.fails("session", "run", "x", "--", "true", cwd=t.path, says="not in a plyfs view")
+    env.fails("session", "run", "x", "--", "true", cwd=path, says="no session 'x'")
+    env.fails("test", cwd=t.path, says="not in a plyfs view")
+    env.fails("shell", "--at-exit", "maybe", code=2, cwd=path, says="keep, checkpoint or discard")
+    assert [e["name"] for e in env.list("env")] == ["work"]
+
+
+def test_a_busy_environment_is_not_destroyed_by_halves(t):
+    env, path = over_directory(t)
+    fork = env("env", "create", "busy", cwd=path).stdout.strip()
+    with open(fork + "/held", "w"):
+        env.fails("env", "destroy", "busy", says="in use")
+        assert mounted(fork) and len(env.list("env")) == 2
+    env("env", "destroy", "busy")
+    assert not mounted(fork)
+
+
+def test_what_a_killed_create_left_can_be_destroyed(t):
+    env, path = over_directory(t)
+    for delay in (0.005, 0.02, 0.04, 0.06, 0.1):
+        p = subprocess.Popen([ply.PLYFS, "env", "create", "k"], cwd=path, env=t.env,
+                             stdout=subprocess.DEVNULL)
+        time.sleep(delay)
+        p.kill()
+        p.wait()
+        if any(e["name"] == "k" for e in env.list("env")):
+            env("env", "destroy", "--force", "k", check=False)
+        assert [e["name"] for e in env.list("env")] == ["work"]
+        assert not mounted(t.at("run"))
+        assert [b["name"] for b in t.stores[0].json("tree")["branches"]] == ["main"]
+
+
+# ---- test ----
+
+PYTEST = "===== 3 passed, 1 failed, 1 skipped in 0.12s ====="
+
+
+def test_a_test_run_is_counted(t):
+    env, path = over_directory(t)
+    p = env("test", "--", "echo '%s'; exit 1" % PYTEST, cwd=path, check=False)
+    assert p.returncode == 1 and p.stdout.strip() == PYTEST, p
+    assert "3 passed, 1 failed" in p.stderr, p
+    got = json.loads(env("test", "--json", "--", "echo '%s'; exit 1" % PYTEST,
+                         cwd=path + "/dir", check=False).stdout)
+    assert (got["passed"], got["failed"], got["skipped"], got["total"]) == (3, 1, 1, 4), got
+    assert got["runner"] == "pytest" and not got["all_passed"] and got["exit_code"] == 1
+    assert got["output"].strip() == PYTEST and abs(got["pass_rate"] - 0.75) < 1e-6
+
+
+def test_the_remembered_test_command_and_words_as_they_are(t):
+    env, path = over_directory(t)
+    env("env", "create", "--test-command", "pwd; echo '1 passed in 1s'", "tested", cwd=path)
+    fork = env.list("env")[0]["path"]
+    p = env("test", "--in", fork + "/dir")
+    assert p.stdout.splitlines()[0] == fork, p
+    p = env("test", "--in", fork, "--", "printf", "%s|", "a b", "$HOME", "it's")
+    assert p.stdout == "a b|$HOME|it's|", p
+
+
+def test_a_test_run_that_takes_too_long_is_killed(t):
+    env, path = over_directory(t)
+    p = env("test", "--timeout", "0.5", "--", "echo begun; setsid sleep 77.7", cwd=path,
+            check=False)
+    assert p.returncode == 124 and "begun" in p.stdout, p
+    assert not subprocess.run(["pgrep", "-f", "sleep 77.7"], stdout=subprocess.PIPE).stdout
+
+
+# ---- session ----
+
+def session(t):
+    env, path = over_directory(t)
+    env("session", "start", "s", cwd=path)
+    return env, path
+
+
+def test_a_session_keeps_its_state(t):
+    env, path = session(t)
+    run = lambda *a, **kw: env("session", "run", "s", *a, cwd=path, **kw)
+    assert run("--", "cd dir; X=42").stdout == ""
+    assert run("--", "pwd; echo $X").stdout == path + "/dir\n42\n"
+    assert run("--", "false", check=False).returncode == 1
+    assert run("--", "(exit 77)", check=False).returncode == 77
+    assert run("--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
+    assert run("-", input="for i in 1 2; do\n  echo $i\ndone\n").stdout == "1\n2\n"
+    assert run("--", "printf 'no newline'").stdout == "no newline"
+    p = env.fails("session", "run", "s", "--", "for do", cwd=path, says="syntax")
+    assert run("--", "echo $X").stdout == "42\n"
+
+
+def test_sessions_are_independent_and_listed(t):
+    env, path = session(t)
+    env("session", "start", "--in", path + "/dir", "other")
+    env("session", "run", "s", "--", "X=1", cwd=path)
+    assert env("session", "run", "--in", path, "other", "--", "pwd; echo [$X]").stdout == (
+        path + "/dir\n[]\n")
+    got = {s["name"]: s for s in env.list("session")}
+    assert set(got) == {"s", "other"} and got["s"]["dir"] == path, got
+    assert not got["s"]["busy"] and ply.alive(got["s"]["pid"])
+    assert "other" in env("session", "list").stdout
+    env.fails("session", "start", "s", cwd=path, says="already")
+    env("session", "end", "s", cwd=path)
+    assert [s["name"] for s in env.list("session")] == ["other"]
+    assert not ply.alive(got["s"]["pid"])
+
+
+def test_a_session_holds_nothing_of_who_started_it(t):
+    env, path = over_directory(t)
+    r, w = os.pipe()
+    p = subprocess.Popen([ply.PLYFS, "session", "start", "s"], cwd=path, env=t.env, pass_fds=[w],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.close(w)
+    assert p.communicate(timeout=30) == (b"", b"") and p.returncode == 0
+    assert os.read(r, 1) == b""  # at its end at once
+    assert len(env.list("session")) == 1
+
+
+def test_output_of_megabytes_is_exact(t):
+    env, path = session(t)
+    p = env("session", "run", "s", "--", "seq 1000000", cwd=path)
+    assert p.stdout == "".join("%d\n" % i for i in range(1, 1000001))
+
+
+def test_a_timeout_leaves_the_session_usable(t):
+    env, path = session(t)
+    p = env("session", "run", "--timeout", "0.5", "s", "--", "echo begun; sleep 60", cwd=path,
+            check=False)
+    assert p.returncode == 124 and p.stdout.startswith("begun\n"), p
+    assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
+
+
+def begun(env, path, command):
+    p = subprocess.Popen([ply.PLYFS, "session", "run", "s", "--", command], cwd=path,
+                         env=env.t.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ply.wait_for("busy", lambda: env.list("session")[0]["busy"])
+    ply.wait_for("the command", lambda: subprocess.run(
+        ["pgrep", "-f", "^sleep 68"], stdout=subprocess.PIPE).stdout)
+    return p
+
+
+def test_interrupt_ends_what_runs(t):
+    env, path = session(t)
+    for how in ("verb", "ctrl-c", "killed"):
+        p = begun(env, path, "sleep 68.%d" % os.getpid())
+        if how == "verb":
+            env("session", "interrupt", "s", cwd=path)
+        else:
+            p.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGKILL)
+        p.communicate(timeout=30)
+        assert how == "killed" or p.returncode == 130, (how, p.returncode)
+        ply.wait_for("idle", lambda: not env.list("session")[0]["busy"])
+        assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
+
+
+def test_a_busy_session_says_so(t):
+    env, path = session(t)
+    p = begun(env, path, "sleep 68.%d" % os.getpid())
+    env.fails("session", "run", "s", "--", "true", cwd=path, says="running|busy")
+    env("session", "end", "s", cwd=path)
+    p.communicate(timeout=30)
+    assert p.returncode == 1, p.returncode
+
+
+def test_programs_that_ask_are_talked_to(t):
+    env, path = session(t)
+    run = lambda *a: env("session", "run", *a, cwd=path)
+    run("--expect", "name\\? ", "s", "--", "bash -c 'read -p \"name? \" n; echo hello $n; "
+        "read -p \"more? \" m; echo bye'")
+    assert "hello ply" in run("--expect", "more\\? ", "s", "--", "ply").stdout
+    run("--quit", "s", "--", "no")
+    assert run("s", "--", "echo fine").stdout == "fine\n"
+
+
+def test_a_session_ends_with_its_shell_its_view_and_its_process(t):
+    env, path = session(t)
+    pid = env.list("session")[0]["pid"]
+    env("session", "run", "s", "--", "exit 0", cwd=path, check=False)
+    ply.wait_for("its end", lambda: not ply.alive(pid))
+    assert env.list("session") == []
+
+    env("session", "start", "s", cwd=path)
+    pid = env.list("session")[0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    ply.wait_for("its death", lambda: not ply.alive(pid))
+    assert env.list("session") == []
+    env("session", "start", "s", cwd=path)
+
+    fork = env("env", "create", "f", cwd=path).stdout.strip()
+    env("session", "start", "in-fork", "--in", fork)
+    env("env", "destroy", "f")  # ends its session, and no other one
+    assert [s["name"] for s in env.list("session")] == ["s"]
+    pid = env.list("session")[0]["pid"]
+    env("unmount", "--lazy", path)
+    ply.wait_for("its end", lambda: not ply.alive(pid))
+
+
+def test_a_session_lives_through_restores(t):
+    env, path = session(t)
+    run = lambda c: env("session", "run", "s", "--", c, cwd=path).stdout
+    snap = env("checkpoint", path).stdout.strip()
+    run("cd dir; rm ../a.txt; X=1")
+    env("restore", snap, path)
+    assert run("pwd; echo $X; cat ../a.txt") == path + "/dir\n1\none\n"
+
+
+def test_sockets_are_for_their_owner_only(t):
+    env, path = session(t)
+    d = t.at("run/plyfs/session")
+    assert os.stat(d).st_mode & 0o777 == 0o700
+    for name in os.listdir(d):
+        assert os.stat(os.path.join(d, name)).st_mode & 0o777 == 0o600, name
+
+
+# ---- shell ----
+
+def test_a_shell_keeps_checkpoints_or_discards(t):
+    env, path = over_directory(t)
+    shell = lambda how, script, **kw: env("shell", "--at-exit", how, cwd=path, input=script, **kw)
+    shell("keep", "echo kept >a.txt\n")
+    assert ply.read(path + "/a.txt") == "kept\n"
+    p = shell("checkpoint", "echo marked >a.txt\n")
+    assert ply.ID.match(p.stdout.strip()), p
+    p = shell("discard", "echo lost >a.txt; exit 3\n", check=False)
+    assert p.returncode == 3 and ply.read(path + "/a.txt") == "marked\n", p
+    env("undo", path)
+    assert ply.read(path + "/a.txt") == "lost\n"
+    p = shell("checkpoint", "true\n")
+    assert p.stdout == "", p  # nothing changed, nothing to decide
+    env("shell", cwd=path, input="echo usual >a.txt\n")  # no terminal: kept
+    assert ply.read(path + "/a.txt") == "usual\n"
+
+
+def test_a_shell_on_a_terminal_asks(t):
+    env, path = over_directory(t)
+    for answer, wanted in ((b"d\n", "one\n"), (b"k\n", "changed\n")):
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.chdir(path)
+            os.execve(ply.PLYFS, [ply.PLYFS, "shell"], dict(t.env, PS1="$ ", TERM="dumb"))
+        seen = b""
+        os.write(fd, b"echo changed >a.txt; exit\n")
+        while True:
+            try:
+                data = os.read(fd, 4096)
+            except OSError:
+                break
+            if b"[K/c/d]" in seen + data and b"[K/c/d]" not in seen:
+                os.write(fd, answer)
+            seen += data
+            if not data:
+                break
+        assert b"keep the changes, checkpoint or discard" in seen, seen
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, seen
+        os.close(fd)
+        assert ply.read(path + "/a.txt") == wanted, seen
+
+
+# ---- run ----
+
+def test_a_timeout_of_run_ends_what_left_its_group(t):
+    view = t.view()
+    p = view.store.ply("run", "--timeout", "0.5", "--", "sh", "-c",
+                       "setsid sleep 66.6 & (setsid sh -c 'trap \"\" TERM; sleep 66.6; sleep 66.6'"
+                       " &); sleep 66.6", cwd=view.path, check=False, timeout=60)
+    assert p.returncode == 124, p
+    left = subprocess.run(["pgrep", "-f", "sleep 66.6"], stdout=subprocess.PIPE, text=True).stdout
+    assert not left.strip(), left
+
+
+if __name__ == "__main__":
+    ply.main()

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of the Python package share: finding it, surroundings, errors."""
+import contextlib
+import os
+import sys
+import weakref
+
+import ply
+
+PACKAGE = os.path.join(ply.SOURCE, "env", "python")
+LIBRARY = os.path.join(ply.BUILD, "env", "libplyfs.so.0")
+
+
+def need_plain_build():
+    """Ends the script (77) where the library is one of a sanitizer."""
+    with open(LIBRARY, "rb") as f:
+        content = f.read()
+    if b"__asan_init" in content or b"__tsan_init" in content:
+        print("skip: a sanitizer's library needs a program that was built with it")
+        sys.exit(77)
+
+
+def package():
+    """The package from the source tree, over the library of the build; ends the script (77) where
+    it cannot be loaded."""
+    if sys.version_info < (3, 11):
+        print("skip: the Python package needs Python 3.11")
+        sys.exit(77)
+    need_plain_build()
+    os.environ["PLYFS_LIBRARY"] = LIBRARY
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, PACKAGE)
+    import plyfs
+    return plyfs
+
+
+def surroundings(t):
+    """The test's own home and runtime directory for what this process does from now on."""
+    run = t.at("run")
+    os.makedirs(run, mode=0o700, exist_ok=True)
+    os.environ.update(t.env, XDG_RUNTIME_DIR=run)
+    t.env["XDG_RUNTIME_DIR"] = run
+
+
+def adopt(t, where):
+    """A workspace (or a mount point): its store's daemon ends with the test."""
+    path = where if isinstance(where, str) else where.workdir
+    store = ply.Store(t, init=False)
+    with ply.View(store, path).fd() as fd:
+        store.path = ply.ioctl_info(fd)["store"]
+    if all(s.path != store.path for s in t.stores):
+        t.stores.append(store)
+        store.daemon()
+    if not isinstance(where, str):
+        t.clean.append(close_if_alive(where))
+    return where
+
+
+def close_if_alive(workspace):
+    ref = weakref.ref(workspace)
+
+    def close():
+        ws = ref()
+        if ws is not None:
+            ws.close()
+    return close
+
+
+class Raised:
+    value = None
+
+
+@contextlib.contextmanager
+def raises(*classes, says=""):
+    """The block raises something that is of all these classes, and says this."""
+    seen = Raised()
+    try:
+        yield seen
+    except BaseException as e:
+        for c in classes:
+            if not isinstance(e, c):
+                raise AssertionError("%r is no %s" % (e, c.__name__)) from e
+        assert says in str(e), "%r does not say %r" % (e, says)
+        seen.value = e
+        return
+    raise AssertionError("nothing was raised, wanted %s" % classes[0].__name__)
+
+
+def cmdline(pid):
+    try:
+        with open("/proc/%s/cmdline" % pid, "rb") as f:
+            return f.read().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,753 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Sessions without an environment: exact bytes and codes, whatever is done to the shell. */
+
+#include "env/session.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "env/expect.h"
+#include "env/plyfs.h"
+#include "store/base/util.h"
+
+static char dir[64]; /* scratch: HOME (so that no bashrc but ours is read) and cwd */
+static struct ply_session *session;
+
+#define ok(expression) ck_assert_msg((expression) == 0, "%s: %s", #expression, ply_error())
+
+/* What all tests give a shell to start: more than a busy machine with sanitizers needs. */
+#define PATIENCE "60"
+/* A command that ends by itself. */
+#define LONG 60.0
+
+static struct ply_session *make(void)
+{
+	struct ply_session *s;
+	char home[128];
+
+	snprintf(home, sizeof(home), "HOME=%s", dir);
+	ok(ply_session_new(NULL, "test", &s));
+	ok(ply_session_set(s, "startup_timeout", PATIENCE));
+	ok(ply_session_set(s, "cwd", dir));
+	ok(ply_session_set(s, "env", home));
+	return s;
+}
+
+static void setup(void)
+{
+	strcpy(dir, "/tmp/plyfs-session-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	session = make();
+	ok(ply_session_start(session, NULL));
+}
+
+static void teardown(void)
+{
+	char command[128];
+
+	ply_session_free(session);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	ck_assert_int_eq(system(command), 0);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static int try(const char *command, double timeout, struct ply_observation *ret)
+{
+	const struct ply_session_run run = { .command = command, .timeout = timeout };
+
+	return ply_session_run(session, &run, ret);
+}
+
+/* Its output and code; the output is valid until the next. */
+static const char *out(const char *command, int code)
+{
+	static char *kept;
+	struct ply_observation o;
+	int r = try(command, LONG, &o);
+
+	ck_assert_msg(r == 0, "%s: %s", command, ply_error());
+	ck_assert(o.exit_code_known);
+	ck_assert_msg(o.exit_code == code, "%s: %d, output '%s'", command, o.exit_code,
+		      o.output.data);
+	free(kept);
+	kept = o.output.data;
+	return kept;
+}
+
+#define gives(command, expected) ck_assert_str_eq(out(command, 0), expected)
+
+/* A command that is still running after a moment. */
+static void hangs(const char *command, const char *ready)
+{
+	const char *expect[] = { ready };
+	const struct ply_session_run start = { .command = command,
+					       .timeout = LONG,
+					       .interactive = true,
+					       .expect = expect,
+					       .n_expect = 1 };
+	struct ply_observation o;
+
+	ok(ply_session_run(session, &start, &o));
+	ck_assert_int_eq(o.matched, 0);
+	ply_observation_free(&o);
+}
+
+static void interrupt(void)
+{
+	ok(ply_session_interrupt(session, 0.2, 3, NULL));
+}
+
+/* ---- what a command gives ---- */
+
+START_TEST(output_and_codes_are_exact)
+{
+	static const struct {
+		const char *command, *output;
+		int code;
+	} table[] = {
+		{ "true", "", 0 },
+		{ "false", "", 1 },
+		{ "", "", 1 }, /* $? of before */
+		{ "echo hi", "hi\n", 0 },
+		{ "printf '\\nx'", "\nx", 0 },
+		{ "printf '  a \\t b\\r\\n\\n\\n'", "  a \t b\r\n\n\n", 0 },
+		{ "echo ''", "\n", 0 },
+		{ "echo a; echo b >&2; echo c", "a\nb\nc\n", 0 },
+		{ "\n\n echo a \n\n# comment\necho b\n\n", "a\nb\n", 0 },
+		{ "# only a comment", "", 0 },
+		{ "(exit 42)", "", 42 },
+		{ "nosuchcommand", "bash: nosuchcommand: command not found\n", 127 },
+		{ "cat <<EOF\na\nEOF\ncat <<EOF\nb\nEOF", "a\nb\n", 0 },
+		{ "cat <<'EOF' | tr a-z A-Z\n$x\\\nEOF\necho after", "$X\\\nafter\n", 0 },
+		{ "cat <<<'here string'", "here string\n", 0 },
+		{ "cat <<EOF && echo no end\nbody", NULL, 0 },
+		{ "for i in 1 2; do\n  echo $i\ndone", "1\n2\n", 0 },
+		{ "x=(a b); [[ ${x[1]} == b ]] && echo $((2 ** 10));\necho end", "1024\nend\n", 0 },
+		{ "echo a \\\n  b", "a b\n", 0 },
+		{ "echo 'a\tb !x'", "a\tb !x\n", 0 },
+		{ "f() { local v=1; return 7; }; f", "", 7 },
+		{ "kill -TERM $BASHPID & wait $!", NULL, 143 },
+		{ "false | true; echo ${PIPESTATUS[@]}", "1 0\n", 0 },
+		{ "sh -c 'kill -9 $$'", NULL, 137 },
+		{ "[ -t 0 ] && [ -t 1 ] && [ -t 2 ] && tput cols 2>&1 || stty size", NULL, 0 },
+		{ "stty size", "24 80\n", 0 },
+		{ "echo $TERM $PS1 \"[$PS2]\" $0 $-", "dumb SHELLPS1PREFIX [] bash hims\n", 0 },
+		{ "return 3", NULL, 2 },
+		{ "break", NULL, 0 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+		const char *got = out(table[i].command, table[i].code);
+
+		if (i == 26) /* which of its letters it has is bash's matter */
+			ck_assert(strncmp(got, "dumb SHELLPS1PREFIX [] bash ", 28) == 0);
+		else if (table[i].output)
+			ck_assert_msg(strcmp(got, table[i].output) == 0, "%s: '%s'",
+				      table[i].command, got);
+	}
+}
+END_TEST
+
+START_TEST(all_bytes_come_through)
+{
+	struct ply_observation o;
+	const char *command = "for i in {0..255}; do printf \"\\\\x$(printf %x $i)\"; done";
+
+	ok(try(command, LONG, &o));
+	ck_assert_uint_eq(o.output.len, 256);
+	for (int i = 0; i < 256; i++)
+		ck_assert_int_eq((unsigned char)o.output.data[i], i);
+	ply_observation_free(&o);
+}
+END_TEST
+
+START_TEST(a_command_may_be_of_any_length_and_any_bytes)
+{
+	size_t len = 3000000;
+	char *command = malloc(len + 32);
+	struct ply_observation o;
+
+	ck_assert_ptr_nonnull(command);
+	memcpy(command, "echo -n '", 9);
+	for (size_t i = 9; i < len; i++)
+		command[i] = "\001\003\004\021\032\177\377x\n\r"[i % 10];
+	strcpy(command + len, "'");
+	ok(try(command, LONG, &o));
+	ck_assert_uint_eq(o.output.len, len - 9);
+	ck_assert_int_eq(memcmp(o.output.data, command + 9, len - 9), 0);
+	ply_observation_free(&o);
+	free(command);
+
+	ck_assert_int_eq(ply_session_run(session,
+					 &(struct ply_session_run){ .command = "a\0b", .len = 3 },
+					 &o),
+			 PLY_INVALID);
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(state_stays)
+{
+	out("cd /usr; export V=1; W=2; f() { echo \"f $1\"; }; alias g='echo g'; shopt -s extglob", 0);
+	gives("pwd; sh -c 'echo $V'; echo $W; f x; g", "/usr\n1\n2\nf x\ng\n");
+	gives("case ab in @(a|ab)) echo yes;; esac", "yes\n");
+	out("false", 1);
+	gives("echo $?", "1\n");
+	out("set -x", 0);
+	ck_assert_ptr_nonnull(strstr(out("echo traced", 0), "+ echo traced\ntraced\n"));
+	out("set +x", 0);
+	gives("echo quiet", "quiet\n");
+	out("stty echo opost; true", 0); /* each command finds the terminal as it was */
+	gives("echo plain", "plain\n");
+	out("PS1='(venv) '$PS1", 0);
+	gives("echo \"$PS1\"", "(venv) SHELLPS1PREFIX\n");
+}
+END_TEST
+
+START_TEST(nothing_of_ours_is_left_in_the_shell)
+{
+	gives("set | grep -a __ply; declare -F | grep __ply; env | grep -i ply_; ls /proc/self/fd | "
+	      "wc -l; history | wc -l; echo $HISTFILE",
+	      "4\n0\n/dev/null\n");
+	/* A program that was started has 0 to 2, and what ls itself opened. */
+}
+END_TEST
+
+START_TEST(syntax_errors_are_told_before_anything_runs)
+{
+	static const char *const bad[] = {
+		"(a", "a='", "for", "echo ran; (a", "touch ran\nif true; then", "}; echo ran; {",
+		"); echo ran; (", "done; echo ran; while :; do :", "echo $(", "touch ran; do\\\nne",
+		"case x in", "f() {", "echo }; echo )", "done } )", "echo a;; b", "&& x", "| x",
+		"touch ran; cat <<EOF; )\nEOF", "`", "\"",
+	};
+	static const char *const good[] = {
+		"(true)", "a=''", "cat <<EOF\nno end", "shopt -s extglob\necho +([a-z])zz",
+		"for x in a; do echo ${x} $(echo x); done", "echo done \\} \\)", "# }", "#\\\n",
+		"{ echo \"done )}\"; }",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		struct ply_observation o;
+
+		ck_assert_msg(try(bad[i], LONG, &o) == PLY_SYNTAX, "%s", bad[i]);
+		ck_assert_ptr_nonnull(strstr(o.output.data, "bash: line "));
+		ck_assert_ptr_nonnull(strstr(ply_error(), "nothing of it was run"));
+		ply_observation_free(&o);
+	}
+	gives("ls", "");
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+		(void)out(good[i], 0);
+}
+END_TEST
+
+START_TEST(checks_say_what_becomes_of_the_code)
+{
+	struct ply_session_run run = { .command = "echo x; false", .check = PLY_CHECK_RAISE };
+	struct ply_observation o;
+
+	ck_assert_int_eq(ply_session_run(session, &run, &o), PLY_COMMAND_FAILED);
+	ck_assert_str_eq(o.output.data, "x\n");
+	ck_assert_int_eq(o.exit_code, 1);
+	ply_observation_free(&o);
+	run.check = PLY_CHECK_IGNORE;
+	ok(ply_session_run(session, &run, &o));
+	ck_assert_int_eq(o.exit_code, -1);
+	ck_assert(!o.exit_code_known);
+	ply_observation_free(&o);
+	run = (struct ply_session_run){ .command = "x", .interactive = true,
+					.interactive_quit = true };
+	ck_assert_int_eq(ply_session_run(session, &run, &o), PLY_INVALID);
+}
+END_TEST
+
+START_TEST(background_jobs_are_told_about)
+{
+	ck_assert(strncmp(out("sleep 0.05 &", 0), "[1] ", 4) == 0);
+	ck_assert_ptr_nonnull(strstr(out("sleep 0.3", 0), "Done"));
+	ck_assert_ptr_nonnull(strstr(out("(sleep 0.2; echo late) & disown; echo now", 0), "\nnow\n"));
+	ck_assert_ptr_nonnull(strstr(out("sleep 0.5", 0), "late\n"));
+}
+END_TEST
+
+/* ---- what is done to the shell ---- */
+
+START_TEST(nothing_that_a_command_does_stops_the_engine)
+{
+	static const char *const commands[] = {
+		"exec 3>&-; exec 4</dev/null; exec {fd}>/dev/null",
+		"for i in {3..9}; do eval \"exec $i>&-\"; done",
+		"printf() { echo bad; }; mapfile() { echo bad; }; eval() { echo bad; }",
+		"unset() { echo bad; }; set() { echo bad; }; export() { echo bad; }",
+		"unset -f eval printf mapfile",
+		"alias echo='echo ' printf=false eval=false '[['=false",
+		"builtin unalias -a; builtin unset -f unset set export eval printf mapfile",
+		"IFS=-; set -f; set -C; set -u; shopt -s nullglob",
+		"IFS=$' \\t\\n'; set +f +C +u",
+		"trap 'echo bye' EXIT; trap : DEBUG ERR RETURN",
+		"trap - EXIT DEBUG ERR RETURN",
+		"PROMPT_COMMAND='PS1=\"\\w \\$ \"'; PS4='> '",
+		"unset PROMPT_COMMAND; PS1=SHELLPS1PREFIX",
+		"PS1='$(echo $((1+1)))\\w '", "kill -INT $$",
+		"PS1=SHELLPS1PREFIX; readonly PS1",
+		"eval \"a='\"",
+		"exec >/dev/null 2>&1; echo hidden; exec >/dev/tty 2>&1",
+		"set -e; true; set +e",
+		"set -o posix", "set +o posix",
+		"cd /; mkdir -p /tmp/plyfs-gone-$$; cd /tmp/plyfs-gone-$$; rmdir $PWD",
+		"cd /", "stty raw; true", "stty sane; true", "set -m; set +m", "shopt -u expand_aliases",
+		"echo $((1/0))", "echo ${undefined?}", "ulimit -n 64", "kill -INT $$",
+		"sh -c 'kill -INT $$'", "LC_ALL=C; LANG=de_DE.UTF-8", "unset HOME PATH; PATH=/usr/bin:/bin",
+		"kill -WINCH $$", "POSIXLY_CORRECT=1; unset POSIXLY_CORRECT", "set -v", "set +v",
+	};
+	struct ply_observation o;
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		const char *got;
+
+		ck_assert_msg(try(commands[i], LONG, &o) == 0, "%s: %s", commands[i], ply_error());
+		ply_observation_free(&o);
+		ck_assert_msg(try("command echo fine; (exit 3)", LONG, &o) == 0, "%s: %s",
+			      commands[i], ply_error());
+		got = o.output.data;
+		ck_assert_msg(strcmp(got, "fine\n") == 0 || strstr(commands[i], "set -v") ||
+				      strstr(commands[i], "PROMPT_COMMAND='"),
+			      "%s: '%s'", commands[i], got);
+		ck_assert_msg(o.exit_code == 3, "%s: %d", commands[i], o.exit_code);
+		ply_observation_free(&o);
+	}
+}
+END_TEST
+
+START_TEST(a_function_called_builtin_costs_an_interrupt)
+{
+	struct ply_observation o;
+
+	ck_assert_int_eq(try("builtin() { :; }", 0.3, &o), PLY_TIMEOUT);
+	ply_observation_free(&o);
+	interrupt();
+	gives("builtin echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(a_program_that_dies_of_sigint_aborts_the_command)
+{
+	ck_assert_str_eq(out("sh -c 'echo a; kill -INT $$'; echo not reached\necho nor this", 130),
+			 "a\n\n");
+	gives("echo $?", "130\n");
+}
+END_TEST
+
+/* ---- ends ---- */
+
+START_TEST(a_timeout_leaves_the_shell_usable)
+{
+	struct ply_observation o;
+	struct ply_text text;
+	double began = now();
+
+	ck_assert_int_eq(try("echo part; sleep 1000; echo no\necho nor", 0.2, &o), PLY_TIMEOUT);
+	ck_assert_str_eq(o.output.data, "part\n");
+	ply_observation_free(&o);
+	ck_assert_int_eq(try("echo not run", 0.1, &o), PLY_TIMEOUT);
+	ply_observation_free(&o);
+	ok(ply_session_interrupt(session, 0.2, 3, &text));
+	ck_assert_str_eq(text.data, "part\n\n");
+	ply_text_free(&text);
+	gives("echo $?", "130\n");
+	ck_assert_double_lt(now() - began, 900);
+
+	/* What ends by itself is waited for. */
+	ck_assert_int_eq(try("sleep 0.4; echo late", 0.1, &o), PLY_TIMEOUT);
+	ply_observation_free(&o);
+	gives("echo next", "late\nnext\n");
+}
+END_TEST
+
+START_TEST(an_interrupt_ends_whatever_runs)
+{
+	static const char *const commands[] = {
+		"echo ready; while :; do :; done; echo no",
+		"echo ready; read x; echo no",
+		"echo ready; cat; echo no",
+		"for i in 1 2 3; do echo ready; sleep 1000; done",
+		"(trap '' INT; echo ready; sleep 1000); echo no",
+		"(trap '' INT TERM QUIT HUP; echo ready; while :; do sleep 1; done); echo no",
+		"sh -c 'trap \"echo caught\" INT; echo ready; while :; do sleep 1; done'",
+		"stty raw; echo ready; sleep 1000; echo no",
+		"bash --norc -i -c 'trap \"\" INT; echo ready; read x'",
+		"yes ready",
+		"echo ready; sleep 1000 | sleep 1000 | cat",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		hangs(commands[i], "ready\r?\n");
+		ck_assert_msg(ply_session_interrupt(session, 0.1, 2, NULL) == 0, "%s: %s",
+			      commands[i], ply_error());
+		ck_assert_msg(strstr(out("echo fine", 0), "no\n") == NULL, "%s", commands[i]);
+		gives("echo fine", "fine\n");
+	}
+	interrupt(); /* idle: nothing to do */
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+static void *interrupter(void *arg)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+	return (void *)(intptr_t)ply_session_interrupt(session, 0.2, 3, NULL);
+}
+
+static void *second(void *arg)
+{
+	struct ply_observation o;
+
+	nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+	return (void *)(intptr_t)try("echo x", LONG, &o);
+}
+
+START_TEST(another_thread_may_interrupt)
+{
+	struct ply_observation o;
+	pthread_t a, b;
+	void *r;
+
+	ck_assert_int_eq(pthread_create(&a, NULL, interrupter, NULL), 0);
+	ck_assert_int_eq(pthread_create(&b, NULL, second, NULL), 0);
+	ok(try("echo begun; sleep 1000; echo no", LONG * 10, &o));
+	ck_assert_int_eq(o.exit_code, 130);
+	ck_assert_str_eq(o.output.data, "begun\n\n");
+	ply_observation_free(&o);
+	pthread_join(a, &r);
+	ck_assert_int_eq((int)(intptr_t)r, 0);
+	pthread_join(b, &r);
+	ck_assert_int_eq((int)(intptr_t)r, PLY_STATE);
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+static void *ender(void *arg)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+	return (void *)(intptr_t)ply_session_end(session);
+}
+
+START_TEST(another_thread_may_end_it)
+{
+	struct ply_observation o;
+	pthread_t a;
+	void *r;
+
+	ck_assert_int_eq(pthread_create(&a, NULL, ender, NULL), 0);
+	ck_assert_int_eq(try("sleep 1000", LONG * 10, &o), PLY_SESSION_GONE);
+	ply_observation_free(&o);
+	pthread_join(a, &r);
+	ck_assert_int_eq((int)(intptr_t)r, 0);
+	ck_assert(!ply_session_alive(session));
+	ck_assert_int_eq(try("echo x", LONG, &o), PLY_SESSION_GONE);
+	ck_assert_int_eq(ply_session_interrupt(session, 0.1, 1, NULL), PLY_SESSION_GONE);
+}
+END_TEST
+
+START_TEST(the_death_of_the_shell_is_noticed)
+{
+	static const struct {
+		const char *command, *output, *words;
+	} table[] = {
+		{ "echo last; exit 7", "last\nexit\n", "(exit code 7)" },
+		{ "kill -9 $$", "", "(signal 9, Killed)" },
+		{ "set -e; echo a; false; echo b", "a\n", "(exit code 1)" },
+		{ "exec sh -c 'echo other; exit 5'", "other\n", "(exit code 5)" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+		struct ply_observation o;
+
+		if (i) {
+			ply_session_free(session);
+			session = make();
+			ok(ply_session_start(session, NULL));
+		}
+		ck_assert(ply_session_alive(session));
+		ck_assert_int_eq(try(table[i].command, LONG, &o), PLY_SESSION_GONE);
+		ck_assert_str_eq(o.output.data, table[i].output);
+		ck_assert_msg(strstr(ply_error(), table[i].words) != NULL, "%s", ply_error());
+		ply_observation_free(&o);
+		ck_assert_int_eq(try("echo", LONG, &o), PLY_SESSION_GONE);
+		ck_assert(!ply_session_alive(session));
+	}
+}
+END_TEST
+
+/* ---- programs that ask ---- */
+
+START_TEST(an_interactive_program_is_talked_to)
+{
+	const char *expect[] = { "never", "\\(age\\)\\? $", "name\\? $" };
+	struct ply_session_run run = { .command = "read -p 'name? ' n; read -p '(age)? ' a; echo "
+						  "\"$n is $a\"; (exit 4)",
+				       .timeout = LONG,
+				       .interactive = true,
+				       .expect = expect,
+				       .n_expect = 3 };
+	struct ply_observation o;
+
+	ok(ply_session_run(session, &run, &o));
+	ck_assert_int_eq(o.matched, 2);
+	ck_assert_str_eq(o.output.data, "");
+	ply_observation_free(&o);
+	run.command = "Ada \003"; /* is a key of the terminal, not of ours */
+	run.command = "Ada";
+	ok(ply_session_run(session, &run, &o));
+	ck_assert_int_eq(o.matched, 1);
+	ply_observation_free(&o);
+	run.command = "36";
+	run.interactive = false;
+	run.interactive_quit = true;
+	run.n_expect = 0;
+	ok(ply_session_run(session, &run, &o));
+	ck_assert_int_eq(o.matched, -1);
+	ck_assert_int_eq(o.exit_code, 4);
+	ck_assert_str_eq(o.output.data, "Ada is 36\n");
+	ply_observation_free(&o);
+	gives("echo $n", "Ada\n");
+}
+END_TEST
+
+START_TEST(patterns_end_a_wait_wherever_they_are)
+{
+	const char *expect[] = { "b+c", "(?<=x)y" };
+	struct ply_session_run run = { .command = "printf 'ab'; sleep 0.1; printf 'bcd'; sleep 0.1; "
+						  "echo xy; sleep 0.2; echo z",
+				       .timeout = LONG,
+				       .expect = expect,
+				       .n_expect = 2 };
+	struct ply_observation o;
+
+	ok(ply_session_run(session, &run, &o));
+	ck_assert_int_eq(o.matched, 0);
+	ck_assert_str_eq(o.output.data, "a");
+	ply_observation_free(&o);
+	gives("echo next", "dxy\nz\nnext\n");
+
+	expect[0] = "(";
+	ck_assert_int_eq(ply_session_run(session, &run, &o), PLY_INVALID);
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(patterns_are_found_across_any_cut)
+{
+	static const char text[] = "p\xc3\xa9>> x\xff>>> abc\xe2\x82\xac end";
+	static const char *const patterns[] = { ">>> ", "\xe2\x82\xac", "c.* end", "[^a-z> ]>>>" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(patterns); i++) {
+		struct expect *e;
+		struct expect_match whole = { 0 }, cut = { 0 };
+		int r = 0, once;
+
+		ok(expect_new(&patterns[i], 1, &e));
+		once = expect_scan(e, text, sizeof(text) - 1, &whole);
+		expect_free(e);
+		ok(expect_new(&patterns[i], 1, &e));
+		for (size_t n = 0; n < sizeof(text) && r == 0; n++)
+			r = expect_scan(e, text, n, &cut);
+		ck_assert_int_eq(r, once);
+		ck_assert_uint_eq(cut.start, whole.start);
+		ck_assert_uint_eq(cut.end, whole.end);
+		expect_free(e);
+	}
+}
+END_TEST
+
+/* ---- start ---- */
+
+static void write_file(const char *name, const char *content)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	f = fopen(path, "we");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_ge(fputs(content, f), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+START_TEST(startup_files_are_read)
+{
+	struct ply_text text;
+	char path[128];
+
+	write_file(".bashrc", "echo from bashrc\nPS1='\\u@\\h# '\nRC=1\n");
+	write_file("it's.sh", "echo sourced $RC; SOURCED=1; set -x; set +x\n");
+	ply_session_free(session);
+	session = make();
+	snprintf(path, sizeof(path), "%s/it's.sh", dir);
+	ok(ply_session_set(session, "startup_source", path));
+	ok(ply_session_set(session, "startup_source", "/nosuch"));
+	ok(ply_session_start(session, &text));
+	ck_assert_ptr_nonnull(strstr(text.data, "from bashrc\nsourced 1\n"));
+	ck_assert_ptr_nonnull(strstr(text.data, "/nosuch: No such file"));
+	ply_text_free(&text);
+	gives("echo $RC $SOURCED $PS1", "1 1 SHELLPS1PREFIX\n");
+	ck_assert_int_eq(ply_session_start(session, NULL), PLY_EXISTS);
+	ck_assert_int_eq(ply_session_set(session, "cwd", "/"), PLY_STATE);
+
+	write_file(".bashrc", "sleep 1000\n");
+	ply_session_free(session);
+	session = make();
+	ok(ply_session_set(session, "startup_timeout", "0.2"));
+	ck_assert_int_eq(ply_session_start(session, NULL), PLY_TIMEOUT);
+	ck_assert(!ply_session_alive(session));
+	write_file(".bashrc", "exit 3\n");
+	ok(ply_session_set(session, "startup_timeout", PATIENCE));
+	ck_assert_int_eq(ply_session_start(session, NULL), PLY_SESSION_GONE);
+	write_file(".bashrc", "");
+	ok(ply_session_start(session, NULL));
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(bad_options_are_refused)
+{
+	struct ply_session *s;
+	struct ply_observation o;
+
+	ok(ply_session_new(NULL, "x", &s));
+	ck_assert_int_eq(ply_session_set(s, "colour", "red"), PLY_INVALID);
+	ck_assert_int_eq(ply_session_set(s, "env", "novalue"), PLY_INVALID);
+	ck_assert_int_eq(ply_session_set(s, "startup_timeout", "soon"), PLY_INVALID);
+	ck_assert_int_eq(ply_session_run(s, &(struct ply_session_run){ .command = "x" }, &o),
+			 PLY_STATE);
+	ok(ply_session_set(s, "shell", "/bin/nosuch"));
+	ck_assert_int_eq(ply_session_start(s, NULL), PLY_NOT_FOUND);
+	ok(ply_session_set(s, "shell", "/bin/dash"));
+	ck_assert_int_eq(ply_session_start(s, NULL), PLY_UNSUPPORTED);
+	ck_assert_ptr_nonnull(strstr(ply_error(), "not bash"));
+	ok(ply_session_set(s, "shell", "/bin/bash"));
+	ok(ply_session_set(s, "cwd", "/nosuch"));
+	ck_assert_int_eq(ply_session_start(s, NULL), PLY_NOT_FOUND);
+	ck_assert(!ply_session_alive(s));
+	ply_session_free(s);
+	ply_session_free(NULL);
+}
+END_TEST
+
+/* ---- much of it ---- */
+
+START_TEST(megabytes_come_in_linear_time)
+{
+	struct ply_observation o;
+
+	ok(try("head -c 20000000 /dev/zero; printf end", LONG, &o));
+	ck_assert_uint_eq(o.output.len, 20000003);
+	ck_assert_str_eq(o.output.data + 20000000, "end");
+	ply_observation_free(&o);
+}
+END_TEST
+
+#define MANY 40
+
+START_TEST(many_sessions_do_not_meet)
+{
+	struct ply_session *s[MANY], *first = session;
+
+	for (int i = 0; i < MANY; i++) {
+		s[i] = make();
+		ok(ply_session_start(s[i], NULL));
+	}
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < MANY; i++) {
+			char command[64], expected[64];
+
+			session = s[i];
+			snprintf(command, sizeof(command), "N=$((${N-%d} + 1)); echo $N", i);
+			snprintf(expected, sizeof(expected), "%d\n", i + round + 1);
+			gives(command, expected);
+		}
+	}
+	for (int i = 0; i < MANY; i++)
+		ply_session_free(s[i]);
+	session = first;
+}
+END_TEST
+
+static int open_descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	ck_assert_ptr_nonnull(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+START_TEST(nothing_leaks)
+{
+	int before = open_descriptors();
+
+	for (int i = 0; i < 5; i++) {
+		struct ply_session *s = make();
+
+		ok(ply_session_start(s, NULL));
+		ply_session_free(s);
+	}
+	ck_assert_int_eq(open_descriptors(), before);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("env_session");
+	TCase *t = tcase_create("session");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, output_and_codes_are_exact);
+	tcase_add_test(t, all_bytes_come_through);
+	tcase_add_test(t, a_command_may_be_of_any_length_and_any_bytes);
+	tcase_add_test(t, state_stays);
+	tcase_add_test(t, nothing_of_ours_is_left_in_the_shell);
+	tcase_add_test(t, syntax_errors_are_told_before_anything_runs);
+	tcase_add_test(t, checks_say_what_becomes_of_the_code);
+	tcase_add_test(t, background_jobs_are_told_about);
+	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
+	tcase_add_test(t, a_function_called_builtin_costs_an_interrupt);
+	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
+	tcase_add_test(t, a_timeout_leaves_the_shell_usable);
+	tcase_add_test(t, an_interrupt_ends_whatever_runs);
+	tcase_add_test(t, another_thread_may_interrupt);
+	tcase_add_test(t, another_thread_may_end_it);
+	tcase_add_test(t, the_death_of_the_shell_is_noticed);
+	tcase_add_test(t, an_interactive_program_is_talked_to);
+	tcase_add_test(t, patterns_end_a_wait_wherever_they_are);
+	tcase_add_test(t, patterns_are_found_across_any_cut);
+	tcase_add_test(t, startup_files_are_read);
+	tcase_add_test(t, bad_options_are_refused);
+	tcase_add_test(t, megabytes_come_in_linear_time);
+	tcase_add_test(t, many_sessions_do_not_meet);
+	tcase_add_test(t, nothing_leaks);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

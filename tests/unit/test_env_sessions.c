@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The shells of an environment (chimera's SessionMixin), and the engine as a server uses it. The
+ * environment here has a directory and a keeper, but no view: sessions do not look at that.
+ */
+
+#include "env/env_internal.h"
+#include "env/session.h"
+#include "env/status.h" /* before check.h, which has a macro of the name fail */
+
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include "store/base/util.h"
+
+static char dir[64];
+static struct ply_env *env;
+
+#define ok(expression) ck_assert_msg((expression) == 0, "%s: %s", #expression, ply_error())
+#define fails(status, sentence, expression)                                                        \
+	do {                                                                                       \
+		ck_assert_int_eq((expression), (status));                                          \
+		ck_assert_str_eq(ply_error(), (sentence));                                         \
+	} while (0)
+
+static void setup(void)
+{
+	strcpy(dir, "/tmp/plyfs-sessions-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	ck_assert_int_eq(setenv("HOME", dir, 1), 0); /* no bashrc */
+	ok(ply_env_new("local", &env));
+	ok(keeper_start(&env->keeper));
+	env->workdir = dir;
+	env->is_set_up = true;
+}
+
+static void teardown(void)
+{
+	char command[128];
+
+	ok(ply_env_end_session(env));
+	keeper_end(env->keeper);
+	env->is_set_up = false;
+	env->workdir = NULL;
+	ply_env_free(env);
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	ck_assert_int_eq(system(command), 0);
+}
+
+static struct ply_result run(const char *command, const char *shell, double timeout)
+{
+	struct ply_result result;
+
+	ck_assert_msg(ply_env_run_in_session(env, command, shell, timeout, &result) == 0, "%s: %s",
+		      command, ply_error());
+	ck_assert_uint_eq(result.err.len, result.timed_out ? 17 : 0);
+	return result;
+}
+
+static void gives(const char *command, const char *shell, const char *output, int code)
+{
+	struct ply_result result = run(command, shell, 60);
+
+	ck_assert_str_eq(result.out.data, output);
+	ck_assert_int_eq(result.exit_code, code);
+	ply_result_free(&result);
+}
+
+static void shells_are(const char *expected)
+{
+	struct ply_list list;
+	char text[256] = "";
+
+	ok(ply_env_list_shells(env, &list));
+	for (size_t i = 0; i < list.n; i++)
+		snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s ", list.items[i]);
+	ck_assert_str_eq(text, expected);
+	ply_list_free(&list);
+}
+
+START_TEST(a_session_is_started_and_ended_once)
+{
+	ck_assert(!ply_env_has_session(env));
+	shells_are("");
+	ok(ply_env_end_session(env));
+	ok(ply_env_start_session(env, NULL));
+	ck_assert(ply_env_has_session(env));
+	shells_are("main ");
+	fails(PLY_STATE, "Session already active", ply_env_start_session(env, NULL));
+	ok(ply_env_end_session(env));
+	ck_assert(!ply_env_has_session(env));
+	ok(ply_env_end_session(env));
+	ok(ply_env_start_session(env, "/usr/bin/bash"));
+	gives("echo $((6 * 7))", NULL, "42", 0);
+}
+END_TEST
+
+START_TEST(without_a_session_errors_are_upstreams)
+{
+	struct ply_result result;
+
+	fails(PLY_STATE, "No active session", ply_env_create_shell(env, "x"));
+	fails(PLY_STATE, "No active session",
+	      ply_env_run_in_session(env, "true", "main", 1, &result));
+	ck_assert_ptr_null(result.out.data);
+	ck_assert_int_lt(ply_env_start_session(env, "/bin/nosuch"), 0);
+	ck_assert(!ply_env_has_session(env));
+	shells_are("");
+}
+END_TEST
+
+START_TEST(shells_are_named_and_independent)
+{
+	struct ply_result result;
+
+	ok(ply_env_start_session(env, NULL));
+	ok(ply_env_create_shell(env, "b"));
+	ok(ply_env_create_shell(env, "a"));
+	ok(ply_env_create_shell(env, "c"));
+	shells_are("main b a c ");
+	fails(PLY_EXISTS, "Shell 'b' already exists", ply_env_create_shell(env, "b"));
+	fails(PLY_EXISTS, "Shell 'main' already exists", ply_env_create_shell(env, "main"));
+	ck_assert_int_eq(ply_env_run_in_session(env, "true", "d", 1, &result), PLY_NOT_FOUND);
+	gives("export V=1; cd /usr", "b", "", 0);
+	gives("echo $V; pwd", "b", "1\n/usr", 0);
+	gives("echo [$V]", "a", "[]", 0);
+}
+END_TEST
+
+START_TEST(output_is_merged_and_without_its_last_newline)
+{
+	ok(ply_env_start_session(env, NULL));
+	gives("pwd | sed 's/.*plyfs-sessions.*/here/'", NULL, "here", 0);
+	gives("echo a; echo b >&2; printf 'c\\n\\n'", NULL, "a\nb\nc\n", 0);
+	gives("printf 'no newline'", NULL, "no newline", 0);
+	gives("echo a # comment", NULL, "a", 0);
+	gives("false", NULL, "", 1);
+	gives("printf '%0200d' 0 | wc -c", NULL, "200", 0);
+}
+END_TEST
+
+START_TEST(a_syntax_error_is_a_result)
+{
+	struct ply_result result;
+
+	ok(ply_env_start_session(env, NULL));
+	result = run("touch x; (", NULL, 60);
+	ck_assert_int_eq(result.exit_code, 2);
+	ck_assert_ptr_nonnull(strstr(result.out.data, "syntax error"));
+	ply_result_free(&result);
+	gives("ls", NULL, "", 0);
+}
+END_TEST
+
+START_TEST(a_timeout_gives_124_and_a_usable_shell)
+{
+	struct ply_result result;
+
+	ok(ply_env_start_session(env, NULL));
+	gives("V=kept", NULL, "", 0);
+	result = run("echo part; sleep 1000; echo no", NULL, 0.2);
+	ck_assert_int_eq(result.exit_code, 124);
+	ck_assert(result.timed_out);
+	ck_assert_str_eq(result.err.data, "Command timed out");
+	ck_assert_str_eq(result.out.data, "part");
+	ply_result_free(&result);
+	gives("echo $V", NULL, "kept", 0);
+	result = run("trap '' INT TERM; sh -c 'while :; do sleep 1; done'; trap - INT TERM", NULL, 0.2);
+	ck_assert_int_eq(result.exit_code, 124);
+	ply_result_free(&result);
+	result = run("echo $V", NULL, 60); /* after what bash says about what was killed */
+	ck_assert_ptr_nonnull(strstr(result.out.data, "kept"));
+	ply_result_free(&result);
+}
+END_TEST
+
+START_TEST(the_output_limit_holds)
+{
+	struct ply_result result;
+
+	env->o.output_limit = strdup("1000");
+	ok(ply_env_start_session(env, NULL));
+	result = run("head -c 5000 /dev/zero | tr '\\0' x", NULL, 60);
+	ck_assert_uint_eq(result.out.len, 1000);
+	ck_assert(result.truncated);
+	ply_result_free(&result);
+}
+END_TEST
+
+START_TEST(nobodys_history_is_touched)
+{
+	ok(ply_env_start_session(env, NULL));
+	ok(ply_env_create_shell(env, "b"));
+	gives("echo secret; echo $HISTFILE; history", NULL, "secret\n/dev/null", 0);
+	gives("echo $HISTFILE", "b", "/dev/null", 0);
+	ok(ply_env_end_session(env));
+	ok(ply_env_start_session(env, NULL));
+	gives("ls -A", NULL, "", 0); /* HOME is here */
+}
+END_TEST
+
+START_TEST(a_dead_shell_is_said)
+{
+	struct ply_result result;
+
+	ok(ply_env_start_session(env, NULL));
+	ck_assert_int_eq(ply_env_run_in_session(env, "exit 3", NULL, 60, &result),
+			 PLY_SESSION_GONE);
+	ck_assert_int_eq(ply_env_run_in_session(env, "true", NULL, 60, &result), PLY_SESSION_GONE);
+	ok(ply_env_end_session(env));
+	ok(ply_env_start_session(env, NULL));
+	gives("echo again", NULL, "again", 0);
+}
+END_TEST
+
+static void *end_soon(void *arg)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+	return (void *)(intptr_t)ply_env_end_session(env);
+}
+
+START_TEST(ending_a_session_ends_its_command)
+{
+	struct ply_result result;
+	pthread_t thread;
+	void *r;
+
+	ok(ply_env_start_session(env, NULL));
+	ck_assert_int_eq(pthread_create(&thread, NULL, end_soon, NULL), 0);
+	ck_assert_int_eq(ply_env_run_in_session(env, "sleep 1000", NULL, 600, &result),
+			 PLY_SESSION_GONE);
+	pthread_join(thread, &r);
+	ck_assert_int_eq((int)(intptr_t)r, 0);
+	ck_assert(!ply_env_has_session(env));
+}
+END_TEST
+
+START_TEST(a_cancelled_command_leaves_the_shell_usable)
+{
+	struct ply_result result;
+	int fd = eventfd(1, EFD_CLOEXEC);
+
+	ck_assert_int_ge(fd, 0);
+	ok(ply_env_start_session(env, NULL));
+	ply_cancel_on(fd);
+	ck_assert_int_eq(ply_env_run_in_session(env, "sleep 1000", NULL, 600, &result),
+			 PLY_CANCELLED);
+	ply_cancel_on(-1);
+	gives("echo fine", NULL, "fine", 0);
+	close(fd);
+}
+END_TEST
+
+static int wrap(struct ply_env *e, const char *const *argv, const char *const *vars, bool terminal,
+		char ***ret)
+{
+	struct ply_list list = { 0 };
+
+	ck_assert(terminal);
+	ok(list_append(&list, "env", 3));
+	ok(list_append(&list, "WRAPPED=yes", 11));
+	for (; *argv; argv++)
+		ok(list_append(&list, *argv, strlen(*argv)));
+	*ret = list.items;
+	return 0;
+}
+
+START_TEST(shells_are_wrapped_as_the_kind_wants)
+{
+	const struct env_ops *plain = env->ops;
+	struct env_ops ops = *plain;
+
+	ops.wrap = wrap;
+	env->ops = &ops;
+	ok(ply_env_start_session(env, NULL));
+	gives("echo $WRAPPED; tty >/dev/null && echo tty", NULL, "yes\ntty", 0);
+	ok(ply_env_end_session(env));
+	env->ops = plain;
+}
+END_TEST
+
+/* ---- the engine as a server uses it ---- */
+
+START_TEST(a_forced_interrupt_is_told_with_the_next_command)
+{
+	const struct shell_options o = { .keeper = env->keeper, .path = "bash", .timeout = 60 };
+	const struct shell_interrupt how = { .window = 0.1, .tries = 2 };
+	const char *expect[] = { "ready" };
+	struct ply_session_run start = { .command = "sh -c 'trap \"\" INT TERM; echo ready; while :; "
+						    "do sleep 1; done'; echo no",
+					 .interactive = true,
+					 .expect = expect,
+					 .n_expect = 1 };
+	const struct ply_session_run next = { .command = "echo next", .timeout = 60 };
+	struct ply_observation seen;
+	struct ply_text text;
+	struct shell *shell;
+	int matched;
+
+	ok(shell_start(&o, &shell, NULL));
+	ok(shell_run(shell, &start, -1, &seen));
+	ply_observation_free(&seen);
+	ck_assert(shell_is_busy(shell));
+	ok(shell_interrupt(shell, &how, &text, &matched));
+	ck_assert_ptr_null(strstr(text.data, "Killed"));
+	ply_text_free(&text);
+	ck_assert_int_eq(matched, -1);
+	ck_assert(!shell_is_busy(shell));
+	ok(shell_run(shell, &next, -1, &seen));
+	ck_assert_ptr_nonnull(strstr(seen.output.data, "Killed"));
+	ck_assert_ptr_nonnull(strstr(seen.output.data, "next\n"));
+	ck_assert_ptr_null(strstr(seen.output.data, "no\n"));
+	ply_observation_free(&seen);
+	shell_free(shell);
+}
+END_TEST
+
+START_TEST(an_interrupt_may_be_content_with_a_pattern)
+{
+	const struct shell_options o = { .keeper = env->keeper, .path = "bash", .timeout = 60 };
+	const char *caught[] = { "never", "caught" }, *ready[] = { "ready" };
+	const struct shell_interrupt how = { .window = 5, .tries = 1, .expect = caught, .n_expect = 2 };
+	const struct ply_session_run start = {
+		.command = "sh -c 'trap \"echo caught; read x\" INT; echo ready; read x; read x'",
+		.interactive = true, .expect = ready, .n_expect = 1
+	};
+	const struct shell_interrupt hard = { .window = 0.1, .tries = 1, .gentle = true };
+	struct ply_observation seen;
+	struct ply_text text;
+	struct shell *shell;
+	int matched;
+
+	ok(shell_start(&o, &shell, NULL));
+	ok(shell_run(shell, &start, -1, &seen));
+	ply_observation_free(&seen);
+	ok(shell_interrupt(shell, &how, &text, &matched));
+	ck_assert_int_eq(matched, 1);
+	ply_text_free(&text);
+	ck_assert(shell_is_busy(shell));
+	ok(shell_interrupt(shell, &hard, NULL, NULL));
+	ck_assert(!shell_is_busy(shell));
+	shell_free(shell);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("env_sessions");
+	TCase *t = tcase_create("sessions");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, a_session_is_started_and_ended_once);
+	tcase_add_test(t, without_a_session_errors_are_upstreams);
+	tcase_add_test(t, shells_are_named_and_independent);
+	tcase_add_test(t, output_is_merged_and_without_its_last_newline);
+	tcase_add_test(t, a_syntax_error_is_a_result);
+	tcase_add_test(t, a_timeout_gives_124_and_a_usable_shell);
+	tcase_add_test(t, the_output_limit_holds);
+	tcase_add_test(t, nobodys_history_is_touched);
+	tcase_add_test(t, a_dead_shell_is_said);
+	tcase_add_test(t, ending_a_session_ends_its_command);
+	tcase_add_test(t, a_cancelled_command_leaves_the_shell_usable);
+	tcase_add_test(t, shells_are_wrapped_as_the_kind_wants);
+	tcase_add_test(t, a_forced_interrupt_is_told_with_the_next_command);
+	tcase_add_test(t, an_interrupt_may_be_content_with_a_pattern);
+	suite_add_tcase(suite, t);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

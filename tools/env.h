@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The verbs on environments (env, test, session, shell). plyfs-env is a program of its own because
+ * it links libplyfs and the client links nothing; plyfs-session is another one because what is
+ * said to a session is said often, and loading libplyfs takes ten times as long as that. The
+ * client passes its words on as they are.
+ *
+ * An environment lives as a mounted view, and a *record* that remembers its name and options. A
+ * record is written before anything is mounted and removed after everything is gone, so whatever
+ * is interrupted in between can be listed and destroyed.
+ *
+ * Functions that return an exit code have said why, in one line on stderr, when it is not 0.
+ */
+
+#include <limits.h>
+#include <stdbool.h>
+
+#include "env/plyfs.h"
+#include "tools/options.h"
+
+enum { DONE = 0, FAILED = 1, MISUSE = 2, TIMED_OUT = 124 };
+
+struct cmd { /* what was asked */
+	const char *verb;     /* "env create": for messages */
+	const char *synopsis; /* of it */
+	int argc;	      /* argv[0] is the last word of verb */
+	char **argv;
+	struct arguments args; /* set by cmd_parse */
+};
+
+int cmd_fail(const struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int cmd_misuse(const struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What libplyfs said. Not in plyfs-session. */
+int cmd_ply_failed(const struct cmd *c);
+/* c->args, or MISUSE. max < 0: any number. */
+int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, unsigned flags, int min,
+	      int max);
+/* Words as one line of shell that means just them; given; NULL: no memory. */
+char *words_quote(char *const *words);
+/* stdout, flushed. */
+int cmd_flush(const struct cmd *c);
+/* Whether a name will do for an environment, a branch, a session: says why not. */
+int name_check(const struct cmd *c, const char *name);
+
+struct sub {
+	const char *verb, *sub, *synopsis; /* sub NULL: the verb has none */
+	int (*fn)(struct cmd *c);	   /* NULL: the other program's */
+};
+/* Does what a program was called for. */
+int dispatch(const struct sub *subs, size_t n, int argc, char **argv);
+
+int verb_env_create(struct cmd *c);
+int verb_env_list(struct cmd *c);
+int verb_env_destroy(struct cmd *c);
+int verb_test(struct cmd *c);
+int verb_shell(struct cmd *c);
+int verb_serve(struct cmd *c);
+int verb_session_start(struct cmd *c);
+int verb_session_run(struct cmd *c);
+int verb_session_interrupt(struct cmd *c);
+int verb_session_list(struct cmd *c);
+int verb_session_end(struct cmd *c);
+
+/* ---- the view that a directory is in (env_place.c) ---- */
+
+struct place {
+	char *dir;	 /* absolute, real; owned */
+	char *mount;	 /* the view's root; owned */
+	char *store;	 /* owned */
+	char branch[64]; /* "": it shows a snapshot */
+	char head[16];
+};
+/* dir NULL: ".". A failure says that there is no view, and what to do. */
+int place_find(const struct cmd *c, const char *dir, struct place *ret);
+void place_release(struct place *p);
+/* Whether a view is mounted there, or above it. */
+bool place_is_view(const char *dir);
+
+/* A directory of ours, mode 0700, made if needed: "session", "env". Its path; owned. */
+int place_runtime(const struct cmd *c, const char *name, char **ret);
+int place_state(const struct cmd *c, const char *name, char **ret);
+
+/* ---- records (env_record.c) ---- */
+
+enum record_origin {
+	FORKED,	 /* a branch of its own: unmounted and dropped */
+	COVERED, /* mounted over a directory: unmounted */
+	ADOPTED, /* there was a view: it stays */
+};
+
+struct record {
+	char *name, *kind, *path; /* owned; path: of its directory */
+	char *store, *branch;	  /* of a fork; owned */
+	enum record_origin origin;
+	struct json_t *options; /* an object of strings: for ply_env_set; owned */
+};
+void record_release(struct record *r);
+/* A new one; a failure when the name is taken. */
+int record_create(const struct cmd *c, const struct record *r);
+int record_remove(const struct cmd *c, const char *name);
+/* A failure when there is none. */
+int record_load(const struct cmd *c, const char *name, struct record *ret);
+/* All, by name; *ret malloced, each to be released. */
+int record_list(const struct cmd *c, struct record **ret, size_t *ret_n);
+/* Of the environment whose directory holds dir (the deepest): true; or false. */
+bool record_of(const struct cmd *c, const char *dir, struct record *ret);
+
+/* A kind with a record's options; not set up. */
+int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **ret);
+/*
+ * The environment that the place lies in, as it was created, or else a local one; set up, and not
+ * changed by its end. test_command, timeout: instead of its own; may be NULL.
+ */
+int env_of_place(const struct cmd *c, const struct place *p, const char *test_command,
+		 const char *timeout, struct ply_env **ret);
+
+/* ---- sessions (session.c; their process: session_host.c) ---- */
+
+/* Ends the sessions that were started in a directory or below. */
+int sessions_end(const struct cmd *c, const char *dir);

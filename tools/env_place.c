@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Where verbs on environments work: the view that a directory is in, and our own directories. */
+
+#include "tools/env.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "fs/ioctl.h"
+#include "store/base/util.h"
+
+void place_release(struct place *p)
+{
+	free(p->dir);
+	free(p->mount);
+	free(p->store);
+	*p = (struct place){ 0 };
+}
+
+/* The root of the mount that a directory lies in; given. */
+static char *mount_of(const char *dir)
+{
+	char *at = strdup(dir);
+	struct stat here, above;
+
+	if (!at || stat(at, &here) < 0)
+		return at;
+	for (char *slash; (slash = strrchr(at, '/')) && at[1];) {
+		char kept = slash == at ? at[1] : *slash;
+
+		slash[slash == at] = '\0';
+		if (stat(at, &above) < 0 || above.st_dev != here.st_dev) {
+			slash[slash == at] = kept;
+			break;
+		}
+	}
+	return at;
+}
+
+bool place_is_view(const char *dir)
+{
+	_cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct plyfs_info info;
+
+	return fd >= 0 && ioctl(fd, PLYFS_IOC_INFO, &info) == 0;
+}
+
+int place_find(const struct cmd *c, const char *dir, struct place *ret)
+{
+	_cleanup_(place_release) struct place p = { 0 };
+	_cleanup_close_ int fd = -1;
+	struct plyfs_info info;
+
+	dir = dir ? dir : ".";
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 && (errno == ENOTCONN || errno == ECONNABORTED))
+		return cmd_fail(c, "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
+				dir);
+	if (fd < 0)
+		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
+	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
+		if (errno == EPERM || errno == EACCES)
+			return cmd_fail(c, "'%s': only root and the owner of the view's store may",
+					dir);
+		return cmd_fail(c,
+				"'%s' is not in a plyfs view; cd into one, name one with --in, "
+				"or make one: plyfs env create NAME DIR",
+				dir);
+	}
+	if (info.version != PLYFS_IOC_VERSION)
+		return cmd_fail(c, "the view at '%s' is of another version of plyfs", dir);
+	p.dir = realpath(dir, NULL);
+	p.mount = p.dir ? mount_of(p.dir) : NULL;
+	p.store = strndup(info.store, sizeof(info.store));
+	if (!p.mount || !p.store)
+		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
+	(void)snprintf(p.branch, sizeof(p.branch), "%.*s", (int)sizeof(p.branch) - 1, info.branch);
+	(void)snprintf(p.head, sizeof(p.head), "%.*s", (int)sizeof(p.head) - 1, info.head);
+	*ret = p;
+	p = (struct place){ 0 };
+	return DONE;
+}
+
+/* Makes a directory and those above it, for us alone. */
+static int make(const struct cmd *c, char *path)
+{
+	struct stat st;
+
+	for (char *p = strchr(path + 1, '/');; p = strchr(p + 1, '/')) {
+		if (p)
+			*p = 0;
+		if (mkdir(path, 0700) < 0 && errno != EEXIST)
+			return cmd_fail(c, "making '%s': %s", path, strerror(errno));
+		if (!p)
+			break;
+		*p = '/';
+	}
+	/* In /tmp somebody else may have been there before us. */
+	if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+	    (st.st_mode & 022))
+		return cmd_fail(c, "'%s' is not a directory of ours alone", path);
+	return DONE;
+}
+
+static int give(const struct cmd *c, char *path, char **ret)
+{
+	int r = make(c, path);
+
+	if (r)
+		free(path);
+	else
+		*ret = path;
+	return r;
+}
+
+int place_runtime(const struct cmd *c, const char *name, char **ret)
+{
+	const char *run = getenv("XDG_RUNTIME_DIR");
+	char *top, *path;
+	int r;
+
+	if (run && *run == '/' ? asprintf(&top, "%s/plyfs", run) < 0
+			       : asprintf(&top, "/tmp/plyfs-%u", (unsigned)geteuid()) < 0)
+		return cmd_fail(c, "%s", strerror(ENOMEM));
+	r = make(c, top);
+	if (r == DONE && asprintf(&path, "%s/%s", top, name) < 0)
+		r = cmd_fail(c, "%s", strerror(ENOMEM));
+	free(top);
+	return r ? r : give(c, path, ret);
+}
+
+int place_state(const struct cmd *c, const char *name, char **ret)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char *path;
+	int n;
+
+	if (state && *state == '/')
+		n = asprintf(&path, "%s/plyfs/%s", state, name);
+	else if (home && *home == '/')
+		n = asprintf(&path, "%s/.local/state/plyfs/%s", home, name);
+	else
+		return cmd_fail(c, "neither XDG_STATE_HOME nor HOME says where to remember "
+				   "environments");
+	return n < 0 ? cmd_fail(c, "%s", strerror(ENOMEM)) : give(c, path, ret);
+}

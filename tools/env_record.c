@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Records of environments: $XDG_STATE_HOME/plyfs/env/NAME.json. Made with O_EXCL, so that a name is
+ * taken once; never changed; a record that cannot be read is told and can be removed by hand.
+ */
+
+#include "tools/env.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "store/base/util.h"
+
+static const char *const origins[] = { "forked", "covered", "adopted" };
+
+void record_release(struct record *r)
+{
+	free(r->name);
+	free(r->kind);
+	free(r->path);
+	free(r->store);
+	free(r->branch);
+	json_decref(r->options);
+	*r = (struct record){ 0 };
+}
+
+static int file_of(const struct cmd *c, const char *name, char **ret)
+{
+	_cleanup_free_ char *dir = NULL;
+	int r = place_state(c, "env", &dir);
+
+	if (r)
+		return r;
+	return asprintf(ret, "%s/%s.json", dir, name) < 0 ? cmd_fail(c, "%s", strerror(ENOMEM))
+							  : DONE;
+}
+
+int record_create(const struct cmd *c, const struct record *r)
+{
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s*, s:s*, s:s, s:O}", "name", r->name, "kind",
+			      r->kind, "path", r->path, "store", r->store, "branch", r->branch,
+			      "origin", origins[r->origin], "options", r->options);
+	_cleanup_free_ char *path = NULL, *temporary = NULL;
+	int s = file_of(c, r->name, &path), error = 0;
+
+	if (s == DONE && (!o || asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
+		s = cmd_fail(c, "the options are not UTF-8, or there is no memory");
+	/* Written aside and linked: nobody reads half of one. */
+	if (s == DONE && json_dump_file(o, temporary, JSON_INDENT(2)) < 0)
+		error = errno;
+	if (s == DONE && !error && link(temporary, path) < 0)
+		error = errno;
+	if (temporary)
+		(void)unlink(temporary);
+	json_decref(o);
+	if (error == EEXIST)
+		return cmd_fail(c, "there is an environment '%s' already", r->name);
+	return error ? cmd_fail(c, "writing '%s': %s", path, strerror(error)) : s;
+}
+
+int record_remove(const struct cmd *c, const char *name)
+{
+	_cleanup_free_ char *path = NULL;
+	int r = file_of(c, name, &path);
+
+	if (r == DONE && unlink(path) < 0 && errno != ENOENT)
+		r = cmd_fail(c, "removing '%s': %s", path, strerror(errno));
+	return r;
+}
+
+static int read_file(const struct cmd *c, const char *path, struct record *ret)
+{
+	const char *name, *kind, *where, *store = NULL, *branch = NULL, *origin;
+	json_error_t why;
+	json_t *options, *o = json_load_file(path, 0, &why);
+	struct record r = { 0 };
+
+	if (!o || json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind",
+			      &kind, "path", &where, "store", &store, "branch", &branch, "origin",
+			      &origin, "options", &options) < 0) {
+		int s = cmd_fail(c, "'%s' is damaged%s%s; remove it when its view is unmounted",
+				 path, o ? "" : ": ", o ? "" : why.text);
+		json_decref(o);
+		return s;
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(origins); i++)
+		if (strcmp(origin, origins[i]) == 0)
+			r.origin = (enum record_origin)i;
+	r.name = strdup(name);
+	r.kind = strdup(kind);
+	r.path = strdup(where);
+	r.store = store ? strdup(store) : NULL;
+	r.branch = branch ? strdup(branch) : NULL;
+	r.options = json_incref(options);
+	json_decref(o);
+	if (!r.name || !r.kind || !r.path || (store && !r.store) || (branch && !r.branch)) {
+		record_release(&r);
+		return cmd_fail(c, "%s", strerror(ENOMEM));
+	}
+	*ret = r;
+	return DONE;
+}
+
+int record_load(const struct cmd *c, const char *name, struct record *ret)
+{
+	_cleanup_free_ char *path = NULL;
+	int r = name_check(c, name);
+
+	if (r == DONE)
+		r = file_of(c, name, &path);
+	if (r)
+		return r;
+	if (access(path, F_OK) < 0)
+		return cmd_fail(c, "there is no environment '%s'; 'plyfs env list' lists them",
+				name);
+	return read_file(c, path, ret);
+}
+
+static int is_record(const struct dirent *e)
+{
+	size_t n = strlen(e->d_name);
+
+	return e->d_name[0] != '.' && n > 5 && strcmp(e->d_name + n - 5, ".json") == 0;
+}
+
+int record_list(const struct cmd *c, struct record **ret, size_t *ret_n)
+{
+	_cleanup_free_ char *dir = NULL;
+	struct record *records;
+	struct dirent **names;
+	size_t n = 0;
+	int count, r = place_state(c, "env", &dir);
+
+	if (r)
+		return r;
+	count = scandir(dir, &names, is_record, alphasort);
+	if (count < 0)
+		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
+	records = calloc((size_t)count + 1, sizeof(*records));
+	for (int i = 0; i < count; i++) {
+		char path[PATH_MAX + NAME_MAX];
+
+		(void)snprintf(path, sizeof(path), "%s/%s", dir, names[i]->d_name);
+		/* One that cannot be read has been told; one may have gone meanwhile. */
+		if (records && access(path, F_OK) == 0 && read_file(c, path, &records[n]) == DONE)
+			n++;
+		free(names[i]);
+	}
+	free(names);
+	if (!records)
+		return cmd_fail(c, "%s", strerror(ENOMEM));
+	*ret = records;
+	*ret_n = n;
+	return DONE;
+}
+
+bool record_of(const struct cmd *c, const char *dir, struct record *ret)
+{
+	_cleanup_free_ struct record *records = NULL;
+	struct record found = { 0 };
+	size_t n = 0;
+
+	if (record_list(c, &records, &n))
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		struct record *r = &records[i];
+		size_t len = strlen(r->path);
+
+		if (strncmp(dir, r->path, len) == 0 && (!dir[len] || dir[len] == '/') &&
+		    (!found.path || strlen(found.path) < len)) {
+			record_release(&found);
+			found = *r;
+			*r = (struct record){ 0 };
+		}
+		record_release(r);
+	}
+	if (!found.path)
+		return false;
+	*ret = found;
+	return true;
+}
+
+/* ---- their environments ---- */
+
+int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **ret)
+{
+	struct ply_env *env;
+	const char *name;
+	json_t *value;
+
+	if (ply_env_new(r->kind, &env) < 0)
+		return cmd_ply_failed(c);
+	json_object_foreach(r->options, name, value)
+	{
+		if (ply_env_set(env, name, json_string_value(value)) < 0) {
+			ply_env_free(env);
+			return cmd_ply_failed(c);
+		}
+	}
+	*ret = env;
+	return DONE;
+}
+
+int env_of_place(const struct cmd *c, const struct place *p, const char *test_command,
+		 const char *timeout, struct ply_env **ret)
+{
+	_cleanup_(record_release) struct record record = { 0 };
+	bool remembered = record_of(c, p->dir, &record);
+	struct ply_env *env;
+	int r = DONE;
+
+	if (remembered)
+		r = env_of_record(c, &record, &env);
+	else if (ply_env_new("local", &env) < 0)
+		r = cmd_ply_failed(c);
+	if (r)
+		return r;
+	if (ply_env_set(env, "workdir", remembered ? record.path : p->dir) < 0 ||
+	    ply_env_set(env, "at_cleanup", "keep") < 0 ||
+	    (test_command && ply_env_set(env, "test_command", test_command) < 0) ||
+	    (timeout && ply_env_set(env, "timeout", timeout) < 0) || ply_env_setup(env) < 0) {
+		r = cmd_ply_failed(c);
+		ply_env_free(env);
+		return r;
+	}
+	*ret = env;
+	return DONE;
+}

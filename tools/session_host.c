@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * plyfs session start, and the process that holds a session; see session.h. Its main thread
+ * accepts, and looks once a second whether shell and view are still there; each connection has a
+ * thread, and a command that runs a second one, so that the first can interrupt it when who asked
+ * has gone.
+ */
+
+#include "tools/session.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "store/base/util.h"
+
+/* How long a Ctrl-C may take to have an effect, and how many there are, before it gets harder. */
+#define INTERRUPT_SECONDS 1
+#define INTERRUPT_TRIES 3
+
+struct host {
+	struct ply_session *session; /* immutable */
+	const struct place *place;   /* immutable */
+	const char *name;	     /* immutable */
+	int over;		     /* an eventfd: somebody asked for the end */
+	pthread_mutex_t lock;
+	pthread_cond_t idle;
+	unsigned users; /* under lock: threads that use the session */
+	bool ended;	/* under lock: there are to be no new ones */
+};
+
+/* ---- a command ---- */
+
+struct run {
+	struct host *host;
+	struct session_request q;
+	const char *bytes;
+	int done; /* an eventfd */
+	struct session_answer answer;
+	int output; /* a memfd; -1 */
+};
+
+static int keep(int fd, const struct ply_text *text)
+{
+	return fd >= 0 && text->len ? write_all(fd, text->data, text->len) : 0;
+}
+
+static void *run_command(void *arg)
+{
+	struct run *run = arg;
+	struct host *h = run->host;
+	const char *expect[] = { run->bytes + run->q.command_len + 1 };
+	const struct ply_session_run q = {
+		.command = run->bytes,
+		.len = run->q.command_len,
+		.timeout = run->q.timeout,
+		.interactive = run->q.expects,
+		.interactive_quit = run->q.quits,
+		.expect = expect,
+		.n_expect = run->q.expects ? 1 : 0,
+	};
+	struct ply_observation seen = { 0 };
+	struct session_answer *a = &run->answer;
+	struct ply_text rest = { 0 };
+
+	a->status = ply_session_run(h->session, &q, &seen);
+	(void)snprintf(a->text, sizeof(a->text), "%s", a->status < 0 ? ply_error() : "");
+	a->exit_code = seen.exit_code;
+	a->matched = seen.matched;
+	if (a->status == PLY_TIMEOUT &&
+	    ply_session_interrupt(h->session, INTERRUPT_SECONDS, INTERRUPT_TRIES, &rest) < 0)
+		(void)snprintf(a->text, sizeof(a->text), "%s", ply_error());
+
+	run->output = memfd_create("plyfs-output", MFD_CLOEXEC);
+	if (run->output < 0 || keep(run->output, &seen.output) < 0 ||
+	    keep(run->output, &rest) < 0) {
+		a->status = PLY_FAILED;
+		(void)snprintf(a->text, sizeof(a->text), "keeping the output: %s", strerror(errno));
+	}
+	ply_observation_free(&seen);
+	ply_text_free(&rest);
+	(void)eventfd_write(run->done, 1); /* 1 fits: cannot fail */
+	return NULL;
+}
+
+/* Runs it; interrupts it when the other side hangs up. */
+static void serve_run(struct host *h, int sock, const struct session_request *q, int bytes_fd)
+{
+	struct run run = { .host = h, .q = *q, .done = eventfd(0, EFD_CLOEXEC), .output = -1 };
+	struct pollfd polls[] = { { .fd = sock, .events = POLLRDHUP },
+				  { .fd = run.done, .events = POLLIN } };
+	char *bytes = q->len ? mmap(NULL, q->len, PROT_READ, MAP_PRIVATE, bytes_fd, 0) : MAP_FAILED;
+	pthread_t thread;
+
+	run.bytes = bytes;
+	/* Both sides are one build; that strings end is looked at all the same. */
+	if (run.done < 0 || bytes == MAP_FAILED || q->command_len >= q->len ||
+	    bytes[q->command_len] || bytes[q->len - 1] ||
+	    (q->expects && q->command_len + 1 >= q->len) ||
+	    pthread_create(&thread, NULL, run_command, &run) != 0) {
+		run.answer.status = PLY_FAILED;
+		strcpy(run.answer.text, "the session's process is out of resources");
+	} else {
+		while (poll(polls, 2, -1) < 0 || !polls[1].revents) {
+			if (!polls[0].revents)
+				continue;
+			polls[0].fd = -1; /* nobody is left to send to; once is enough */
+			(void)ply_session_interrupt(h->session, INTERRUPT_SECONDS, INTERRUPT_TRIES,
+						    NULL);
+		}
+		(void)pthread_join(thread, NULL);
+	}
+	(void)host_send(sock, &run.answer, sizeof(run.answer), run.output); /* it may be gone */
+	if (bytes != MAP_FAILED)
+		(void)munmap(bytes, q->len);
+	closep(&run.done);
+	closep(&run.output);
+}
+
+/* ---- connections ---- */
+
+struct connection {
+	struct host *host;
+	int sock;
+};
+
+/* Around every use of the session; false: it is being ended. */
+static bool enter(struct host *h)
+{
+	LOCK_GUARD(&h->lock);
+	h->users += !h->ended;
+	return !h->ended;
+}
+
+static void leave(struct host *h)
+{
+	LOCK_GUARD(&h->lock);
+	if (--h->users == 0)
+		pthread_cond_broadcast(&h->idle);
+}
+
+static void *serve(void *arg)
+{
+	struct connection *conn = arg;
+	struct host *h = conn->host;
+	struct session_answer a = { .pid = getpid(), .matched = -1 };
+	_cleanup_close_ int sock = conn->sock, bytes = -1;
+	struct session_request q;
+
+	free(conn);
+	if (host_receive(sock, &q, sizeof(q), &bytes) < 0)
+		return NULL;
+	switch (q.op) {
+	case SESSION_RUN:
+		if (enter(h)) {
+			serve_run(h, sock, &q, bytes);
+			leave(h);
+		}
+		return NULL;
+	case SESSION_INTERRUPT:
+		if (!enter(h))
+			return NULL;
+		a.status =
+			ply_session_interrupt(h->session, INTERRUPT_SECONDS, INTERRUPT_TRIES, NULL);
+		if (a.status < 0)
+			(void)snprintf(a.text, sizeof(a.text), "%s", ply_error());
+		leave(h);
+		break;
+	case SESSION_INFO:
+		(void)snprintf(a.name, sizeof(a.name), "%s", h->name);
+		(void)snprintf(a.dir, sizeof(a.dir), "%s", h->place->dir);
+		pthread_mutex_lock(&h->lock);
+		a.busy = h->users > 0;
+		pthread_mutex_unlock(&h->lock);
+		break;
+	case SESSION_END:
+		(void)eventfd_write(h->over, 1);
+		(void)TAKE_FD(sock); /* closes with the process */
+		return NULL;
+	}
+	(void)host_send(sock, &a, sizeof(a), -1); /* it may be gone */
+	return NULL;
+}
+
+static void accept_one(struct host *h, int listen_fd)
+{
+	struct connection *conn;
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+	pthread_attr_t detached;
+	pthread_t thread;
+	int sock = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+
+	if (sock < 0)
+		return; /* gone again, or no descriptor left: it asks once more */
+	conn = malloc(sizeof(*conn));
+	if (!conn || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ||
+	    (peer.uid != geteuid() && peer.uid != 0) || pthread_attr_init(&detached) != 0) {
+		free(conn);
+		(void)close(sock);
+		return;
+	}
+	*conn = (struct connection){ .host = h, .sock = sock };
+	(void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	if (pthread_create(&thread, &detached, serve, conn) != 0) {
+		free(conn);
+		(void)close(sock);
+	}
+	pthread_attr_destroy(&detached);
+}
+
+/* ---- the process ---- */
+
+static bool is_mounted(const struct place *p, const struct stat *then)
+{
+	struct stat now;
+
+	return stat(p->mount, &now) == 0 && now.st_dev == then->st_dev;
+}
+
+static void serve_until_the_end(struct host *h, int listen_fd, const struct stat *view)
+{
+	_cleanup_close_ int signals = -1;
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGINT);
+	signals = signalfd(-1, &set, SFD_CLOEXEC);
+	for (;;) {
+		struct pollfd polls[] = { { .fd = listen_fd, .events = POLLIN },
+					  { .fd = h->over, .events = POLLIN },
+					  { .fd = signals, .events = POLLIN } };
+		int n = poll(polls, 3, 1000);
+
+		if (n > 0 && (polls[1].revents || polls[2].revents))
+			return;
+		if (n > 0 && polls[0].revents)
+			accept_one(h, listen_fd);
+		if (n == 0 && (!ply_session_alive(h->session) || !is_mounted(h->place, view)))
+			return;
+	}
+}
+
+/* What our caller's caller left open (a lock, a pipe) is not to stay open as long as we live. */
+static void close_others(const int keep[3])
+{
+	DIR *fds = opendir("/proc/self/fd");
+	struct dirent *e;
+
+	while (fds && (e = readdir(fds))) {
+		int fd = atoi(e->d_name);
+
+		if (fd > 2 && fd != dirfd(fds) && fd != keep[0] && fd != keep[1] && fd != keep[2])
+			(void)close(fd);
+	}
+	if (fds)
+		closedir(fds);
+}
+
+/* In the new process, before anything is said. */
+static void settle(int ready_fd)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	sigset_t set;
+
+	(void)setsid();
+	(void)chdir("/"); /* our place is not to keep a view busy */
+	for (int i = 0; null >= 0 && i < 3; i++)
+		if (i != ready_fd)
+			(void)dup2(null, i);
+	(void)signal(SIGPIPE, SIG_IGN);
+	/* For the signalfd, and so for all threads. */
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGINT);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
+/* Starts the shell; 0, or a sentence is in ply_error(). */
+static int begin(struct host *h, struct ply_env *env)
+{
+	int r = ply_session_new(env, h->name, &h->session);
+
+	if (r == 0)
+		r = ply_session_set(h->session, "cwd", h->place->dir);
+	if (r == 0)
+		r = ply_session_start(h->session, NULL);
+	return r;
+}
+
+/* listen_fd, dir_fd (where socket_name is): taken. ready_fd: gets "ready" or a sentence; closed. */
+static _Noreturn void host_main(const struct cmd *c, const struct place *p, const char *name,
+				int listen_fd, int dir_fd, const char *socket_name, int ready_fd)
+{
+	struct host h = { .place = p,
+			  .name = name,
+			  .lock = PTHREAD_MUTEX_INITIALIZER,
+			  .idle = PTHREAD_COND_INITIALIZER };
+	struct ply_env *env = NULL;
+	struct stat view;
+	int r = FAILED;
+
+	close_others((int[]){ listen_fd, dir_fd, ready_fd });
+	h.over = eventfd(0, EFD_CLOEXEC);
+	/* What env_of_place says goes to our caller's stderr, so that comes first. */
+	if (stat(p->mount, &view) < 0)
+		(void)cmd_fail(c, "'%s': %s", p->mount, strerror(errno));
+	else
+		r = env_of_place(c, p, NULL, NULL, &env);
+	settle(ready_fd);
+	if (r == DONE) {
+		r = begin(&h, env);
+		(void)write_all(ready_fd, r < 0 ? ply_error() : "ready",
+				r < 0 ? strlen(ply_error()) : 5);
+	}
+	(void)close(ready_fd);
+	if (r == DONE)
+		serve_until_the_end(&h, listen_fd, &view);
+
+	/* First nobody finds it any more; then what runs ends, and those who wait are answered. */
+	(void)unlinkat(dir_fd, socket_name, 0);
+	(void)close(listen_fd);
+	if (h.session) {
+		(void)ply_session_end(h.session); /* its processes end with the keeper at last */
+		pthread_mutex_lock(&h.lock);
+		h.ended = true;
+		while (h.users)
+			pthread_cond_wait(&h.idle, &h.lock);
+		pthread_mutex_unlock(&h.lock);
+		ply_session_free(h.session);
+	}
+	ply_env_free(env);
+	_exit(r == DONE ? 0 : 1);
+}
+
+/* ---- start ---- */
+
+/* The listening socket, under the directory's lock. */
+static int listen_at(const struct cmd *c, int dir, const char *sock_name, const char *name,
+		     int *ret)
+{
+	struct sockaddr_un a = host_address(dir, sock_name);
+	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	mode_t mask = umask(0177);
+	int r = sock < 0 ? -1 : bind(sock, (struct sockaddr *)&a, sizeof(a)), error = errno;
+
+	(void)umask(mask);
+	if (r < 0 && error == EADDRINUSE)
+		return cmd_fail(c, "there is a session '%s' in this view already", name);
+	if (r < 0)
+		return cmd_fail(c, "making the session's socket: %s", strerror(error));
+	if (listen(sock, 64) < 0) {
+		(void)unlinkat(dir, sock_name, 0);
+		return cmd_fail(c, "making the session's socket: %s", strerror(errno));
+	}
+	*ret = TAKE_FD(sock);
+	return DONE;
+}
+
+int verb_session_start(struct cmd *c)
+{
+	_cleanup_(place_release) struct place place = { 0 };
+	_cleanup_close_ int dir = -1, sock = -1, other = -1, in_fd = -1;
+	char name[SESSION_NAME_MAX], said[1024];
+	const char *in = NULL;
+	const struct option_def defs[] = { { .name = "in", .text = &in } };
+	size_t len = 0;
+	int p[2];
+	int r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 1, 1);
+
+	if (r == DONE)
+		r = name_check(c, c->args.v[0]);
+	if (r == DONE)
+		r = place_find(c, in, &place);
+	if (r == DONE)
+		r = host_directory(c, &dir);
+	if (r)
+		return r;
+	host_socket_name(place.mount, c->args.v[0], name);
+	if (host_reach(dir, name, &other) == 0) /* and removes what a killed one left */
+		return cmd_fail(c, "there is a session '%s' in this view already", c->args.v[0]);
+	(void)flock(dir, LOCK_EX); /* a second one that is started at once is met by bind */
+	r = listen_at(c, dir, name, c->args.v[0], &sock);
+	(void)flock(dir, LOCK_UN);
+	if (r)
+		return r;
+
+	if (pipe2(p, O_CLOEXEC) < 0) {
+		(void)unlinkat(dir, name, 0);
+		return cmd_fail(c, "a pipe: %s", strerror(errno));
+	}
+	in_fd = p[0];
+	switch (fork()) {
+	case -1:
+		(void)unlinkat(dir, name, 0);
+		(void)close(p[1]);
+		return cmd_fail(c, "fork: %s", strerror(errno));
+	case 0:
+		(void)close(p[0]);
+		host_main(c, &place, c->args.v[0], TAKE_FD(sock), TAKE_FD(dir), name, p[1]);
+	}
+	(void)close(p[1]);
+	for (ssize_t n; (n = read(in_fd, said + len, sizeof(said) - 1 - len)) != 0;) {
+		if (n < 0 && errno != EINTR)
+			break;
+		len += n > 0 ? (size_t)n : 0;
+	}
+	said[len] = 0;
+	if (strcmp(said, "ready") == 0)
+		return DONE;
+	return len ? cmd_fail(c, "%s", said) : FAILED; /* else it has said so itself */
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * swerex-remote: the server of the SWE-ReX protocol, with that program's flags, for putting in its
+ * place in any machine or container image: one statically linked file, which is its own keeper.
+ */
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env/keeper.h"
+#include "env/proc.h"
+#include "env/serve/serve.h"
+
+/* Deployments stop the server and then look whether it is gone; a command has this long to end. */
+#define GRACE_SECONDS 2.0
+
+static const char usage[] = "usage: swerex-remote [-h] [-v] [--host HOST] [--port PORT] "
+			    "--auth-token AUTH_TOKEN\n";
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "host", required_argument, NULL, 'H' },
+		{ "port", required_argument, NULL, 'p' },
+		{ "auth-token", required_argument, NULL, 't' },
+		{ "version", no_argument, NULL, 'v' },
+		{ "help", no_argument, NULL, 'h' },
+		{ 0 },
+	};
+	struct serve_options o = { .host = "0.0.0.0", .port = 8000 };
+	struct serve *serve;
+	sigset_t set;
+	long port;
+	char *end;
+	int c, sig;
+
+	if (strcmp(argv[0], "plyfs-keeper") == 0)
+		return keeper_program();
+	keeper_is("/proc/self/exe");
+
+	while ((c = getopt_long(argc, argv, "vh", options, NULL)) >= 0) {
+		switch (c) {
+		case 'H':
+			o.host = strcmp(optarg, "localhost") == 0 ? "127.0.0.1" : optarg;
+			break;
+		case 'p':
+			port = strtol(optarg, &end, 10);
+			if (!*optarg || *end || port < 0 || port > UINT16_MAX) {
+				fprintf(stderr, "%sswerex-remote: error: argument --port: invalid "
+						"int value: '%s'\n",
+					usage, optarg);
+				return 2;
+			}
+			o.port = (uint16_t)port;
+			break;
+		case 't':
+			o.token = optarg;
+			break;
+		case 'v':
+			if (argc > 2) {
+				fprintf(stderr, "swerex-remote: -v takes no other arguments\n");
+				return 1;
+			}
+			puts(PLYFS_VERSION);
+			return 0;
+		case 'h':
+			printf("%s\nServes the SWE-ReX remote runtime protocol.\n"
+			       "  --host HOST         the address to listen at (0.0.0.0)\n"
+			       "  --port PORT         (8000); 0: any free one, which is printed\n"
+			       "  --auth-token TOKEN  what clients must send; '': nothing\n",
+			       usage);
+			return 0;
+		default:
+			fputs(usage, stderr);
+			return 2;
+		}
+	}
+	if (!o.token || optind < argc) {
+		fprintf(stderr, "%sswerex-remote: error: %s\n", usage,
+			o.token ? "unrecognized arguments" :
+				  "the following arguments are required: --auth-token");
+		return 2;
+	}
+
+	/* Before any thread: they inherit it, and signals come to sigwait alone. */
+	sigemptyset(&set);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGHUP);
+	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
+	(void)signal(SIGPIPE, SIG_IGN);
+
+	if (keeper_start(&o.place.keeper) < 0 || serve_start(&o, &serve) < 0) {
+		fprintf(stderr, "swerex-remote: %s\n", ply_error());
+		return 1;
+	}
+	printf("listening at %s port %u\n", o.host, serve_port(serve));
+	(void)fflush(stdout);
+	(void)sigwait(&set, &sig);
+	serve_stop(serve, GRACE_SECONDS);
+	keeper_end(o.place.keeper);
+	return 0;
+}
