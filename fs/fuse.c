@@ -692,6 +692,8 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 		reply_result(req, r);
 	else
 		fuse_reply_ioctl(req, 0, out, MIN(out_len, out_cap));
+	if (cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO)
+		view_tidy(m->view);
 }
 
 static const struct fuse_lowlevel_ops ops = {

@@ -28,7 +28,8 @@
  *      kernel when an INVAL_INODE came between. The name of a file that was retired is expired as
  *      well (it costs a third: nothing is evicted while the caller waits): its node id is never
  *      the answer again, and the name of a file's current node id is never expired, so no
- *      revalidation can be in flight. (A directory that is elsewhere in the target is
+ *      revalidation can be in flight; unless an epoch made it old: such files are *adopted*, and
+ *      their names are unhashed. (A directory that is elsewhere in the target is
  *      expired, too, so that a shell in it keeps its path until the name is walked; a revalidation
  *      that was in flight across two restores could keep its old name a while longer.)
  *  S4  By epoch: a LOOKUP is stamped with the epoch before it is sent, so it is stale; a
@@ -80,6 +81,11 @@ struct notes {
 	size_t n_text, cap_text;
 	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
 	size_t n_inodes, cap_inodes;
+};
+
+/* What kernels were told only to expire: see drop_leftover. */
+struct expired {
+	struct notes last, leftover; /* by the last restore; by the one before it */
 };
 
 static void notes_release(struct notes *notes)
@@ -201,12 +207,15 @@ static int plan_dirent(struct plan *p, const struct key *k, const struct val *ol
 		r = dirent_decode(val, &item);
 		if (r < 0)
 			return r;
+		/* The record of a file that lost a name differs: plan_retire tells all its names. */
+		if (old && item.type != DT_DIR)
+			continue;
 		r = notes_add_name(&p->notes,
 				   (struct name_note){
 					   .old_node = dir ? dir->node : 0,
 					   .dir = k->a,
 					   .child = old ? item.ino : 0,
-					   .child_is_dir = old && item.type == DT_DIR,
+					   .child_is_dir = old,
 					   .len = (uint32_t)item.len,
 				   },
 				   item.name);
@@ -219,6 +228,7 @@ static int plan_dirent(struct plan *p, const struct key *k, const struct val *ol
 struct retiring {
 	struct plan *plan;
 	uint64_t node; /* of the file whose names are listed */
+	bool expire;   /* S3 */
 };
 
 static int note_name_of_retired(void *arg, uint64_t parent, const char *name, size_t len)
@@ -233,7 +243,7 @@ static int note_name_of_retired(void *arg, uint64_t parent, const char *name, si
 			      (struct name_note){ .old_node = dir->node,
 						  .dir = parent,
 						  .retired = ret->node,
-						  .expire = true, /* S3 */
+						  .expire = ret->expire,
 						  .len = (uint32_t)len },
 			      name);
 }
@@ -245,7 +255,7 @@ static int note_name_of_retired(void *arg, uint64_t parent, const char *name, si
 static int plan_retire(struct plan *p, const struct vnode *n, const struct key *k,
 		       const struct val *old_val)
 {
-	struct retiring arg = { .plan = p, .node = n->node };
+	struct retiring arg = { .plan = p, .node = n->node, .expire = !n->adopted };
 	struct inode i;
 	int r;
 
@@ -401,7 +411,7 @@ static int note_every_name(struct plan *p)
 	struct view *v = p->view;
 
 	for (uint32_t i = 1; i < v->n_slots; i++) {
-		struct retiring arg = { .plan = p };
+		struct retiring arg = { .plan = p, .expire = true };
 		struct vnode *n = v->slots[i];
 		int r;
 
@@ -490,14 +500,14 @@ static int tell_directories(struct view *v, bool *ret_listed)
 }
 
 /*
- * Files whose names were only expired by the restore before this one, and that nobody looked at
+ * Files whose names were only expired by the restore before the last one, and that nobody looked at
  * since: the kernel would keep them, and we their old state, until it needs memory. switch_lock
  * is held, no other.
  */
-static void drop_expired(struct view *v)
+static void drop_leftover(struct view *v)
 {
 	const struct view_kernel *k = &v->kernel;
-	struct notes *notes = v->expired;
+	struct notes *notes = &v->expired->leftover;
 
 	for (size_t i = 0; i < notes->n_names; i++) {
 		const struct name_note *n = &notes->names[i];
@@ -515,6 +525,12 @@ static void drop_expired(struct view *v)
 	*notes = (struct notes){ 0 };
 }
 
+void view_tidy(struct view *v)
+{
+	LOCK_GUARD(&v->switch_lock);
+	drop_leftover(v);
+}
+
 int expired_new(struct view *v)
 {
 	v->expired = os_calloc(1, sizeof(*v->expired));
@@ -523,8 +539,10 @@ int expired_new(struct view *v)
 
 void expired_free(struct view *v)
 {
-	if (v->expired)
-		notes_release(v->expired);
+	if (v->expired) {
+		notes_release(&v->expired->last);
+		notes_release(&v->expired->leftover);
+	}
 	free(v->expired);
 }
 
@@ -611,10 +629,12 @@ static int tell_kernel(struct view *v, struct plan *p)
 
 	if (!k->inval_entry)
 		return 0; /* nobody has cached anything */
+	drop_leftover(v); /* if nobody did since: view_tidy */
+	v->expired->leftover = v->expired->last;
+	v->expired->last = (struct notes){ 0 };
 	if (p->mode == RESTORE_NAMES) {
 		r = notes_send(v, &p->notes);
-		drop_expired(v);
-		*v->expired = p->notes;
+		v->expired->last = p->notes;
 		p->notes = (struct notes){ 0 };
 		return r;
 	}
@@ -623,7 +643,6 @@ static int tell_kernel(struct view *v, struct plan *p)
 	s = tell_directories(v, &listed);
 	if (k->inc_epoch && listed && s >= 0)
 		s = k->inc_epoch(k->arg); /* S4 */
-	drop_expired(v);
 	return r < 0 ? r : s;
 }
 

@@ -50,6 +50,7 @@ struct vnode {
 	uint32_t type; /* immutable: S_IFMT bits */
 	bool hashed;   /* under table_lock */
 	bool orphan;   /* under table_lock: purge when forgotten (V6) */
+	bool adopted;  /* under table_lock: a file of an older realm that was settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
@@ -75,7 +76,7 @@ struct view {
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed;
 
-	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
+	struct expired *expired; /* under switch_lock, owned: names that restores expired */
 
 	struct realm *cur; /* under lock */
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */

@@ -276,10 +276,12 @@ int vnode_settle(struct view *v, struct vnode *n)
 	r = fs_same_object(n->realm->base, v->cur_base, n->ino);
 	if (r < 0)
 		return r;
-	if (r > 0)
+	if (r > 0) {
 		vnode_set_realm(v, n, v->cur);
-	else
+		n->adopted = true;
+	} else {
 		vnode_unhash(v, n);
+	}
 	return 0;
 }
 

@@ -120,6 +120,8 @@ int cmd_restore(struct cmd *c)
 		r = branch_restore(t.branch, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", name);
+	if (t.entry)
+		view_tidy(mount_view(t.entry->mount));
 	return CMD_DONE;
 }
 
@@ -148,6 +150,8 @@ int cmd_undo(struct cmd *c)
 		r = branch_undo(t.branch, &id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", name);
+	if (t.entry)
+		view_tidy(mount_view(t.entry->mount));
 	return CMD_DONE;
 }
 

@@ -188,6 +188,7 @@ static struct restore_info restore(uint64_t id)
 
 	told_nothing();
 	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	view_tidy(view);
 	return info;
 }
 
@@ -434,6 +435,22 @@ END_TEST
 START_TEST(a_large_difference_is_told_by_names_on_old_kernels)
 {
 	large_difference(&old_recorder, false, false);
+}
+END_TEST
+
+START_TEST(the_name_of_a_file_that_an_epoch_made_old_is_not_merely_expired)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "1"), d = make_dir(ROOT_NODE, "d");
+	uint64_t id = checkpoint();
+
+	many_files(d, 3000);
+	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "a"), a); /* may be a revalidation in flight */
+	rewrite(a, "2");
+	ck_assert_int_eq(restore(id).mode, RESTORE_NAMES);
+	ck_assert(was_told(ROOT_NODE, "a"));
+	ck_assert_str_eq(told[0].name, "a");
+	ck_assert(!told[0].expire);
 }
 END_TEST
 
@@ -800,6 +817,7 @@ int main(void)
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
 	tcase_add_test(t, a_large_difference_is_told_by_names_where_mounts_lie_in_the_view);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
+	tcase_add_test(t, the_name_of_a_file_that_an_epoch_made_old_is_not_merely_expired);
 	tcase_add_test(t, a_restore_by_names_without_memory_changes_nothing);
 	tcase_add_test(t, a_restore_by_epoch_without_memory_changes_nothing);
 	tcase_add_test(t, a_restore_without_memory_on_old_kernels_changes_nothing);
