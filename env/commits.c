@@ -141,10 +141,8 @@ static int check(struct ply_env *e)
 {
 	const char *ref = env_option(e, "ref");
 	enum gittree_mode mode;
-	int r = env_local.check ? env_local.check(e) : 0;
+	int r = mode_of(env_option(e, "commit"), &mode);
 
-	if (r == 0)
-		r = mode_of(env_option(e, "commit"), &mode);
 	if (r == 0 && *ref && !repo_ref_ok(ref))
 		r = fail(PLY_INVALID,
 			 "option 'ref' is the full name of a ref that is no branch, such as "
@@ -422,7 +420,7 @@ static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret
 	LOCK_GUARD(&k->busy);
 	r = commit_queue_drain(k->queue);
 	if (r == 0)
-		r = env_local.clone(e, workdir, &fork);
+		r = local_clone(e, workdir, &fork);
 	if (r < 0)
 		return r;
 	r = inherit(k, commits_of(fork));
@@ -436,41 +434,14 @@ static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret
 	return 0;
 }
 
-/* ---- as local ones do ---- */
-
-static int read_file(struct ply_env *e, const char *path, struct ply_text *ret)
-{
-	return env_local.read_file(e, path, ret);
-}
-
-static int write_file(struct ply_env *e, const char *path, const void *data, size_t len)
-{
-	return env_local.write_file(e, path, data, len);
-}
-
-static int list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
-{
-	return env_local.list_files(e, pattern, ret);
-}
-
-static int upload(struct ply_env *e, const char *local, const char *path)
-{
-	return env_local.upload(e, local, path);
-}
-
-static int download(struct ply_env *e, const char *path, const char *local)
-{
-	return env_local.download(e, path, local);
-}
-
 const struct env_ops env_git = {
 	.kind = "git",
 	.check = check,
 	.setup = setup,
 	.cleanup = cleanup,
-	.read_file = read_file,
-	.write_file = write_file,
-	.list_files = list_files,
+	.read_file = local_read_file,
+	.write_file = local_write_file,
+	.list_files = local_list_files,
 	.run = local_run,
 	.run_tests = env_run_tests,
 	.checkpoint = checkpoint,
@@ -478,6 +449,6 @@ const struct env_ops env_git = {
 	.undo = commits_undo,
 	.clone = fork_off,
 	.diff = commits_diff,
-	.upload = upload,
-	.download = download,
+	.upload = local_upload,
+	.download = local_download,
 };

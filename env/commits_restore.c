@@ -123,17 +123,22 @@ static int carry(struct ply_env *e, const char *left)
 static int switch_to(struct ply_env *e, const char *snap)
 {
 	struct commits *k = commits_of(e);
-	char left[SNAP_TEXT];
-	int r;
+	_cleanup_free_ char *why = NULL;
+	char left[SNAP_TEXT] = "";
+	int r, s;
 
 	LOCK_GUARD(&k->queue->sync);
 	r = local_switch(e, snap, left);
-	if (r < 0)
+	if (!*left)
 		return r;
+	if (r < 0) /* the switch is done, what `exclude` names is not back */
+		why = strdup(ply_error());
 	k->undo[0] = '\0';
-	r = carry(e, left);
 	commit_queue_sync(k->queue, k->vault);
-	return r < 0 ? fail_in(r, "the restore is done, but keeping commits made before it") : 0;
+	s = carry(e, left);
+	if (s < 0)
+		return fail_in(s, "the restore is done, but keeping commits made before it");
+	return r < 0 ? fail(r, "%s", why ? why : "out of memory") : 0;
 }
 
 /* Line "tree ID" of a commit: its tree. */
@@ -253,5 +258,5 @@ int commits_diff(struct ply_env *e, const char *a, const char *b, const char *fo
 	if ((from.is_commit && !*from.snap) || (to.is_commit && !*to.snap))
 		return fail(PLY_UNSUPPORTED, "commit %s is no checkpoint: compare it with git diff",
 			    from.is_commit && !*from.snap ? a : b);
-	return env_local.diff(e, *from.snap ? from.snap : a, *to.snap ? to.snap : b, form, ret);
+	return local_diff(e, *from.snap ? from.snap : a, *to.snap ? to.snap : b, form, ret);
 }

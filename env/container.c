@@ -460,7 +460,7 @@ static int read_file(struct ply_env *e, const char *path, struct ply_text *ret)
 	char inside[PATH_MAX];
 	int r = container_map(e, path, inside);
 
-	return r < 0 ? r : env_local.read_file(e, inside, ret);
+	return r < 0 ? r : local_read_file(e, inside, ret);
 }
 
 static int write_file(struct ply_env *e, const char *path, const void *data, size_t len)
@@ -468,7 +468,7 @@ static int write_file(struct ply_env *e, const char *path, const void *data, siz
 	char inside[PATH_MAX];
 	int r = container_map(e, path, inside);
 
-	return r < 0 ? r : env_local.write_file(e, inside, data, len);
+	return r < 0 ? r : local_write_file(e, inside, data, len);
 }
 
 static int upload(struct ply_env *e, const char *local, const char *path)
@@ -476,7 +476,7 @@ static int upload(struct ply_env *e, const char *local, const char *path)
 	char inside[PATH_MAX];
 	int r = container_map(e, path, inside);
 
-	return r < 0 ? r : env_local.upload(e, local, inside);
+	return r < 0 ? r : local_upload(e, local, inside);
 }
 
 static int download(struct ply_env *e, const char *path, const char *local)
@@ -484,7 +484,7 @@ static int download(struct ply_env *e, const char *path, const char *local)
 	char inside[PATH_MAX];
 	int r = container_map(e, path, inside);
 
-	return r < 0 ? r : env_local.download(e, inside, local);
+	return r < 0 ? r : local_download(e, inside, local);
 }
 
 /* Below the working directory, and relative to it. */
@@ -496,7 +496,7 @@ static int list_files(struct ply_env *e, const char *pattern, struct ply_list *r
 	int r;
 
 	if (i->at)
-		return env_local.list_files(e, pattern, ret);
+		return local_list_files(e, pattern, ret);
 	r = container_map(e, ".", inside);
 	if (r < 0)
 		return r;
@@ -523,27 +523,6 @@ static int undo(struct ply_env *e)
 	return r < 0 ? r : env_local.undo(e);
 }
 
-static int run_tests(struct ply_env *e, struct ply_tests *ret)
-{
-	return env_local.run_tests(e, ret);
-}
-
-static int checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id)
-{
-	return env_local.checkpoint(e, label, ret_id);
-}
-
-static int clone_env(struct ply_env *e, const char *workdir, struct ply_env **ret)
-{
-	return env_local.clone(e, workdir, ret);
-}
-
-static int diff(struct ply_env *e, const char *a, const char *b, const char *form,
-		struct ply_text *ret)
-{
-	return env_local.diff(e, a, b, form, ret);
-}
-
 const struct env_ops env_container = {
 	.kind = "container",
 	.check = check,
@@ -553,12 +532,12 @@ const struct env_ops env_container = {
 	.write_file = write_file,
 	.list_files = list_files,
 	.run = local_run,
-	.run_tests = run_tests,
-	.checkpoint = checkpoint,
+	.run_tests = env_run_tests,
+	.checkpoint = local_checkpoint,
 	.restore = restore,
 	.undo = undo,
-	.clone = clone_env,
-	.diff = diff,
+	.clone = local_clone,
+	.diff = local_diff,
 	.upload = upload,
 	.download = download,
 	.wrap = wrap,

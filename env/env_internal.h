@@ -127,6 +127,16 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 int local_switch(struct ply_env *e, const char *id, char ret_left[SNAP_TEXT]);
 /* The refusal alone, for a restore that goes another way. PLY_DENIED. */
 int local_check_restore(struct ply_env *e);
+/* For tables of kinds. */
+int local_read_file(struct ply_env *e, const char *path, struct ply_text *ret);
+int local_write_file(struct ply_env *e, const char *path, const void *data, size_t len);
+int local_list_files(struct ply_env *e, const char *pattern, struct ply_list *ret);
+int local_checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id);
+int local_clone(struct ply_env *e, const char *workdir, struct ply_env **ret);
+int local_diff(struct ply_env *e, const char *a, const char *b, const char *form,
+	       struct ply_text *ret);
+int local_upload(struct ply_env *e, const char *local, const char *path);
+int local_download(struct ply_env *e, const char *path, const char *local);
 
 /* ---- others' ---- */
 

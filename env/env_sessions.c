@@ -5,8 +5,8 @@
  * list is under e->lock; who uses a shell holds a reference, so that ending the session does not
  * wait for a command: it ends that, too.
  *
- * Nothing of what is run is kept in a history, and HISTFILE is /dev/null in every shell, so nobody's
- * history file is touched: upstream's isolate_history, always on.
+ * Nothing of what is run is kept in a history, and HISTFILE is /dev/null in every shell, so
+ * nobody's history file is touched: upstream's isolate_history, always on.
  */
 
 #include "env/env_sessions.h"

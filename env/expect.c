@@ -110,8 +110,8 @@ int expect_scan(struct expect *e, const char *data, size_t len, struct expect_ma
 
 		if (p->from > len)
 			continue;
-		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT, p->match,
-				NULL);
+		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT,
+				p->match, NULL);
 		if (r == PCRE2_ERROR_PARTIAL) {
 			p->from = at[0];
 		} else if (r == PCRE2_ERROR_NOMATCH || is_limit(r)) {

@@ -219,6 +219,7 @@ static int open_to_write(const char *root, const char *resolved, mode_t mode)
 	return open_beneath(dir_fd, name, O_WRONLY | O_CREAT | O_NONBLOCK, mode);
 }
 
+/* A regular file; one to write is made if it is missing, and not truncated. */
 static int open_file(const char *root, const char *path, bool to_write, mode_t mode)
 {
 	struct stat st;
@@ -243,11 +244,10 @@ static int open_file(const char *root, const char *path, bool to_write, mode_t m
 	if (fd < 0)
 		return fail_errno(-fd, "'%s'", path);
 
-	r = fstat(fd, &st) < 0		   ? fail_errno(errno, "'%s'", path)
-	    : S_ISDIR(st.st_mode)	   ? fail_errno(EISDIR, "'%s'", path)
-	    : !S_ISREG(st.st_mode)	   ? fail(PLY_INVALID, "'%s' is not a regular file", path)
-	    : to_write && ftruncate(fd, 0) ? fail_errno(errno, "'%s'", path)
-					   : 0;
+	r = fstat(fd, &st) < 0	   ? fail_errno(errno, "'%s'", path)
+	    : S_ISDIR(st.st_mode)  ? fail_errno(EISDIR, "'%s'", path)
+	    : !S_ISREG(st.st_mode) ? fail(PLY_INVALID, "'%s' is not a regular file", path)
+				   : 0;
 	if (r < 0) {
 		(void)close(fd); /* nothing was written */
 		return r;
@@ -318,7 +318,9 @@ int files_write(const char *root, const char *path, const void *data, size_t len
 {
 	int fd = open_file(root, path, true, 0666);
 
-	return fd < 0 ? fd : finish(fd, write_all(fd, data, len), path);
+	if (fd < 0)
+		return fd;
+	return finish(fd, ftruncate(fd, 0) < 0 ? -errno : write_all(fd, data, len), path);
 }
 
 static int copy(int from, int to)
@@ -341,6 +343,22 @@ static int copy(int from, int to)
 	}
 }
 
+/* Takes `to`, which is not yet truncated: what is to be copied may be in it. */
+static int copy_over(int from, int to, const char *path)
+{
+	struct stat a, b;
+
+	if (fstat(from, &a) < 0 || fstat(to, &b) < 0)
+		return finish(to, -errno, path);
+	if (a.st_dev == b.st_dev && a.st_ino == b.st_ino) {
+		(void)close(to); /* nothing was written */
+		return fail(PLY_INVALID, "source and target '%s' are the same file", path);
+	}
+	if (S_ISREG(b.st_mode) && ftruncate(to, 0) < 0)
+		return finish(to, -errno, path);
+	return finish(to, copy(from, to), path);
+}
+
 int files_upload(const char *root, const char *local, const char *path)
 {
 	_cleanup_close_ int from = open(local, O_RDONLY | O_CLOEXEC);
@@ -352,7 +370,7 @@ int files_upload(const char *root, const char *local, const char *path)
 	if (S_ISDIR(st.st_mode))
 		return fail_errno(EISDIR, "'%s'", local);
 	to = open_file(root, path, true, st.st_mode & 0777);
-	return to < 0 ? to : finish(to, copy(from, to), path);
+	return to < 0 ? to : copy_over(from, to, path);
 }
 
 int files_download(const char *root, const char *path, const char *local)
@@ -365,6 +383,6 @@ int files_download(const char *root, const char *path, const char *local)
 		return from;
 	if (fstat(from, &st) < 0)
 		return fail_errno(errno, "'%s'", path);
-	to = open(local, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, st.st_mode & 0777);
-	return to < 0 ? fail_errno(errno, "'%s'", local) : finish(to, copy(from, to), local);
+	to = open(local, O_WRONLY | O_CREAT | O_CLOEXEC, st.st_mode & 0777);
+	return to < 0 ? fail_errno(errno, "'%s'", local) : copy_over(from, to, local);
 }

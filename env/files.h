@@ -26,6 +26,9 @@ int files_open(const char *root, const char *resolved, int flags);
 int files_read(const char *root, const char *path, struct ply_text *ret);
 /* Makes parents, truncates. PLY_EXISTS: a parent is a file. PLY_IS_DIRECTORY. */
 int files_write(const char *root, const char *path, const void *data, size_t len);
-/* From and to a path of the machine; permission bits come along for a file that is new. */
+/*
+ * From and to a path of the machine; permission bits come along for a file that is new.
+ * PLY_INVALID when both are one file.
+ */
 int files_upload(const char *root, const char *local, const char *path);
 int files_download(const char *root, const char *path, const char *local);

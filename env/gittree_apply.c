@@ -160,16 +160,17 @@ static int put_file(struct apply *a, int dir_fd, const struct repo_entry *e, con
 {
 	enum node_kind kind = e->mode == REPO_MODE_LINK ? NODE_LINK : NODE_FILE;
 	bool executable = e->mode == REPO_MODE_EXECUTABLE;
+	_cleanup_close_ int fd = -1;
 	struct stat st;
 
 	if (!n || n->kind != kind || !n->hashed || !repo_id_is(&n->id, &e->id))
 		return put_blob(a, dir_fd, e);
 	if (kind == NODE_LINK || n->executable == executable)
 		return 0;
-	if (fstatat(dir_fd, e->name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-	    fchmodat(dir_fd, e->name,
-		     executable ? st.st_mode | ((st.st_mode & 0444) >> 2) : st.st_mode & ~0111u,
-		     0) < 0)
+	fd = openat(dir_fd, e->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0 ||
+	    fchmod(fd, executable ? st.st_mode | ((st.st_mode & 0444) >> 2)
+				  : st.st_mode & ~0111u) < 0)
 		return fail_errno(errno, "writing '%s'", e->name);
 	return 0;
 }

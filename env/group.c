@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <sys/resource.h>
@@ -224,14 +225,25 @@ struct group *group_make(const struct proc_limits *limits)
 	return g;
 }
 
+/* Groups that were made within (by a container's runtime that was killed) go with it. */
+static int remove_directory(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	if (type == FTW_DP)
+		(void)rmdir(path); /* group_free looks whether it worked */
+	return 0;
+}
+
 void group_free(struct group *g)
 {
 	if (!g)
 		return;
 	for (int c = 0; c < CONTROLLERS; c++) {
-		/* The last process may be on its way out for some moments yet. */
-		for (int i = 0; g->dir[c] && rmdir(g->dir[c]) < 0 && errno == EBUSY && i < 100; i++)
-			(void)usleep(i < 10 ? 1000 : 10000);
+		/* The last process may be on its way out for some moments yet: a second in all. */
+		for (int i = 0; g->dir[c] && i < 100 && access(g->dir[c], F_OK) == 0; i++) {
+			if (i)
+				(void)usleep(10000);
+			(void)nftw(g->dir[c], remove_directory, 8, FTW_DEPTH | FTW_PHYS);
+		}
 		free(g->dir[c]);
 	}
 	free(g);

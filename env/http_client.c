@@ -16,10 +16,8 @@
 #include "env/status.h"
 #include "store/base/util.h"
 
-/* What is kept of an answer: as much as an environment keeps of a command's output by default. */
+/* The largest answer: as much as an environment keeps of a command's output by default. */
 #define BODY_BYTES ((size_t)1 << 30)
-/* Of an error's answer: its words, not its web page. */
-#define WORDS_BYTES ((size_t)64 << 10)
 
 /* What one request needs. The connection stays with the multi handle. */
 struct line {
@@ -31,6 +29,7 @@ struct line {
 struct http {
 	char *base;	      /* owned, immutable */
 	char *authorization;  /* the header; owned, immutable; NULL: none */
+	bool is_here;	      /* immutable: on this machine */
 	pthread_mutex_t lock;
 	struct line *idle; /* under lock: those that nobody uses */
 };
@@ -125,6 +124,11 @@ const char *http_base(const struct http *h)
 
 /* ---- addresses ---- */
 
+static const char *host_of(const char *base)
+{
+	return base + (strncmp(base, "https://", 8) == 0 ? 8 : 7);
+}
+
 /* The host of a URL: "localhost", 127.x.y.z, [::1]. A name that only begins so is another's. */
 static bool is_this_machine(const char *host)
 {
@@ -146,7 +150,7 @@ static bool is_this_machine(const char *host)
 static int check_address(const char *base, const char *key, bool anywhere)
 {
 	bool tls = strncmp(base, "https://", 8) == 0;
-	const char *host = base + (tls ? 8 : 7);
+	const char *host = host_of(base);
 
 	if (!tls && strncmp(base, "http://", 7) != 0)
 		return fail(PLY_INVALID, "'%s' is no address: http://HOST or https://HOST", base);
@@ -189,6 +193,7 @@ static int open_it(const char *base, const char *header, const char *key, bool a
 	if (!h)
 		return fail_memory();
 	pthread_mutex_init(&h->lock, NULL);
+	h->is_here = is_this_machine(host_of(base));
 	h->base = strdup(base);
 	if (!h->base)
 		return fail_memory();
@@ -383,8 +388,6 @@ static size_t receive(char *data, size_t one, size_t len, void *arg)
 		in->error = -write_all(*in->fd, data, len);
 		return in->error ? 0 : len;
 	}
-	if (status >= 300 && body->len + len > WORDS_BYTES)
-		return len; /* enough was said */
 	in->too_large = body->len + len > BODY_BYTES;
 	if (in->too_large)
 		return 0;
@@ -428,13 +431,18 @@ static int set_limits(CURL *easy, const struct http_request *q)
 	return 0;
 }
 
-/* Its certificates are those of the system, or, as with curl itself, of SSL_CERT_FILE. */
-static int set_rest(CURL *easy, const char *url, struct curl_slist *headers, char *words,
-		    struct incoming *in)
+/*
+ * Its certificates are those of the system, or, as with curl itself, of SSL_CERT_FILE. A proxy
+ * (http_proxy and the like) would be another machine, which gets no key for this one.
+ */
+static int set_rest(const struct http *h, CURL *easy, const char *url, struct curl_slist *headers,
+		    char *words, struct incoming *in)
 {
 	const char *certificates = getenv("SSL_CERT_FILE");
 
 	SET(easy, URL, url);
+	if (h->is_here)
+		SET(easy, PROXY, "");
 	SET(easy, PATH_AS_IS, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075500
 	SET(easy, PROTOCOLS_STR, "http,https");
@@ -521,7 +529,7 @@ static int ask(struct http *h, struct line *l, const struct http_request *q,
 	if (r == 0)
 		r = set_limits(l->easy, q);
 	if (r == 0)
-		r = set_rest(l->easy, url.data, headers, words, &in);
+		r = set_rest(h, l->easy, url.data, headers, words, &in);
 	if (r == 0)
 		r = transfer(l, q->cancellable, &code);
 	if (r < 0)

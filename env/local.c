@@ -85,29 +85,29 @@ static int setup(struct ply_env *e)
 
 /* ---- files ---- */
 
-static int read_file(struct ply_env *e, const char *path, struct ply_text *ret)
+int local_read_file(struct ply_env *e, const char *path, struct ply_text *ret)
 {
 	return files_read(e->workdir, path, ret);
 }
 
-static int write_file(struct ply_env *e, const char *path, const void *data, size_t len)
+int local_write_file(struct ply_env *e, const char *path, const void *data, size_t len)
 {
 	return files_write(e->workdir, path, data, len);
 }
 
-static int list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
+int local_list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
 {
 	static const char *const hidden[] = { LEGACY_CHECKPOINTS, ".chimera/checkpoints", NULL };
 
 	return glob_list(e->workdir, pattern, hidden, ret);
 }
 
-static int upload(struct ply_env *e, const char *local, const char *path)
+int local_upload(struct ply_env *e, const char *local, const char *path)
 {
 	return files_upload(e->workdir, local, path);
 }
 
-static int download(struct ply_env *e, const char *path, const char *local)
+int local_download(struct ply_env *e, const char *path, const char *local)
 {
 	return files_download(e->workdir, path, local);
 }
@@ -163,7 +163,7 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 
 /* ---- states ---- */
 
-static int checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id)
+int local_checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id)
 {
 	return numbers_checkpoint(e->numbers, label, ret_id);
 }
@@ -248,7 +248,7 @@ static int undo(struct ply_env *e)
 	return local_switch(e, NULL, NULL);
 }
 
-static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret)
+int local_clone(struct ply_env *e, const char *workdir, struct ply_env **ret)
 {
 	struct ply_env *copy;
 	int r;
@@ -270,8 +270,8 @@ static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret
 	return 0;
 }
 
-static int diff(struct ply_env *e, const char *a, const char *b, const char *form,
-		struct ply_text *ret)
+int local_diff(struct ply_env *e, const char *a, const char *b, const char *form,
+	       struct ply_text *ret)
 {
 	static const char *const forms[][2] = { { "name-status", "--name-status" },
 						{ "stat", "--stat" },
@@ -309,16 +309,16 @@ const struct env_ops env_local = {
 	.kind = "local",
 	.setup = setup,
 	.cleanup = cleanup,
-	.read_file = read_file,
-	.write_file = write_file,
-	.list_files = list_files,
+	.read_file = local_read_file,
+	.write_file = local_write_file,
+	.list_files = local_list_files,
 	.run = local_run,
 	.run_tests = env_run_tests,
-	.checkpoint = checkpoint,
+	.checkpoint = local_checkpoint,
 	.restore = restore,
 	.undo = undo,
-	.clone = fork_off,
-	.diff = diff,
-	.upload = upload,
-	.download = download,
+	.clone = local_clone,
+	.diff = local_diff,
+	.upload = local_upload,
+	.download = local_download,
 };

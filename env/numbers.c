@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "env/status.h"
+#include "fs/ioctl.h"
 #include "store/base/util.h"
 
 /* A run of digits as long as a snapshot's id is one. */
@@ -203,6 +204,7 @@ int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *re
 	_cleanup_free_ char *full = NULL;
 	char snap[SNAP_TEXT], id[24];
 	uint64_t number;
+	size_t room;
 	int len, r;
 
 	label = label ? label : "";
@@ -212,6 +214,10 @@ int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *re
 		locked = n->fd;
 	number = read_next(n);
 	len = snprintf(id, sizeof(id), "%" PRIu64, number);
+	room = PLYFS_LABEL_SIZE - 1 - strlen(workspace_branch(n->ws)) - strlen("/ ") - (size_t)len;
+	if (strlen(label) > room)
+		return fail(PLY_INVALID, "the label is too long: %zu bytes, %zu fit",
+			    strlen(label), room);
 	if (asprintf(&full, "%s/%s%s%s", workspace_branch(n->ws), id, *label ? " " : "", label) <
 	    0) {
 		full = NULL;

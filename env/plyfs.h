@@ -267,10 +267,10 @@ struct ply_observation {
 };
 PLY_API void ply_observation_free(struct ply_observation *o);
 /*
- * PLY_TIMEOUT: it goes on running (interrupt it; what it printed so far is in ret->output, and comes
- * again with what ends it: an interrupt, or the next run, which waits for it). PLY_SYNTAX: nothing
- * was run, bash's words are in the sentence and in ret->output. PLY_STATE: another thread is running
- * something. PLY_SESSION_GONE, with its last words in ret->output.
+ * PLY_TIMEOUT: it goes on running (interrupt it; what it printed so far is in ret->output, and
+ * comes again with what ends it: an interrupt, or the next run, which waits for it). PLY_SYNTAX:
+ * nothing was run, bash's words are in the sentence and in ret->output. PLY_STATE: another thread
+ * runs something. PLY_SESSION_GONE, with its last words in ret->output.
  */
 PLY_API int ply_session_run(struct ply_session *s, const struct ply_session_run *run,
 			    struct ply_observation *ret);

@@ -67,6 +67,23 @@ static bool find_in_path(char path[static PATH_MAX])
 	return false;
 }
 
+/* As the caller may be in another directory when it is run. */
+static int make_absolute(char path[static PATH_MAX])
+{
+	char *real;
+
+	if (*path == '/')
+		return 0;
+	real = realpath(path, NULL);
+	if (!real || strlen(real) >= PATH_MAX) {
+		free(real);
+		return fail(PLY_NOT_FOUND, "'%s', the plyfs program, cannot be run", path);
+	}
+	strcpy(path, real);
+	free(real);
+	return 0;
+}
+
 int program_find(char path[static PATH_MAX])
 {
 	const char *named = secure_getenv("PLYFS_PROGRAM");
@@ -77,13 +94,13 @@ int program_find(char path[static PATH_MAX])
 				    "PLYFS_PROGRAM names '%s', which is no program that can be run",
 				    named);
 		strcpy(path, named);
-		return 0;
+		return make_absolute(path);
 	}
 	if (find_beside(path))
-		return 0;
+		return make_absolute(path);
 	strcpy(path, PLYFS_BINDIR "/plyfs");
 	if (access(path, X_OK) == 0 || find_in_path(path))
-		return 0;
+		return make_absolute(path);
 	return fail(PLY_NOT_FOUND,
 		    "the plyfs program was not found; install it, or name it in PLYFS_PROGRAM");
 }

@@ -9,7 +9,7 @@
 
 /*
  * Where it is: PLYFS_PROGRAM, and then nothing else; beside the library or the program that it is
- * in, also in a build directory; in the same installation; where it was installed; PATH.
+ * in, also in a build directory; in the same installation; where it was installed; PATH. Absolute.
  * PLY_NOT_FOUND.
  */
 int program_find(char path[static PATH_MAX]);

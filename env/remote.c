@@ -334,6 +334,18 @@ int remote_download(struct ply_env *e, const char *path, const char *local)
 
 /* ---- commands ---- */
 
+/* The protocol has no other sign of it: these words, on the last line. */
+static bool has_timed_out(const struct ply_result *result)
+{
+	static const char words[] = "Command timed out";
+	const struct ply_text *err = &result->err;
+	size_t n = sizeof(words) - 1;
+
+	return result->exit_code == 124 && err->len >= n &&
+	       memcmp(err->data + err->len - n, words, n) == 0 &&
+	       (err->len == n || err->data[err->len - n - 1] == '\n');
+}
+
 int remote_run(struct ply_env *e, const char *command, double timeout, const char *shell,
 	       struct ply_result *ret)
 {
@@ -366,7 +378,7 @@ int remote_run(struct ply_env *e, const char *command, double timeout, const cha
 	if (r < 0)
 		return r;
 	result.exit_code = (int)exit_code;
-	result.timed_out = exit_code == 124 && strcmp(result.err.data, "Command timed out") == 0;
+	result.timed_out = has_timed_out(&result);
 	*ret = result;
 	result = (struct ply_result){ 0 };
 	return 0;

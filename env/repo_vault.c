@@ -31,7 +31,7 @@ int write_file(const char *path, const void *data, size_t len)
 	ssize_t n;
 	int r = 0;
 
-	if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0)
+	if (asprintf(&temporary, "%s.%ld.tmp", path, (long)gettid()) < 0)
 		return fail_memory();
 	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (fd < 0)
@@ -83,19 +83,38 @@ static void vault_closep(struct vault **v)
 	vault_close(*v);
 }
 
-static int vault_make(const char *path)
+/* flock of the vault; -1: errno says why (EWOULDBLOCK with LOCK_NB). */
+static int vault_lock(struct vault *v, int how)
+{
+	_cleanup_free_ char *path = NULL;
+	_cleanup_close_ int fd = -1;
+
+	if (asprintf(&path, "%s/lock", v->path) < 0)
+		return -1;
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0 || flock(fd, how) < 0)
+		return -1;
+	return TAKE_FD(fd);
+}
+
+/* file: the last that is made; whoever has the lock first makes it all. */
+static int vault_make(struct vault *v, const char *file)
 {
 	_cleanup_(git_repositoryp) git_repository *repo = NULL;
 	git_repository_init_options options = GIT_REPOSITORY_INIT_OPTIONS_INIT;
-	_cleanup_free_ char *file = NULL;
+	_cleanup_close_ int lock = -1;
 
-	options.flags = GIT_REPOSITORY_INIT_BARE | GIT_REPOSITORY_INIT_MKDIR;
+	if (mkdir(v->path, 0777) == 0 || errno == EEXIST)
+		lock = vault_lock(v, LOCK_EX);
+	if (lock < 0)
+		return fail_errno(errno, "making the repository of checkpoints '%s'", v->path);
+	if (access(file, F_OK) == 0)
+		return 0;
+	options.flags = GIT_REPOSITORY_INIT_BARE;
 	options.initial_head = "main";
-	if (git_repository_init_ext(&repo, path, &options) < 0)
-		return fail(PLY_FAILED, "making the repository of checkpoints '%s': %s", path,
+	if (git_repository_init_ext(&repo, v->path, &options) < 0)
+		return fail(PLY_FAILED, "making the repository of checkpoints '%s': %s", v->path,
 			    git_why());
-	if (asprintf(&file, "%s/defaults", path) < 0)
-		return fail_memory();
 	return write_file(file, defaults, sizeof(defaults) - 1);
 }
 
@@ -108,8 +127,8 @@ int vault_open(const char *path, struct vault **ret)
 	use_libgit2();
 	if (!v || !(v->path = strdup(path)) || asprintf(&file, "%s/defaults", path) < 0)
 		return fail_memory();
-	if (access(file, F_OK) < 0) { /* the last that vault_make writes */
-		r = vault_make(path);
+	if (access(file, F_OK) < 0) {
+		r = vault_make(v, file);
 		if (r < 0)
 			return r;
 	}
@@ -138,20 +157,6 @@ void vault_close(struct vault *v)
 const char *vault_path(const struct vault *v)
 {
 	return v->path;
-}
-
-/* flock of the vault; -1: errno says why (EWOULDBLOCK with LOCK_NB). */
-static int vault_lock(struct vault *v, int how)
-{
-	_cleanup_free_ char *path = NULL;
-	_cleanup_close_ int fd = -1;
-
-	if (asprintf(&path, "%s/lock", v->path) < 0)
-		return -1;
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-	if (fd < 0 || flock(fd, how) < 0)
-		return -1;
-	return TAKE_FD(fd);
 }
 
 static int sync_path(const char *path)

@@ -482,9 +482,13 @@ int repo_list_objects(const char *objects, struct ply_list *ret)
 	char name[PATH_MAX];
 	int r = 0;
 
-	while (dirs && r == 0 && (top = readdir(dirs))) {
+	if (!dirs)
+		return fail_errno(errno, "reading '%s'", objects);
+	while (r == 0 && (top = readdir(dirs))) {
 		snprintf(name, sizeof(name), "%s/%s", objects, top->d_name);
 		dir = top->d_name[0] == '.' ? NULL : opendir(name);
+		if (!dir && top->d_name[0] != '.' && errno != ENOTDIR && errno != ENOENT)
+			r = fail_errno(errno, "reading '%s'", name);
 		while (dir && r == 0 && (e = readdir(dir))) {
 			snprintf(name, sizeof(name), "%s/%s", top->d_name, e->d_name);
 			if (is_object_file(name))
@@ -493,7 +497,6 @@ int repo_list_objects(const char *objects, struct ply_list *ret)
 		if (dir)
 			closedir(dir);
 	}
-	if (dirs)
-		closedir(dirs);
+	closedir(dirs);
 	return r;
 }

@@ -99,7 +99,8 @@ int ply_session_set(struct ply_session *s, const char *option, const char *value
 		return list_append(&s->env_vars, value, strlen(value));
 	}
 	return fail(PLY_INVALID,
-		    "a session has no option '%s': shell, cwd, startup_source, startup_timeout, env",
+		    "a session has no option '%s': shell, cwd, startup_source, startup_timeout, "
+		    "env",
 		    option);
 }
 

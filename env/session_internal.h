@@ -59,6 +59,7 @@ struct shell {
 	double lost_at;	     /* when to believe it; 0: it is not */
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out */
+	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	bool dropped;	     /* something was taken out of the middle of out */
 	int code;	     /* exit code of the command, when over */
 	int status;	     /* $? for the next */
@@ -83,7 +84,7 @@ pid_t pty_foreground(struct shell *s);
 int pty_type(struct shell *s, const char *data, size_t len, double end);
 /* Appends what can be read now to s->out, at most `limit` bytes. */
 int pty_drain(struct shell *s, size_t limit);
-/* Everything that was written before now: the kernel's buffers (640 KiB a terminal) hold no more. */
+/* All that was written before now: the kernel's buffers (640 KiB a terminal) hold no more. */
 #define PTY_ALL (1024 * 1024)
 
 int buffer_room(struct buffer *b, size_t len); /* makes room for len more */

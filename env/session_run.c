@@ -39,8 +39,9 @@ static int start(struct shell *s, const struct shell_options *o, struct ply_text
 		return r;
 	r = shell_wait(s, &g);
 	if (r == PLY_TIMEOUT)
-		return fail(r, "the session's shell was not ready after %g s (its startup files?): a "
-			       "longer startup_timeout may help",
+		return fail(r,
+			    "the session's shell was not ready after %g s (its startup files?): a "
+			    "longer startup_timeout may help",
 			    o->timeout);
 	if (r < 0)
 		return r;
@@ -60,6 +61,7 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
 		return fail_memory();
 	s->master = s->slave = s->text = s->reports = s->wake = -1;
 	s->cut = SIZE_MAX;
+	s->owed = true; /* bash's own prompt, before our first line */
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->changed, NULL);
 	s->path = strdup(o->path);

@@ -15,11 +15,12 @@
  *   B  reports that it has begun: $?, its prompt (when that is not hidden), the trigger's number,
  *      the prompt as it would be with PS1 shown;
  *   C  lets the command be parsed. Nothing of it must run when its last line is wrong, but `set -n`
- *      does nothing in an interactive shell, and a `bash -n` takes a millisecond. So it is made the
- *      body of a function, which is parsed whole and not run; enclosed by a pair ({ }, ( ) or
- *      while/done) whose closing half is nowhere in it, so it cannot get out. What does not parse
- *      like that (which a here-document without end does not, either), or holds all three, or a
- *      backslash before a newline, gets its `bash -n`;
+ *      does nothing in an interactive shell, and a `bash -n` takes a millisecond. So a fork of the
+ *      shell makes it the body of a function, which is parsed whole and not run; enclosed by a
+ *      pair ({ }, ( ) or while/done) whose closing half is nowhere in it, so it cannot get out.
+ *      What does not parse like that (which a here-document without end does not, either), or
+ *      holds all three, or a backslash before a newline, gets its `bash -n`. Plain words get
+ *      neither;
  *   -  evals it, after a prefix on the same line, which makes $?, PS1, -x and -v what they were;
  *   S  reports its exit code, then switches -x and -v off and empties PS1: no prompt, no trace of
  *      ours is ever in the output.
@@ -55,8 +56,12 @@ static const char trigger[] =
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
 	" \"${__ply[1]-}\" \"${__ply[7]:+${__ply[7]@P}}\" >&45; } >/dev/null 2>&1;"
-	/* 3: the opening half, or nothing when it is not to be checked; 4: the other */
-	" { [[ -z ${__ply[3]-} ]] || builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" 2>/dev/null"
+	/*
+	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
+	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
+	 */
+	" { [[ -z ${__ply[3]-} ]] ||"
+	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
 	" || { ( builtin printf C >&45; BASH_ENV=; __o=;"
 	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash \"${__ply[6]}\" -n"
 	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&45 2>&1 )"
@@ -64,12 +69,14 @@ static const char trigger[] =
 	" || { builtin printf '\\0%s\\0' \"$?\" >&45; [[ '' ]]; }; }; } 2>/dev/null"
 	" && { builtin eval \"${__ply[2]-}${__ply[5]-}\"; } 44<&- 45>&-;"
 	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\" >&45;"
-	/* After an eval of half a quotation bash 5.2 does not see a reserved word in the next line. */
+	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&45; } >/dev/null 2>&1\n";
 /* In posix mode `unset` is found before any function of that name. */
-static const char repair[] = "POSIXLY_CORRECT=y\n\\unset -f builtin unset\n\\unset POSIXLY_CORRECT\n";
+static const char repair[] = "POSIXLY_CORRECT=y\n"
+			     "\\unset -f builtin unset\n"
+			     "\\unset POSIXLY_CORRECT\n";
 
 /* ---- its start ---- */
 
@@ -102,9 +109,12 @@ static int put(struct ply_list *v, const char *kv)
 /* inherit: the caller's variables first. */
 static int make_env(bool inherit, const char *const *more, struct ply_list *ret)
 {
-	/* dumb: bash and others send nothing that moves a cursor. */
+	/*
+	 * dumb: bash and others send nothing that moves a cursor. HISTFILE (the first command takes
+	 * it out of what commands get): one that is hung up before that is to write no history.
+	 */
 	static const char *const ours[] = { "TERM=dumb", "PS1=SHELLPS1PREFIX", "PS2=", "PS0=",
-					    NULL };
+					    "HISTFILE=/dev/null", NULL };
 	int r = 0;
 
 	for (char **e = inherit ? environ : NULL; e && *e && r == 0; e++)
@@ -203,6 +213,7 @@ int shell_first_command(const struct shell_options *o, struct ply_text *ret)
 	if (r == 0)
 		/* Nobody is to see mail, nor to be logged out for being silent. */
 		r = add(&text, "builtin set +o history +H; builtin history -c; HISTFILE=/dev/null\n"
+			       "builtin export -n HISTFILE\n"
 			       "builtin unset -v MAILCHECK TMOUT 2>/dev/null\n"
 			       "builtin export PS1=SHELLPS1PREFIX PS2= PS0=\n");
 	if (r < 0)
@@ -213,6 +224,33 @@ int shell_first_command(const struct shell_options *o, struct ply_text *ret)
 }
 
 /* ---- commands ---- */
+
+/* Words only, none of which the grammar knows: there is no way for it to be wrong. */
+static bool is_plain(const char *text, size_t len)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				      "0123456789_-+./,:=@%^ ";
+	static const char reserved[] = " if then else elif fi case esac for select while until do "
+				       "done in function time coproc ";
+	char word[12] = " "; /* longer ones are none of those */
+	size_t n = 1;
+
+	for (size_t i = 0; i <= len; i++) {
+		char c = i < len ? text[i] : ' ';
+
+		if (!c || !strchr(letters, c))
+			return false;
+		if (n < sizeof(word) - 1)
+			word[n++] = c;
+		if (c == ' ') {
+			word[n] = '\0';
+			if (n > 2 && strstr(reserved, word))
+				return false;
+			n = 1;
+		}
+	}
+	return true;
+}
 
 /* The pair that encloses text; a closing half alone makes it a syntax error, for `bash -n`. */
 static void choose_pair(const char *text, size_t len, const char **ret_open, const char **ret_close)
@@ -236,7 +274,7 @@ static void choose_pair(const char *text, size_t len, const char **ret_open, con
 	}
 }
 
-/* Is the directory that the shell is in a removed one? (A name that ends so is looked up in vain.) */
+/* Is the shell's directory a removed one? (A name that ends so is looked up in vain.) */
 static bool cwd_is_gone(const struct shell *s)
 {
 	static const char gone[] = " (deleted)";
@@ -312,7 +350,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 	char number[24];
 	int r;
 
-	if (check == CHECK_SYNTAX)
+	if (check == CHECK_SYNTAX && !is_plain(text, len))
 		choose_pair(text, len, &open, &close);
 	r = make_prefix(s, &prefix);
 	if (r < 0)
@@ -369,21 +407,35 @@ int shell_type_probe(struct shell *s, bool hard)
 
 /* ---- reports ---- */
 
-/* Takes the prompt out of the output: the last `times` that lie behind `from`. */
-static void drop_prompt(struct shell *s, const char *prompt, size_t from, size_t times)
+static void drop(struct shell *s, size_t at, size_t len)
 {
-	size_t len = strlen(prompt), at = s->out.len;
+	s->out.len -= len;
+	memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
+	s->dropped = true;
+}
 
-	if (!len)
-		return;
-	while (times && at-- > from) {
-		if (s->out.len - at < len || memcmp(s->out.data + at, prompt, len) != 0)
-			continue;
-		s->out.len -= len;
-		memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
-		s->dropped = true;
-		times--;
+/* Takes the prompt out of the output: the last `times` that lie behind `from`. Returns how many. */
+static size_t drop_last(struct shell *s, const char *prompt, size_t from, size_t times)
+{
+	size_t len = strlen(prompt), at = s->out.len, n = 0;
+
+	while (len && n < times && at-- > from) {
+		if (s->out.len - at >= len && memcmp(s->out.data + at, prompt, len) == 0) {
+			drop(s, at, len);
+			n++;
+		}
 	}
+	return n;
+}
+
+/* The one that was there before a command, which may have printed some by now. */
+static void drop_first(struct shell *s, const char *prompt)
+{
+	size_t len = strlen(prompt);
+	char *found = len && s->out.len ? memmem(s->out.data, s->out.len, prompt, len) : NULL;
+
+	if (found)
+		drop(s, (size_t)(found - s->out.data), len);
 }
 
 static int begun(struct shell *s, char *const *field)
@@ -406,7 +458,10 @@ static int begun(struct shell *s, char *const *field)
 		r = pty_drain(s, PTY_ALL);
 		if (r < 0)
 			return r;
-		drop_prompt(s, field[1], aborted ? s->mark : 0, aborted ? SIZE_MAX : 1);
+		if (aborted)
+			(void)drop_last(s, field[1], s->mark, SIZE_MAX);
+		else if (s->owed)
+			drop_first(s, field[1]);
 	}
 	if (aborted) {
 		s->over = true;
@@ -442,7 +497,7 @@ static int ended(struct shell *s, char *const *field)
 		if (!s->refused)
 			s->status = s->code;
 	}
-	/* Of a refused command not even the prefix was run: what it would restore is still hidden. */
+	/* Of a refused command not even the prefix was run: what it restores is still hidden. */
 	if (!s->refused) {
 		r = remember(s, field[1], field[2], strchr(field[3], 'r'));
 		if (r < 0)
@@ -458,8 +513,8 @@ static int at_prompt(struct shell *s, char *const *field)
 
 	if (r < 0)
 		return r;
-	/* If there is one: that in front of the second line, and mostly the next, too. */
-	drop_prompt(s, field[0], 0, 2);
+	/* If one can be seen: that in front of the second line; the next may be still to come. */
+	s->owed = drop_last(s, field[0], 0, 2) < 2;
 	if (s->begun == s->typed)
 		s->idle = true;
 	return 0;

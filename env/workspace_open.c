@@ -5,7 +5,8 @@
  *
  * What is undone at the end is decided before anything is done (struct workspace is the plan), so
  * that the keeper can be told first: a caller that is killed between any two steps leaves nothing
- * mounted. What the keeper then runs may find that a step was not yet taken, and fails harmlessly.
+ * mounted (at most a branch in the store that it had named itself). What the keeper then runs may
+ * find that a step was not yet taken, and fails harmlessly.
  */
 
 #include "env/workspace.h"
@@ -254,9 +255,13 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 {
 	const char *args[12];
 	struct plyfs_info info;
+	const enum ending ending = ws->ending;
 	size_t n = 0;
 	int fd, r;
 
+	/* A name that the caller chose may be somebody's: it is not to be dropped before it is ours. */
+	if (ending == DROP && !ws->is_new)
+		ws->ending = UNMOUNT;
 	r = tell_keeper(ws, k);
 	if (r == 0 && ws->made)
 		r = place_make(ws->made);
@@ -272,6 +277,10 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	args[n++] = ws->branch;
 	args[n] = NULL;
 	r = mount_failed(workspace_held_verb(k, cwd, args));
+	if (r == 0 && ws->ending != ending) {
+		ws->ending = ending;
+		r = tell_keeper(ws, k);
+	}
 	if (r < 0)
 		return r;
 	r = look(ws->path, &fd, &info);

@@ -49,9 +49,12 @@ static int add_data(struct zip *z, const char *path)
 	return n < 0 ? fail_errno(errno, "reading %s", path) : 0;
 }
 
-/* name: below the directory. */
-static int add(struct zip *z, const char *path, const char *name, const struct stat *st)
+/* prefix: how much of path is the directory's. */
+static int add(struct zip *z, const char *path, size_t prefix, const struct stat *st)
 {
+	const char *name = path + prefix;
+
+	name += strspn(name, "/");
 	archive_entry_clear(z->entry);
 	archive_entry_set_pathname(z->entry, name);
 	archive_entry_copy_stat(z->entry, st);
@@ -73,10 +76,10 @@ static int add_all(struct zip *z, size_t prefix)
 		if (e->fts_level == 0 || e->fts_info == FTS_DP)
 			continue;
 		if (e->fts_info == FTS_D || e->fts_info == FTS_F)
-			r = add(z, e->fts_path, e->fts_path + prefix, e->fts_statp);
+			r = add(z, e->fts_path, prefix, e->fts_statp);
 		else if (e->fts_info == FTS_SL && stat(e->fts_path, &st) == 0 &&
 			 S_ISREG(st.st_mode))
-			r = add(z, e->fts_path, e->fts_path + prefix, &st);
+			r = add(z, e->fts_path, prefix, &st);
 		if (r < 0)
 			return r;
 	}
@@ -86,13 +89,10 @@ static int add_all(struct zip *z, size_t prefix)
 int zip_directory(const char *dir, int *ret_fd)
 {
 	char *const roots[] = { (char *)dir, NULL };
-	_cleanup_(zip_release) struct zip z = { 0 };
 	_cleanup_close_ int fd = -1;
-	size_t len = strlen(dir);
+	_cleanup_(zip_release) struct zip z = { 0 }; /* writes to fd: is released before it */
 	int r;
 
-	while (len > 1 && dir[len - 1] == '/')
-		len--;
 	fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return fail_errno(errno, "a file in /tmp");
@@ -103,10 +103,10 @@ int zip_directory(const char *dir, int *ret_fd)
 	if (archive_write_set_format_zip(z.archive) < ARCHIVE_OK ||
 	    archive_write_open_fd(z.archive, fd) < ARCHIVE_OK)
 		return archive_fail(z.archive, dir);
-	z.walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	z.walk = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
 	if (!z.walk)
 		return fail_errno(errno, "reading %s", dir);
-	r = add_all(&z, len + 1);
+	r = add_all(&z, strlen(dir));
 	if (r < 0)
 		return r;
 	if (archive_write_close(z.archive) < ARCHIVE_OK)

@@ -220,8 +220,8 @@ int env_of_place(const struct cmd *c, const struct place *p, const char *test_co
 		r = cmd_ply_failed(c);
 	if (r)
 		return r;
+	/* It is a view: it stays, unless told otherwise; which forks of it would be, too. */
 	if (ply_env_set(env, "workdir", remembered ? record.path : p->dir) < 0 ||
-	    ply_env_set(env, "at_cleanup", "keep") < 0 ||
 	    (test_command && ply_env_set(env, "test_command", test_command) < 0) ||
 	    (timeout && ply_env_set(env, "timeout", timeout) < 0) || ply_env_setup(env) < 0) {
 		r = cmd_ply_failed(c);

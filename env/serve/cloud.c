@@ -49,12 +49,18 @@ int cloud_new(struct ply_env *env, const struct serve_options *o, struct cloud *
 	return 0;
 }
 
-static void sandbox_free(struct sandbox *s)
+/* As ply_env_cleanup; it is gone in any case. */
+static int sandbox_end(struct sandbox *s)
 {
+	int r = 0;
+
 	if (s->serve)
 		serve_stop(s->serve, GRACE_SECONDS);
+	if (s->env)
+		r = ply_env_cleanup(s->env);
 	ply_env_free(s->env);
 	free(s);
+	return r;
 }
 
 void cloud_free(struct cloud *c)
@@ -65,7 +71,7 @@ void cloud_free(struct cloud *c)
 		struct sandbox *s = c->sandboxes;
 
 		c->sandboxes = s->next;
-		sandbox_free(s);
+		(void)sandbox_end(s); /* the keeper tries once more */
 	}
 	pthread_mutex_destroy(&c->lock);
 	free(c);
@@ -140,7 +146,7 @@ static void create(void *arg, const struct http_request *q, struct http_response
 	}
 	if (status < 0) {
 		reply_failure(r, status);
-		sandbox_free(s);
+		(void)sandbox_end(s); /* the sentence that counts has been told */
 		LOCK_GUARD(&c->lock);
 		c->count--;
 		return;
@@ -193,6 +199,7 @@ static void destroy(void *arg, const struct http_request *q, struct http_respons
 {
 	struct cloud *c = arg;
 	struct sandbox *s;
+	int status;
 
 	{
 		LOCK_GUARD(&c->lock);
@@ -208,8 +215,11 @@ static void destroy(void *arg, const struct http_request *q, struct http_respons
 		reply_detail(r, 404, "no such sandbox");
 		return;
 	}
-	sandbox_free(s);
-	reply_json(r, 200, json_object());
+	status = sandbox_end(s);
+	if (status < 0)
+		reply_failure(r, status);
+	else
+		reply_json(r, 200, json_object());
 }
 
 static const struct endpoint endpoints[] = {

@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "env/serve/multipart.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -28,7 +29,6 @@
 #define IDLE_SECONDS 75
 #define ABANDONED_SECONDS 2 /* for answers of what was just ended */
 #define MAX_BODY (UINT64_C(4) << 30)
-#define FORM_BUFFER (64 * 1024) /* what one call of the form's iterator gets at most */
 #define STREAM_BLOCK (16 * 1024)
 /*
  * Handlers run commands and parse JSON of depth up to 2048 by recursion; the default of 8 MiB times
@@ -61,7 +61,7 @@ struct exchange { /* one request */
 	struct spool body;
 	struct spool parts[HTTP_PARTS_MAX];
 	struct http_part part_list[HTTP_PARTS_MAX];
-	struct MHD_PostProcessor *form;
+	struct multipart *form;
 	uint64_t received;
 	struct http_response refusal;
 	bool refused;
@@ -342,42 +342,34 @@ static enum MHD_Result answer(struct MHD_Connection *c, struct http_response *r)
 
 /* ---- requests ---- */
 
-static enum MHD_Result form_piece(void *arg, enum MHD_ValueKind kind, const char *name,
-				  const char *filename, const char *type, const char *encoding,
-				  const char *data, uint64_t off, size_t size)
+static int form_part(void *arg, const char *name, const char *filename)
 {
 	struct exchange *x = arg;
-	struct http_part *part = NULL;
-	size_t i;
+	size_t i = x->q.n_parts;
 
-	/* A part's pieces come one behind the other; a first one of nothing may come before them. */
-	if (x->q.n_parts > 0)
-		part = &x->part_list[x->q.n_parts - 1];
-	if (part && off == 0 &&
-	    (x->parts[x->q.n_parts - 1].len > 0 || strcmp(part->name, name ? name : "") != 0))
-		part = NULL;
-	if (!part) {
-		if (x->q.n_parts == HTTP_PARTS_MAX) {
-			refuse(x, 400, "too many parts in this form");
-			return MHD_NO;
-		}
-		part = &x->part_list[x->q.n_parts];
-		part->name = strdup(name ? name : "");
-		part->filename = filename ? strdup(filename) : NULL;
-		part->fd = -1;
-		x->parts[x->q.n_parts].fd = -1;
-		x->q.n_parts++;
-		if (!part->name || (filename && !part->filename)) {
-			refuse(x, 500, "out of memory");
-			return MHD_NO;
-		}
-	}
-	i = (size_t)(part - x->part_list);
-	if (spool_add(&x->parts[i], x->server->temporary, data, size) < 0) {
-		refuse(x, 507, "no room for the body of this request");
-		return MHD_NO;
-	}
-	return MHD_YES;
+	if (i == HTTP_PARTS_MAX)
+		return fail(PLY_INVALID, "too many parts in this form");
+	x->part_list[i].fd = x->parts[i].fd = -1;
+	x->q.n_parts++;
+	x->part_list[i].name = strdup(name);
+	x->part_list[i].filename = filename ? strdup(filename) : NULL;
+	return x->part_list[i].name && (!filename || x->part_list[i].filename) ? 0 : fail_memory();
+}
+
+static int form_data(void *arg, const char *data, size_t len)
+{
+	struct exchange *x = arg;
+
+	if (spool_add(&x->parts[x->q.n_parts - 1], x->server->temporary, data, len) < 0)
+		return fail(PLY_FAILED, "no room for the body of this request");
+	return 0;
+}
+
+static const struct multipart_sink form_sink = { .part = form_part, .data = form_data };
+
+static void refuse_form(struct exchange *x, int status)
+{
+	refuse(x, status == PLY_INVALID ? 400 : status == PLY_NO_MEMORY ? 500 : 507, ply_error());
 }
 
 static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
@@ -406,9 +398,10 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	/* urlencoded is what curl -d calls everything, JSON as well: that is a body like others. */
 	x->q.is_form = type && strncasecmp(type, "multipart/form-data", 19) == 0;
 	if (x->q.is_form && !x->refused) {
-		x->form = MHD_create_post_processor(c, FORM_BUFFER, form_piece, x);
-		if (!x->form)
-			refuse(x, 400, "the content type of this form has no boundary");
+		int status = multipart_new(type, &form_sink, x, &x->form);
+
+		if (status < 0)
+			refuse_form(x, status);
 	}
 	return x;
 }
@@ -421,8 +414,10 @@ static void exchange_piece(struct exchange *x, const char *data, size_t len)
 	if (x->refused)
 		return;
 	if (x->form) {
-		if (MHD_post_process(x->form, data, len) != MHD_YES)
-			refuse(x, 400, "this form cannot be read");
+		int status = multipart_feed(x->form, data, len);
+
+		if (status < 0)
+			refuse_form(x, status);
 	} else if (spool_add(&x->body, x->server->temporary, data, len) < 0) {
 		refuse(x, 507, "no room for the body of this request");
 	}
@@ -430,12 +425,11 @@ static void exchange_piece(struct exchange *x, const char *data, size_t len)
 
 static void exchange_finish(struct exchange *x)
 {
-	if (x->form) {
-		enum MHD_Result r = MHD_destroy_post_processor(x->form);
+	if (x->form && !x->refused) {
+		int status = multipart_finish(x->form);
 
-		x->form = NULL;
-		if (r != MHD_YES)
-			refuse(x, 400, "this form cannot be read");
+		if (status < 0)
+			refuse_form(x, status);
 	}
 	if (x->refused)
 		return;
@@ -506,8 +500,7 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 
 	if (!x)
 		return;
-	if (x->form)
-		(void)MHD_destroy_post_processor(x->form);
+	multipart_free(x->form);
 	spool_release(&x->body);
 	for (size_t i = 0; i < x->q.n_parts; i++) {
 		spool_release(&x->parts[i]);

@@ -93,9 +93,10 @@ int model_tag(struct model *m, const char *name, const char *const *words, bool 
 	return i;
 }
 
-/* A whole string as a number. */
+/* Strings with white space around the number will do; hexadecimal ones are C's alone. */
 static bool number_of(json_t *v, double *ret)
 {
+	static const char blank[] = " \t\n\r\f\v";
 	const char *s = json_string_value(v);
 	char *end;
 
@@ -103,9 +104,9 @@ static bool number_of(json_t *v, double *ret)
 		*ret = json_number_value(v);
 	} else if (json_is_boolean(v)) {
 		*ret = json_is_true(v);
-	} else if (s && *s) {
+	} else if (s && s[strspn(s, blank)] && !strpbrk(s, "xX(")) {
 		*ret = strtod(s, &end);
-		if (*end)
+		if (end[strspn(end, blank)] || strlen(s) != json_string_length(v))
 			return false;
 	} else {
 		return false;

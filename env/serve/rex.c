@@ -207,22 +207,18 @@ static void unknown_session(struct http_response *r, const char *name)
 	ply_text_free(&text);
 }
 
-/* What the terminal showed, for a client. */
+/*
+ * What the terminal showed, for a client. The reference has a CR before each LF from its terminal
+ * and takes it away; ours puts none there.
+ */
 static json_t *output_json(const struct ply_text *out)
 {
 	struct ply_text copy = { 0 };
 	json_t *s = NULL;
 
 	if (text_set(&copy, out->data ? out->data : "", out->len) == 0) {
-		size_t to = 0;
-
 		text_remove_controls(&copy);
-		for (size_t i = 0; i < copy.len; i++) {
-			if (copy.data[i] == '\r' && i + 1 < copy.len && copy.data[i + 1] == '\n')
-				continue;
-			copy.data[to++] = copy.data[i];
-		}
-		s = rex_text(copy.data, to);
+		s = rex_text(copy.data, copy.len);
 	}
 	ply_text_free(&copy);
 	return s;

@@ -115,13 +115,18 @@ void rex_raise_errno(struct http_response *r, int err, const char *path, size_t 
 
 const char *rex_float(double d, char buf[static 32])
 {
-	/* The shortest that reads back as the same. */
-	for (int digits = 1; digits <= 17; digits++) {
-		snprintf(buf, 32, "%.*g", digits, d);
-		if (strtod(buf, NULL) == d)
-			break;
+	int digits = 0, exponent;
+
+	if (!isfinite(d)) {
+		snprintf(buf, 32, "%s", isnan(d) ? "nan" : d < 0 ? "-inf" : "inf");
+		return buf;
 	}
-	if (isfinite(d) && !strpbrk(buf, ".e"))
-		strcat(buf, ".0");
+	/* The shortest that reads back as the same; with an exponent only where there is need. */
+	do
+		snprintf(buf, 32, "%.*e", digits, d);
+	while (strtod(buf, NULL) != d && digits++ < 16);
+	exponent = atoi(strchr(buf, 'e') + 1);
+	if (exponent >= -4 && exponent < 16)
+		snprintf(buf, 32, "%.*f", digits > exponent ? digits - exponent : 1, d);
 	return buf;
 }

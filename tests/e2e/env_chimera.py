@@ -387,17 +387,9 @@ def test_random_calls(t):
 
 # ---- git ----
 
-def git_pair(t, **kw):
-    try:
-        return Pair(t, "git", **kw)
-    except plylib.Error as e:
-        if e.status == "PLY_UNSUPPORTED":
-            ply.skip("this library has no git kind")
-        raise
-
 
 def test_git_setup(t):
-    p = git_pair(t)
+    p = Pair(t, "git")
     for env in (p.theirs, p.ours):
         assert os.path.isdir(os.path.join(env.workdir, ".git"))
     p.both("run_command", "git log --format=%s | tail -1")
@@ -406,7 +398,7 @@ def test_git_setup(t):
 
 
 def test_git_checkpoints(t):
-    p = git_pair(t)
+    p = Pair(t, "git")
     ids = []
     for i in range(3):
         p.both("write_file", "v", str(i))
@@ -425,7 +417,7 @@ def test_git_random_calls(t):
     """Upstream keeps files that a later checkpoint knew, and no empty directories; ours is exact."""
     seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 30))
     rng = random.Random(seed)
-    p = git_pair(t)
+    p = Pair(t, "git")
     ids = []
     for i in range(1000 if ply.LONG else 120):
         call = random_call(rng, ids)

@@ -252,6 +252,15 @@ def test_upload_and_download(t):
     fails("PLY_NOT_FOUND", "File not found: none", env.download, "none", t.at("out"))
 
 
+def test_a_file_copied_onto_itself_keeps_its_content(t):
+    env = local(t)
+    same = os.path.join(env.workdir, "a.txt")
+    os.link(same, os.path.join(env.workdir, "link"))
+    fails("PLY_INVALID", "are the same file", env.download, "a.txt", same)
+    fails("PLY_INVALID", "are the same file", env.upload, same, "link")
+    assert env.read_file("a.txt") == b"one\n"
+
+
 # ---- commands ----
 
 def test_run_tells_output_and_exit_code(t):
@@ -316,10 +325,9 @@ def test_cleanup_ends_what_runs(t):
     thread = threading.Thread(target=lambda: seen.append(env.run("echo $$ >pid; sleep 60", 60)))
     thread.start()
     ply.wait_for("the command", lambda: os.path.exists(t.at("work/pid")) and env.read_file("pid"))
-    began = time.monotonic()
     env.cleanup()
     thread.join()
-    assert time.monotonic() - began < 30 and seen[0].exit_code == -9
+    assert seen[0].exit_code == -9
     assert not plyfs_mounts(t)
 
 
@@ -501,8 +509,8 @@ def test_labels_are_possible_and_findable(t):
     labels = [s["label"] for s in json.loads(t.run(
         [ply.PLYFS, "log", "--json"], cwd=env.workdir).stdout) if s["label"]]
     assert labels[:2] == ["main/1 after", "main/0 before the fire"], labels
-    fails("PLY_INVALID", "label", env.checkpoint, "x" * 300)
-    assert env.checkpoint() == "2"
+    fails("PLY_INVALID", "too long: 249 bytes, 248 fit", env.checkpoint, "x" * 249)
+    assert env.checkpoint("x" * 248) == "2"
 
 
 def test_whatever_the_program_takes_may_be_restored(t):
@@ -781,6 +789,47 @@ def test_what_cannot_be_forked_is_told(t):
     fails("PLY_INVALID", "write-back", Env(bench=t, store=store.path, at_cleanup="write-back").setup)
     assert os.listdir(t.at("run")) == [] and not plyfs_mounts(t)
     assert [b["name"] for b in store.json("tree")["branches"]] == ["main"]
+
+
+def test_a_fork_that_fails_as_the_caller_is_killed_drops_nobodys_branch(t):
+    """The branch's name is taken, and the caller dies before it knows."""
+    plylib.surroundings(t)
+    store = t.store()
+    store.import_(t.tree(FILES))
+    store.mount()  # so that the daemon stays
+    Env(bench=t, store=store.path, branch="mine", at_cleanup="unmount").setup().cleanup()
+    ply.write(t.at("plyfs"), """#!/bin/sh
+case "$*" in
+*" fork "*) kill -9 $(cat '%s'); exec %s "$@" ;;
+esac
+%s "$@"; echo "$@" >>'%s'
+""" % (t.at("pid"), ply.PLYFS, ply.PLYFS, t.at("done")))
+    os.chmod(t.at("plyfs"), 0o755)
+    script = ("import os, sys; sys.path.insert(0, %r)\nfrom plylib import Env\n"
+              "open(%r, 'w').write(str(os.getpid()))\nEnv(store=%r, branch='mine').setup()\n" % (
+                  os.path.dirname(plylib.__file__), t.at("pid"), store.path))
+    subprocess.run([sys.executable, "-c", script], check=False, env=dict(
+        os.environ, PLYFS_BUILD=ply.BUILD, PLYFS_SOURCE=ply.SOURCE, PLYFS_PROGRAM=t.at("plyfs")))
+    ply.wait_for("the place to go", lambda: os.path.exists(t.at("done")) and
+                 "unmount --lazy" in ply.read(t.at("done")) and os.listdir(t.at("run")) == [])
+    assert [b["name"] for b in store.json("tree")["branches"]] == ["main", "mine"]
+
+
+def test_the_program_may_be_named_by_a_relative_path(t):
+    plylib.surroundings(t)
+    t.tree(FILES, "work")
+    env = Env(bench=t, workdir=t.at("work"))
+    cwd = os.getcwd()
+    os.chdir(os.path.dirname(ply.PLYFS))
+    os.environ["PLYFS_PROGRAM"] = "./" + os.path.basename(ply.PLYFS)
+    try:
+        env.setup()
+        env.checkpoint()
+        assert env.diff() == ""
+        env.cleanup()
+    finally:
+        del os.environ["PLYFS_PROGRAM"]
+        os.chdir(cwd)
 
 
 def test_a_view_that_is_in_use_stays_mounted_and_nothing_is_lost(t):

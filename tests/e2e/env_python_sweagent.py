@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -387,14 +386,12 @@ def test_execute_gives_what_subprocess_gives(t):
 
 def test_execute_ends_what_it_started(t):
     async def script(d):
-        began = time.monotonic()
         with plypy.raises(rex.CommandTimeoutError) as e:
             await d.runtime.execute(Command(command="echo begun; sleep 4712.1 & sleep 4712.1",
                                             shell=True, timeout=0.5))
         assert e.value.extra_info["partial_output"] in ("begun\n", ""), e.value.extra_info
         assert not [p for p in os.listdir("/proc") if p.isdigit() and
                     "sleep 4712.1" in plypy.cmdline(p)]
-        assert time.monotonic() - began < 60
     alone(t, script)
 
 

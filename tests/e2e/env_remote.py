@@ -7,6 +7,7 @@ The kinds remote and cloud against a server of their protocol (lib/remoteserver.
 protocol, errors and their types, servers that misbehave; and, where Chimera's own RemoteEnvironment
 and CloudEnvironment can be had, the same calls by both, request by request and byte by byte.
 """
+import ctypes
 import json
 import os
 import resource
@@ -119,6 +120,16 @@ def test_remote_run_command_timeout_is_a_result(t):
         got = env.run("sleep 20", timeout=1)
         assert (got.out, got.err, got.exit_code, got.timed_out) == (
             b"", b"Command timed out", 124, True)
+
+
+def test_remote_a_timeout_after_words(t):
+    with Pair(t) as (server, env):
+        server.tricks["/execute"] = lambda h: h.answer(
+            200, b'{"stdout":"","stderr":"so far\\nCommand timed out","exit_code":124}')
+        assert env.run("sleep 20", timeout=1).timed_out
+        server.tricks["/execute"] = lambda h: h.answer(
+            200, b'{"stdout":"","stderr":"not a Command timed out","exit_code":124}')
+        assert not env.run("exit 124").timed_out
 
 
 def test_remote_a_command_may_take_longer_than_the_option(t):
@@ -341,6 +352,34 @@ def test_remote_a_key_on_this_machine(t):
         assert env.run("echo in").out == b"in\n"
         server.token = "another"
         fails("PLY_DENIED", env.run, "true", says="does not accept the api_key: wrong token")
+
+
+def test_remote_a_proxy_is_not_for_this_machine(t):
+    try:
+        os.environ["http_proxy"] = "http://127.0.0.1:1"
+        del os.environ["NO_PROXY"], os.environ["no_proxy"]
+        with Pair(t, api_key="k") as (server, env):
+            assert env.run("echo in").out == b"in\n"
+    finally:
+        del os.environ["http_proxy"]
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "*"
+
+
+# ---- a SWE-ReX server ----
+
+def test_swe_an_exception_keeps_its_class_however_long_it_is(t):
+    exception = {"message": "x" * 200000, "class_path": "swerex.exceptions.SessionExistsError",
+                 "traceback": "", "extra_info": {}}
+    with remoteserver.Server(t.at("server")) as server:
+        server.tricks["/create_session"] = lambda h: h.answer(
+            511, json.dumps({"swerexception": exception}).encode())
+        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
+                                            "port": server.port}}).encode()
+        lib, swe = plylib.lib(), ctypes.c_void_p()
+        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
+                                             ctypes.byref(swe)))
+        fails("PLY_EXISTS", lambda: plylib.check(lib.ply_swe_start(swe)), says="x" * 1000)
+        lib.ply_swe_free(swe)
 
 
 # ---- more than one at once, and much ----

@@ -45,7 +45,7 @@ class Server:
                                         text=True, env=self.env, cwd=cwd or t.path)
         t.clean.append(self.kill)
         line = self.process.stdout.readline()
-        found = re.search(r"(?:port |:)(\d+)\b(?!.*\b(?:port |:)\d)", line)
+        found = re.match(r"listening at (?:\S+ port |https?://[^/ ]*:)(\d+)", line)
         assert found, "%r %s" % (line, self.process.stderr.read() if not line else "")
         self.line, self.port = line, int(found[1])
         self.url = "http://127.0.0.1:%d" % self.port

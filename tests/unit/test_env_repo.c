@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,6 +252,45 @@ START_TEST(a_file_that_changed_in_between_is_never_stored_under_a_wrong_name)
 }
 END_TEST
 
+struct newcomer {
+	pthread_barrier_t barrier;
+	const char *path;
+};
+
+static void *open_new_vault(void *arg)
+{
+	struct newcomer *n = arg;
+	struct vault *v = NULL;
+	int r;
+
+	pthread_barrier_wait(&n->barrier);
+	r = vault_open(n->path, &v);
+	vault_close(v);
+	return r < 0 ? strdup(ply_error()) : NULL;
+}
+
+/* Environments of one store are set up at the same time. */
+START_TEST(a_vault_that_many_make_at_once_is_made_once)
+{
+	struct newcomer n = { .path = at("new") };
+	pthread_t threads[8];
+
+	pthread_barrier_init(&n.barrier, NULL, ARRAY_SIZE(threads));
+	for (int round = 0; round < 10; round++) {
+		ck_assert_int_eq(sh("rm -rf new"), 0);
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+			ck_assert_int_eq(pthread_create(&threads[i], NULL, open_new_vault, &n), 0);
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++) {
+			void *why;
+
+			pthread_join(threads[i], &why);
+			ck_assert_msg(!why, "%s", (char *)why);
+		}
+	}
+	pthread_barrier_destroy(&n.barrier);
+}
+END_TEST
+
 START_TEST(many_packs_become_few)
 {
 	struct repo_id ids[100];
@@ -469,6 +509,7 @@ START_TEST(object_files_are_copied_whole_and_nothing_else_is)
 	put(at("w/.git/objects/pack/pack-x.keep"), "");
 	ok(repo_list_objects(at("w/.git/objects"), &names));
 	ck_assert_uint_eq(names.n, 4); /* a, .gitkeep, the tree, the commit */
+	ck_assert_int_eq(repo_list_objects(at("w/none"), &names), PLY_NOT_FOUND);
 	names.items[0][0] = 'z';       /* vanished meanwhile, or never of that form */
 	ok(repo_copy_objects(at("w/.git/objects"), at("to"), names.items, names.n));
 	ck_assert_str_eq(said("find to -type f | wc -l"), "3");
@@ -816,6 +857,7 @@ int main(void)
 	tcase_add_test(t, refs_that_may_be_chosen);
 	tcase_add_test(t, what_was_written_is_read);
 	tcase_add_test(t, a_file_that_changed_in_between_is_never_stored_under_a_wrong_name);
+	tcase_add_test(t, a_vault_that_many_make_at_once_is_made_once);
 	tcase_add_test(t, many_packs_become_few);
 	tcase_add_test(t, no_commit_ever_falls_off_a_ref);
 	tcase_add_test(t, damaged_trees_are_refused);

@@ -201,7 +201,8 @@ END_TEST
 
 START_TEST(state_stays)
 {
-	out("cd /usr; export V=1; W=2; f() { echo \"f $1\"; }; alias g='echo g'; shopt -s extglob", 0);
+	out("cd /usr; export V=1; W=2; f() { echo \"f $1\"; }", 0);
+	out("alias g='echo g'; shopt -s extglob", 0);
 	gives("pwd; sh -c 'echo $V'; echo $W; f x; g", "/usr\n1\n2\nf x\ng\n");
 	gives("case ab in @(a|ab)) echo yes;; esac", "yes\n");
 	out("false", 1);
@@ -219,8 +220,8 @@ END_TEST
 
 START_TEST(nothing_of_ours_is_left_in_the_shell)
 {
-	gives("set | grep -a __ply; declare -F | grep __ply; env | grep -i ply_; ls /proc/self/fd | "
-	      "wc -l; history | wc -l; echo $HISTFILE",
+	gives("set | grep -a __ply; declare -F | grep __ply; env | grep -i ply_;"
+	      "ls /proc/self/fd | wc -l; history | wc -l; echo $HISTFILE",
 	      "4\n0\n/dev/null\n");
 	/* A program that was started has 0 to 2, and what ls itself opened. */
 }
@@ -233,6 +234,7 @@ START_TEST(syntax_errors_are_told_before_anything_runs)
 		"); echo ran; (", "done; echo ran; while :; do :", "echo $(", "touch ran; do\\\nne",
 		"case x in", "f() {", "echo }; echo )", "done } )", "echo a;; b", "&& x", "| x",
 		"touch ran; cat <<EOF; )\nEOF", "`", "\"",
+		"[[ a", "while :; do", "{", "((", "${", "coproc {", "if", "echo |", "$((", "<<",
 	};
 	static const char *const good[] = {
 		"(true)", "a=''", "cat <<EOF\nno end", "shopt -s extglob\necho +([a-z])zz",
@@ -247,6 +249,7 @@ START_TEST(syntax_errors_are_told_before_anything_runs)
 		ck_assert_ptr_nonnull(strstr(o.output.data, "bash: line "));
 		ck_assert_ptr_nonnull(strstr(ply_error(), "nothing of it was run"));
 		ply_observation_free(&o);
+		gives("echo fine", "fine\n");
 	}
 	gives("ls", "");
 	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
@@ -278,7 +281,7 @@ START_TEST(background_jobs_are_told_about)
 {
 	ck_assert(strncmp(out("sleep 0.05 &", 0), "[1] ", 4) == 0);
 	ck_assert_ptr_nonnull(strstr(out("sleep 0.3", 0), "Done"));
-	ck_assert_ptr_nonnull(strstr(out("(sleep 0.2; echo late) & disown; echo now", 0), "\nnow\n"));
+	ck_assert_ptr_nonnull(strstr(out("(sleep 0.2; echo late) & disown; echo now", 0), "now\n"));
 	ck_assert_ptr_nonnull(strstr(out("sleep 0.5", 0), "late\n"));
 }
 END_TEST
@@ -308,9 +311,11 @@ START_TEST(nothing_that_a_command_does_stops_the_engine)
 		"set -e; true; set +e",
 		"set -o posix", "set +o posix",
 		"cd /; mkdir -p /tmp/plyfs-gone-$$; cd /tmp/plyfs-gone-$$; rmdir $PWD",
-		"cd /", "stty raw; true", "stty sane; true", "set -m; set +m", "shopt -u expand_aliases",
+		"cd /", "stty raw; true", "stty sane; true", "set -m; set +m",
+		"shopt -u expand_aliases",
 		"echo $((1/0))", "echo ${undefined?}", "ulimit -n 64", "kill -INT $$",
-		"sh -c 'kill -INT $$'", "LC_ALL=C; LANG=de_DE.UTF-8", "unset HOME PATH; PATH=/usr/bin:/bin",
+		"sh -c 'kill -INT $$'", "LC_ALL=C; LANG=de_DE.UTF-8",
+		"unset HOME PATH; PATH=/usr/bin:/bin",
 		"kill -WINCH $$", "POSIXLY_CORRECT=1; unset POSIXLY_CORRECT", "set -v", "set +v",
 	};
 	struct ply_observation o;
@@ -509,7 +514,6 @@ START_TEST(an_interactive_program_is_talked_to)
 	ck_assert_int_eq(o.matched, 2);
 	ck_assert_str_eq(o.output.data, "");
 	ply_observation_free(&o);
-	run.command = "Ada \003"; /* is a key of the terminal, not of ours */
 	run.command = "Ada";
 	ok(ply_session_run(session, &run, &o));
 	ck_assert_int_eq(o.matched, 1);
@@ -530,8 +534,8 @@ END_TEST
 START_TEST(patterns_end_a_wait_wherever_they_are)
 {
 	const char *expect[] = { "b+c", "(?<=x)y" };
-	struct ply_session_run run = { .command = "printf 'ab'; sleep 0.1; printf 'bcd'; sleep 0.1; "
-						  "echo xy; sleep 0.2; echo z",
+	struct ply_session_run run = { .command = "printf 'ab'; sleep 0.1; printf 'bcd';"
+						  "sleep 0.1; echo xy; sleep 0.2; echo z",
 				       .timeout = LONG,
 				       .expect = expect,
 				       .n_expect = 2 };
@@ -602,6 +606,7 @@ START_TEST(startup_files_are_read)
 	ok(ply_session_start(session, &text));
 	ck_assert_ptr_nonnull(strstr(text.data, "from bashrc\nsourced 1\n"));
 	ck_assert_ptr_nonnull(strstr(text.data, "/nosuch: No such file"));
+	ck_assert_ptr_null(strstr(text.data, "# ")); /* its prompt */
 	ply_text_free(&text);
 	gives("echo $RC $SOURCED $PS1", "1 1 SHELLPS1PREFIX\n");
 	ck_assert_int_eq(ply_session_start(session, NULL), PLY_EXISTS);

@@ -43,7 +43,7 @@ static void teardown(void)
 	char command[128];
 
 	ok(ply_env_end_session(env));
-	keeper_end(env->keeper);
+	keeper_end(TAKE_PTR(env->keeper));
 	env->is_set_up = false;
 	env->workdir = NULL;
 	ply_env_free(env);
@@ -169,7 +169,8 @@ START_TEST(a_timeout_gives_124_and_a_usable_shell)
 	ck_assert_str_eq(result.out.data, "part");
 	ply_result_free(&result);
 	gives("echo $V", NULL, "kept", 0);
-	result = run("trap '' INT TERM; sh -c 'while :; do sleep 1; done'; trap - INT TERM", NULL, 0.2);
+	result = run("trap '' INT TERM; sh -c 'while :; do sleep 1; done'; trap - INT TERM", NULL,
+		     0.2);
 	ck_assert_int_eq(result.exit_code, 124);
 	ply_result_free(&result);
 	result = run("echo $V", NULL, 60); /* after what bash says about what was killed */
@@ -290,8 +291,8 @@ START_TEST(a_forced_interrupt_is_told_with_the_next_command)
 	const struct shell_options o = { .keeper = env->keeper, .path = "bash", .timeout = 60 };
 	const struct shell_interrupt how = { .window = 0.1, .tries = 2 };
 	const char *expect[] = { "ready" };
-	struct ply_session_run start = { .command = "sh -c 'trap \"\" INT TERM; echo ready; while :; "
-						    "do sleep 1; done'; echo no",
+	struct ply_session_run start = { .command = "sh -c 'trap \"\" INT TERM; echo ready;"
+						    "while :; do sleep 1; done'; echo no",
 					 .interactive = true,
 					 .expect = expect,
 					 .n_expect = 1 };
@@ -323,7 +324,8 @@ START_TEST(an_interrupt_may_be_content_with_a_pattern)
 {
 	const struct shell_options o = { .keeper = env->keeper, .path = "bash", .timeout = 60 };
 	const char *caught[] = { "never", "caught" }, *ready[] = { "ready" };
-	const struct shell_interrupt how = { .window = 5, .tries = 1, .expect = caught, .n_expect = 2 };
+	const struct shell_interrupt how = { .window = 5, .tries = 1, .expect = caught,
+					     .n_expect = 2 };
 	const struct ply_session_run start = {
 		.command = "sh -c 'trap \"echo caught; read x\" INT; echo ready; read x; read x'",
 		.interactive = true, .expect = ready, .n_expect = 1

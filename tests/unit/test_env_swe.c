@@ -15,6 +15,7 @@
 #include "env/pytext.h"
 #include "env/swe.h"
 #include "env/swe_config.h"
+#include "env/zip.h"
 
 /* ---- helpers ---- */
 
@@ -500,6 +501,47 @@ START_TEST(a_local_name_has_no_spaces_or_quotes)
 }
 END_TEST
 
+/* The names in the zip file of a directory are these. */
+static void zips_to(const char *names, const char *dir, const char *end)
+{
+	char path[128], command[256], line[128] = "";
+	FILE *f;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s%s", dir, end);
+	ck_assert_msg(zip_directory(path, &fd) == 0, "%s: %s", path, ply_error());
+	snprintf(command, sizeof(command),
+		 "python3 -c 'import sys, zipfile; "
+		 "print(*sorted(zipfile.ZipFile(sys.argv[1]).namelist()))' /proc/%d/fd/%d",
+		 (int)getpid(), fd);
+	f = popen(command, "r");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_ptr_nonnull(fgets(line, sizeof(line), f));
+	ck_assert_msg(strcmp(line, names) == 0, "%s: %s", path, line);
+	ck_assert_int_eq(pclose(f), 0);
+	close(fd);
+}
+
+START_TEST(a_zip_file_has_the_same_names_however_its_directory_is_called)
+{
+	char dir[] = "/tmp/plyfs-test-swe-XXXXXX", command[256];
+	int fd;
+
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	snprintf(command, sizeof(command), "cd %s && mkdir -p r/d && : >r/a && : >r/d/b && ln -s r s",
+		 dir);
+	run_or_die(command);
+	zips_to("a d/ d/b\n", dir, "/r");
+	zips_to("a d/ d/b\n", dir, "/r/");
+	zips_to("a d/ d/b\n", dir, "/r//");
+	zips_to("a d/ d/b\n", dir, "/s");
+	snprintf(command, sizeof(command), "%s/none", dir);
+	ck_assert_int_eq(zip_directory(command, &fd), PLY_NOT_FOUND);
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	run_or_die(command);
+}
+END_TEST
+
 static void reset_is(const char *config, const char *command)
 {
 	struct ply_swe *swe = swe_of(config);
@@ -898,6 +940,7 @@ int main(void)
 	tcase_add_test(tc, a_token_is_in_no_sentence);
 	tcase_add_test(tc, names_that_lead_out_are_refused);
 	tcase_add_test(tc, a_local_name_has_no_spaces_or_quotes);
+	tcase_add_test(tc, a_zip_file_has_the_same_names_however_its_directory_is_called);
 	tcase_add_test(tc, reset_commands_are_upstreams);
 	tcase_add_test(tc, start_sends_what_the_spec_traces);
 	tcase_add_test(tc, a_github_repository_is_cloned_by_one_command);

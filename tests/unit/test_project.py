@@ -26,11 +26,11 @@ ROOMS = {
     "env/examples": [],  # <plyfs.h>, as users have it
     "tools": ["tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
     "tools/bench": ["fs"],  # the ioctl header only
-    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/transfer", "fs", "store",
+    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/transfer", "fs", "store",
                    "store/base"],
     "tests/lib": ["tests/lib"],
     "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
-    "tests/fuzz": ["tests/fuzz", "tools", "env/transfer", "fs", "store", "store/base"],
+    "tests/fuzz": ["tests/fuzz", "tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
 }
 # A foreign header has one home.
 HOMES = {

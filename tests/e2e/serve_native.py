@@ -1,0 +1,469 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: serve
+# timeout: 120
+"""
+The protocol of our own (/v1/...) of `plyfs serve`: each endpoint, its errors, streams, metrics; and
+openapi.json, against the sources' tables and against what the endpoints answer.
+"""
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+import server
+
+FILES = {"a.txt": "one\n", "dir/b.txt": "two\n"}
+DOCUMENT = os.path.join(ply.SOURCE, "env", "serve", "openapi.json")
+
+
+# ---- a document that holds: every answer of these tests is measured by it ----
+
+with open(DOCUMENT) as f:
+    API = json.load(f)
+
+
+def resolve(node):
+    while "$ref" in node:
+        at = API
+        for key in node["$ref"].split("/")[1:]:
+            at = at[key]
+        node = at
+    return node
+
+
+KINDS = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict,
+         "number": (int, float)}
+
+
+def fit(value, schema, where="body"):
+    schema = resolve(schema)
+    if "oneOf" in schema:
+        errors = []
+        for one in schema["oneOf"]:
+            try:
+                return fit(value, one, where)
+            except AssertionError as e:
+                errors.append(str(e))
+        raise AssertionError("; ".join(errors))
+    if value is None:
+        assert schema.get("nullable"), "%s is null" % where
+        return None
+    kind = KINDS[schema["type"]]
+    assert isinstance(value, kind) and (schema["type"] == "boolean" or value is not True), \
+        "%s is %r, not %s" % (where, value, schema["type"])
+    assert "enum" not in schema or value in schema["enum"], "%s is %r" % (where, value)
+    for name in schema.get("required", []):
+        assert name in value, "%s has no %s" % (where, name)
+    for name, sub in schema.get("properties", {}).items():
+        if name in value:
+            fit(value[name], sub, where + "." + name)
+    for item in value if kind is list else []:
+        fit(item, schema["items"], where + "[]")
+    return None
+
+
+def operation(method, path):
+    for known, methods in API["paths"].items():
+        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", known), path):
+            return methods.get(method.lower())
+    return None
+
+
+def check_answer(method, path, answer):
+    """What the document says of it."""
+    where = operation(method, path.split("?")[0])
+    assert where, "%s %s is not in the document" % (method, path)
+    response = where["responses"].get(str(answer.status))
+    assert response, "%s %s: %d is not in the document" % (method, path, answer.status)
+    kind = answer.headers["Content-Type"].split(";")[0]
+    content = resolve(response)["content"]
+    assert kind in content, (method, path, kind)
+    if kind == "application/json":
+        fit(answer.json, content[kind]["schema"])
+
+
+class Native:
+    """A server whose answers are all measured."""
+
+    def __init__(self, t, *options, files=FILES, **kw):
+        self.view = t.view(files)
+        self.server = server.serve(t, self.view, *options, **kw)
+
+    def call(self, method, path, body=None, status=200, **kw):
+        a = self.server.call(method, path, body, **kw)
+        assert a.status == status, (method, path, a)
+        check_answer(method, path, a)
+        return a.json if a.headers["Content-Type"] == "application/json" else a.body.decode()
+
+    def get(self, path, status=200, **kw):
+        return self.call("GET", path, None, status, **kw)
+
+    def post(self, path, body=None, status=200, **kw):
+        return self.call("POST", path, body, status, **kw)
+
+
+def test_the_document_names_just_what_there_is(t):
+    tables = set()
+    for name in os.listdir(os.path.dirname(DOCUMENT)):
+        if name.endswith(".c"):
+            text = ply.read(os.path.join(os.path.dirname(DOCUMENT), name))
+            for method, path, below in re.findall(
+                    r'\{ "(GET|POST|DELETE)", "(/[^"]*)", (true|false), \w+(?:, true)? \}', text):
+                tables.add((method, path + "{id}" if below == "true" else path))
+    named = {(m.upper(), path) for path, methods in API["paths"].items() for m in methods}
+    assert len(tables) > 30 and tables == named, tables ^ named
+    n = Native(t, "--cloud")
+    served = n.get("/v1/openapi.json")
+    assert served == API
+    for method, path in named:
+        if "{" in path:
+            continue
+        a = n.server.call("PATCH", path)
+        assert a.status == 405, (path, a)
+    n.server.stop()
+
+
+def test_checkpoint_restore_undo(t):
+    n = Native(t)
+    first = n.post("/v1/checkpoint", {"label": "first"})["id"]
+    n.view.write("a.txt", "changed")
+    second = n.post("/v1/checkpoint")["id"]
+    assert first != second
+    assert n.post("/v1/checkpoint", {})["id"] != first
+    assert n.post("/v1/restore", {"id": first}) == {}
+    assert n.view.read("a.txt") == "one\n"
+    n.post("/v1/undo")
+    assert n.view.read("a.txt") == "changed"
+    n.post("/v1/undo")
+    snapshots = n.get("/v1/snapshots")["snapshots"]
+    assert any(s["label"].endswith("first") for s in snapshots)
+    n.post("/v1/restore", {"id": snapshots[0]["id"][:8]})
+    assert "not found" in n.post("/v1/restore", {"id": "4711"}, status=404)["detail"]
+    n.post("/v1/restore", {"id": 3}, status=400)
+    n.post("/v1/restore", status=400)
+    n.post("/v1/checkpoint", {"label": "x" * 300}, status=400)
+    n.server.stop()
+
+
+def test_undo_with_nothing_to_undo(t):
+    n = Native(t)
+    assert "no restore" in n.post("/v1/undo", status=409)["detail"]
+
+
+def test_fork_tree_drop(t):
+    n = Native(t)
+    first = n.post("/v1/checkpoint")["id"]
+    n.view.write("late", "x")
+    assert n.post("/v1/fork", {"name": "topic1"}) == {"name": "topic1"}
+    n.post("/v1/fork", {"name": "topic2", "from": "main"})
+    assert "exists" in n.post("/v1/fork", {"name": "topic1"}, status=400)["detail"]
+    n.post("/v1/fork", {"name": "topic3", "from": "none"}, status=400)
+    n.post("/v1/fork", {"name": "--at"}, status=400)
+    n.post("/v1/fork", {}, status=400)
+    tree = n.get("/v1/tree")
+    assert {b["name"] for b in tree["branches"]} == {"main", "topic1", "topic2"}
+    assert [b["mountpoint"] for b in tree["branches"] if b["name"] == "main"] == [n.view.path]
+    ids = {s["id"] for s in tree["snapshots"]}
+    assert {s["id"] for s in n.get("/v1/snapshots")["snapshots"]} == ids
+    assert len(n.get("/v1/snapshots?count=1")["snapshots"]) == 1
+    n.get("/v1/snapshots?branch=topic1")
+    n.get("/v1/snapshots?count=many", status=400)
+    n.get("/v1/snapshots?branch=none", status=400)
+    n.post("/v1/drop", {"name": "topic1"})
+    n.post("/v1/drop", {"name": "topic2", "with_snapshots": True})
+    n.post("/v1/drop", {"name": "topic1"}, status=400)
+    n.post("/v1/drop", {"name": "main"}, status=400)
+    assert {b["name"] for b in n.get("/v1/tree")["branches"]} == {"main"}
+    n.post("/v1/restore", {"id": first})
+    assert n.view.ls() == ["a.txt", "dir"]
+
+
+def test_diff(t):
+    n = Native(t)
+    first = n.post("/v1/checkpoint")["id"]
+    n.view.write("a.txt", "two\n")
+    n.view.write("new/f", "n\n")
+    changes = n.get("/v1/diff")["changes"]
+    assert {(c["status"], c["path"]) for c in changes} >= {("M", "a.txt"), ("A", "new/f")}, changes
+    assert "+two" in n.get("/v1/diff?form=patch")["text"]
+    assert "A\tnew/f" in n.get("/v1/diff?form=name-status")["text"]
+    assert "a.txt" in n.get("/v1/diff?form=stat")["text"]
+    n.post("/v1/checkpoint")
+    assert n.get("/v1/diff")["changes"] == []
+    assert n.get("/v1/diff?a=%s" % first)["changes"] == changes
+    n.get("/v1/diff?form=haiku", status=400)
+    assert "none" in n.get("/v1/diff?a=none", status=400)["detail"]
+
+
+def test_exec(t):
+    n = Native(t, "--timeout", "30")
+
+    def does(body, out="", err="", code=0, **more):
+        a = n.post("/v1/exec", body)
+        assert (a["stdout"], a["stderr"], a["exit_code"]) == (out, err, code), (body, a)
+        for name, value in more.items():
+            assert a[name] == value, (name, a)
+    does({"command": "echo o; echo e >&2; exit 3"}, "o\n", "e\n", 3, timed_out=False)
+    does({"command": ["echo", "a b", "$x"]}, "a b $x\n")
+    does({"command": "pwd"}, n.view.path + "\n")
+    does({"command": "pwd", "cwd": "dir"}, n.view.path + "/dir\n")
+    does({"command": "pwd", "cwd": "/"}, "/\n")
+    does({"command": "echo o; echo e >&2", "merge": True}, "o\ne\n")
+    does({"command": "echo $A $HOME", "env": {"A": "1"}}, "1 %s\n" % t.env["HOME"])
+    does({"command": "cat", "stdin": "in\0\u00fc"}, "in\0\u00fc")
+    does({"command": "cat"})
+    does({"command": "printf '\\377'"}, "\\xff")
+    does({"command": "echo a; sleep 30", "timeout": 0.3}, "a\n", "", 124, timed_out=True)
+    does({"command": "kill -9 $$"}, code=-9)
+    does({"command": "echo $PLYFS_TOKEN"}, "\n")
+    for body in ({}, {"command": []}, {"command": [1]}, {"command": ["nope"]}, {"command": "x\0"},
+                 {"command": "x", "cwd": "none"}, {"command": "x", "env": {"a=b": "c"}},
+                 {"command": "x", "timeout": "soon"}, [], "x"):
+        n.post("/v1/exec", body, status=400)
+    n.call("POST", "/v1/exec", b"{nonsense", 400)
+
+
+def events(response, count=None):
+    """[(event, data, when)] of a stream."""
+    found, event = [], None
+    while line := response.readline():
+        line = line.decode().rstrip("\n")
+        if line.startswith("event: "):
+            event = line[7:]
+        elif line.startswith("data: "):
+            found.append((event, json.loads(line[6:]), time.monotonic()))
+            if len(found) == count:
+                break
+    return found
+
+
+def stream(n, body, headers=None, count=None):
+    c = n.server.connection(60)
+    c.request("POST", "/v1/exec", json.dumps(body), {"X-API-Key": n.server.token, **(headers or {})})
+    r = c.getresponse()
+    assert r.status == 200 and r.headers["Content-Type"] == "text/event-stream", r.read()
+    return c, events(r, count)
+
+
+def test_exec_as_a_stream(t):
+    n = Native(t)
+    for body, headers in (({"stream": True}, {}), ({}, {"Accept": "text/event-stream"})):
+        body["command"] = "echo one; echo err >&2; sleep 0.7; printf 'two\\303'; sleep 0.2; printf '\\274'; exit 5"
+        c, found = stream(n, body, headers)
+        c.close()
+        text = {k: "".join(d["data"] for e, d, _ in found if e == k) for k in ("stdout", "stderr")}
+        assert text == {"stdout": "one\ntwo\u00fc", "stderr": "err\n"}, found
+        assert found[-1][:2] == ("exit", {"exit_code": 5, "timed_out": False})
+        assert found[-1][2] - found[0][2] > 0.5, "it came at once"
+    c, found = stream(n, {"command": "echo a; sleep 30", "stream": True, "timeout": 0.4})
+    assert [(e, d) for e, d, _ in found] == [
+        ("stdout", {"data": "a\n"}), ("exit", {"exit_code": 124, "timed_out": True})]
+    c, found = stream(n, {"command": "cat; (sleep 40.7; echo late) &", "stream": True, "stdin": "in"})
+    assert found[-1][0] == "exit" and found[0][1] == {"data": "in"}
+    c, found = stream(n, {"command": "seq 1 200000", "stream": True, "merge": True})
+    assert "".join(d["data"] for e, d, _ in found if e == "stdout").split()[-1] == "200000"
+    n.post("/v1/exec", {"command": ["nope"], "stream": True}, status=400)
+
+
+def test_a_client_that_goes_away_ends_its_stream(t):
+    n = Native(t)
+    for command in ("echo begun; (setsid sleep 41.3 &); sleep 41.3", "while :; do echo 41.3; done"):
+        c, found = stream(n, {"command": command, "stream": True}, count=1)
+        assert found
+        c.sock.shutdown(socket.SHUT_RDWR) if c.sock else None
+        c.close()
+        ply.wait_for("the end of its command",
+                     lambda: not [x for _, x in n.server.children() if "41.3" in x], 10)
+    assert n.get("/health") == {"status": "ok"}
+
+
+def numbers(text):
+    return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines() if not line.startswith("#")}
+
+
+def test_metrics(t):
+    n = Native(t, "--cloud")
+    n.post("/v1/checkpoint")
+    n.post("/v1/restore", {"id": "nope"}, status=404)
+    n.post("/execute", {"cmd": "true"})
+    n.post("/execute", {"command": ["true"]})
+    n.server.get("/", token=False)
+    n.server.get("/nope")
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    box = n.post("/sandboxes", {"working_dir": "/w"})["sandbox_id"]
+    text = n.get("/v1/metrics")
+    m = numbers(text)
+    assert m['plyfs_requests_total{protocol="native",status="200"}'] == 1
+    assert m['plyfs_requests_total{protocol="native",status="404"}'] == 1
+    assert m['plyfs_requests_total{protocol="chimera",status="200"}'] == 1
+    assert m['plyfs_requests_total{protocol="swe-rex",status="200"}'] == 2
+    assert m['plyfs_requests_total{protocol="cloud",status="200"}'] == 1
+    assert m['plyfs_requests_total{protocol="none",status="403"}'] == 1
+    assert m['plyfs_requests_total{protocol="none",status="404"}'] == 1
+    assert (m["plyfs_sessions"], m["plyfs_sandboxes"], m["plyfs_commands_total"]) == (1, 1, 2)
+    assert m["plyfs_requests_running"] == 1 and m["plyfs_connections"] >= 1
+    for line in text.splitlines():
+        assert re.fullmatch(r"# (HELP|TYPE) \w+ .+|\w+(\{[^}]*\})? [0-9.e+]+", line), line
+    assert n.get("/sandboxes/" + box)["status"] == "ready"
+    n.call("DELETE", "/sandboxes/" + box)
+    n.call("DELETE", "/sandboxes/" + box, status=404)
+    assert numbers(n.get("/v1/metrics"))["plyfs_sandboxes"] == 0
+
+
+def test_every_other_endpoint_as_the_document_has_it(t):
+    n = Native(t)
+    n.get("/")
+    n.get("/is_alive")
+    n.get("/health")
+    n.get("/files/read?path=a.txt")
+    n.get("/files/read", status=400)
+    n.get("/files/list?pattern=*")
+    n.get("/files/download?path=a.txt")
+    n.post("/files/write", {"path": "w", "content": "x"})
+    n.post("/files/write", {"path": "w"}, status=400)
+    n.post("/tests/run")
+    first = n.post("/checkpoint")["checkpoint_id"]
+    n.post("/restore", {"checkpoint_id": first})
+    n.post("/restore", {"checkpoint_id": "no"}, status=404)
+    n.post("/execute", {"cmd": "exit 3"})
+    n.post("/execute", {"cmd": 3}, status=400)
+    n.post("/execute", {"command": 3}, status=422)
+    n.post("/execute", {"command": "nope"}, status=511)
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    n.post("/run_in_session", {"action_type": "bash", "command": "echo x"})
+    n.post("/run_in_session", {"action_type": "bash", "command": "(a"}, status=511)
+    n.post("/close_session", {"session_type": "bash"})
+    n.post("/close_session", {"session_type": "bash"}, status=511)
+    n.post("/write_file", {"path": "w2", "content": "x"})
+    n.post("/read_file", {"path": "w2"})
+    n.post("/close")
+    n.call("GET", "/health", status=403, token=False)
+    n.call("GET", "/health", status=401, token=False, headers={"X-API-Key": "x"})
+
+
+# ---- the program ----
+
+def test_what_plyfs_serve_refuses(t):
+    view = t.view(FILES)
+    at = ["--in", view.path, "--port", "0"]
+    for words, code, says in [
+        (["--host", "0.0.0.0"], 2, "token"), (["--host", "::"], 2, "token"),
+        (["--port", "70000"], 2, "--port"), (["--port", "x"], 2, "number"),
+        (["--host", "no.such"], 2, "token"), (["--host", "no.such", "--auth-token", "x"], 1, "no address"),
+        (["--certificate", "x"], 2, "--key"), (["--token-file", t.at("none")], 1, "No such file"),
+        (["--from", "x"], 2, "--in"), (["--timeout", "x"], 1, "timeout"), (["word"], 2, "wants"),
+        (["--nonsense"], 2, "nonsense"),
+    ]:
+        p = t.run([ply.PLYFS, "serve", *at, *words], check=False)
+        assert p.returncode == code and re.search(says, p.stderr), (words, p)
+        assert p.stderr.count("\n") == 1 and not p.stdout, p
+    p = t.run([ply.PLYFS, "serve", "--in", t.path], check=False)
+    assert p.returncode == 1 and "not in a plyfs view" in p.stderr, p
+    ply.write(t.at("empty"), "\n")
+    p = t.run([ply.PLYFS, "serve", *at, "--token-file", t.at("empty")], check=False)
+    assert p.returncode == 1 and "empty" in p.stderr
+    s = server.serve(t, view, "--host", "0.0.0.0")
+    s.stop()
+    s = server.serve(t, view, "--host", "0.0.0.0", "--insecure", token=None)
+    assert s.get("/health").status == 200
+    s.stop()
+    ply.write(t.at("token"), "from the file\nnot this\n")
+    s = server.serve(t, view, "--token-file", t.at("token"), token=None)
+    assert s.get("/health", headers={"Authorization": "bearer from the file"}).status == 200
+    assert s.get("/health").status == 403
+    s.stop()
+    s = server.serve(t, view, token=None, env={"PLYFS_TOKEN": "of the environment"})
+    assert s.get("/health", headers={"X-API-Key": "of the environment"}).status == 200
+    a = s.post("/v1/exec", {"command": "env"}, headers={"X-API-Key": "of the environment"})
+    assert "of the environment" not in a.json["stdout"]
+    s.stop()
+
+
+def test_limits_have_words(t):
+    view = t.view(FILES)
+    s = server.serve(t, view, "--max-body", "100000", "--max-connections", "3")
+    a = s.post("/files/write", {"path": "x", "content": "y" * 200000})
+    assert (a.status, a.json) == (413, {"detail": "the body of this request is too large"})
+    assert not os.path.exists(view.at("x"))
+    assert s.post("/files/write", {"path": "x", "content": "y" * 90000}).status == 200
+    held = [s.connection() for _ in range(3)]
+    for c in held:
+        assert s.get("/health", connection=c).status == 200
+    a = s.get("/health")
+    assert a.status == 503 and "too many connections" in a.json["detail"], a
+    for c in held:
+        c.close()
+    ply.wait_for("room again", lambda: s.get("/health").status == 200)
+    s.stop()
+
+
+def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):
+    n = Native(t)
+    stop, wrong, count = time.monotonic() + 2, [], [0] * 12
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    slow = threading.Thread(target=lambda: n.server.post(
+        "/run_in_session", {"action_type": "bash", "command": "sleep 2"}))
+    slow.start()
+
+    def work(i):
+        c = n.server.connection()
+        while time.monotonic() < stop:
+            path, body, key, want = [
+                ("/execute", {"cmd": "echo %d" % i}, "stdout", "%d\n" % i),
+                ("/execute", {"command": ["echo", str(i)]}, "stdout", "%d\n" % i),
+                ("/v1/exec", {"command": ["cat"], "stdin": "%d" % i}, "stdout", "%d" % i),
+                ("/write_file", {"path": "w%d" % i, "content": "x"}, None, None)][i % 4]
+            a = n.server.post(path, body, connection=c)
+            if a.status != 200 or (key and a.json[key] != want):
+                wrong.append(a)
+            count[i] += 1
+        c.close()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
+    for x in threads:
+        x.start()
+    while time.monotonic() < stop:
+        began = time.monotonic()
+        assert n.server.get("/is_alive").status == 200
+        time.sleep(0.05)
+    for x in [*threads, slow]:
+        x.join()
+    assert not wrong and min(count) > 3, (wrong[:3], count)
+
+
+def test_the_end_by_a_signal_leaves_nothing(t):
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        view = t.view(FILES) if not t.stores else view
+        s = server.serve(t, view, "--cloud")
+        s.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+        s.post("/run_in_session", {"action_type": "bash", "command": "sleep 42.9 &"})
+        box = s.post("/sandboxes", {}).json["sandbox_id"]
+        assert s.get("/sandboxes/" + box).status == 200
+        answers = []
+        busy = threading.Thread(target=lambda: answers.append(
+            s.post("/v1/exec", {"command": "sleep 42.9"})))
+        busy.start()
+        c = s.connection()
+        c.request("POST", "/v1/exec", json.dumps({"command": "echo x; sleep 42.9", "stream": True}),
+                  {"X-API-Key": s.token})
+        assert events(c.getresponse(), 1)
+        ply.wait_for("the sleeps",
+                     lambda: sum("sleep 42.9" in x and "sh" not in x for _, x in s.children()) == 3)
+        s.process.send_signal(sig)
+        assert s.process.wait(20) == 0
+        busy.join()
+        assert answers and answers[0].json["exit_code"] == -9, answers
+        ply.wait_for("the end of all", lambda: not [x for _, x in s.children() if "plyfsd" not in x])
+        assert not ply.mounts_below(t.at("run"), "fuse")
+        assert view.read("a.txt") == "one\n"
+
+
+if __name__ == "__main__":
+    ply.main(__name__)

@@ -1,0 +1,832 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: serve
+# timeout: 300
+"""
+swerex-remote and `plyfs serve` under swe-rex's own client (PyPI): each method of RemoteRuntime, each
+error that the protocol has, what may happen at the same time; and upstream's test suite, whole.
+"""
+import asyncio
+import contextlib
+import io
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+import server
+import venv
+
+venv.enter()
+import aiohttp
+import pexpect
+from swerex import exceptions as ex
+from swerex.deployment.remote import RemoteDeployment
+from swerex.runtime.abstract import (
+    BashAction, BashInterruptAction, CloseBashSessionRequest, Command, CreateBashSessionRequest,
+    ReadFileRequest, UploadRequest, WriteFileRequest)
+from swerex.runtime.remote import RemoteRuntime
+
+logging.disable(logging.CRITICAL)
+REX = "1.4.0"
+CONFTEST = '''
+import os
+from dataclasses import dataclass, field
+
+import pytest
+from swerex.runtime.abstract import (BashAction, CloseBashSessionRequest, Command,
+                                     CreateBashSessionRequest)
+from swerex.runtime.remote import RemoteRuntime
+
+TEST_API_KEY = "testkey"
+
+
+@dataclass
+class RemoteServer:
+    port: int
+    headers: dict = field(default_factory=lambda: {"X-API-Key": TEST_API_KEY})
+
+
+@pytest.fixture(scope="session")
+def remote_server():
+    return RemoteServer(int(os.environ["REX_PORT"]))
+
+
+@pytest.fixture
+async def remote_runtime(remote_server):
+    r = RemoteRuntime(port=remote_server.port, auth_token=TEST_API_KEY)
+    try:
+        yield r
+    finally:
+        await r.close()
+
+
+@pytest.fixture
+async def runtime_with_default_session(remote_runtime):
+    await remote_runtime.create_session(CreateBashSessionRequest())
+    try:
+        yield remote_runtime
+    finally:
+        await remote_runtime.close_session(CloseBashSessionRequest())
+
+
+class _Action(BashAction):
+    timeout: float | None = 5
+
+
+class _Command(Command):
+    timeout: float | None = 5
+'''
+
+
+def rex(t, *options, **kw):
+    s = server.rex(t, *options, **kw)
+    s.runtime = RemoteRuntime(port=s.port, auth_token=s.token or "", timeout=5)
+    return s
+
+
+def run(coroutine):
+    with contextlib.redirect_stdout(io.StringIO()):  # the client prints each exception's name
+        asyncio.run(coroutine)
+
+
+async def raises(what, awaitable, says=""):
+    """The exception; exactly of this class, as the client makes it."""
+    try:
+        got = await awaitable
+    except Exception as e:
+        assert type(e) is what and says in str(e), "%r %s" % (type(e), e)
+        return e
+    raise AssertionError("%s did not come, but %r" % (what.__name__, got))
+
+
+def create(name="default", **kw):
+    return CreateBashSessionRequest(session=name, startup_timeout=10, **kw)
+
+
+def quick(command, **kw):
+    kw.setdefault("timeout", 10)
+    return BashAction(command=command, **kw)
+
+
+# ---- sessions ----
+
+def test_a_session_keeps_what_it_is_told(t):
+    async def go():
+        r = rex(t).runtime
+        created = await r.create_session(create())
+        assert created.session_type == "bash"
+        o = await r.run_in_session(quick("cd /usr; export A=1; f() { echo f$1; }; alias x='echo al'"))
+        assert (o.output, o.exit_code, o.failure_reason) == ("", 0, "")
+        assert o.expect_string == "SHELLPS1PREFIX"
+        o = await r.run_in_session(quick("pwd; echo $A; f 2\nx"))
+        assert o.output == "/usr\n1\nf2\nal\n"
+        o = await r.run_in_session(quick("echo \"$PS1|$PS2|$PS0|$TERM\"; stty size"))
+        assert o.output == "SHELLPS1PREFIX|||dumb\n24 80\n"
+        await r.close_session(CloseBashSessionRequest())
+        await raises(ex.SessionDoesNotExistError, r.run_in_session(quick("x")),
+                     "session 'default' does not exist")
+        await raises(ex.SessionDoesNotExistError, r.close_session(CloseBashSessionRequest()),
+                     "session 'default' does not exist")
+    run(go())
+
+
+def test_a_name_is_taken_once_and_free_after_the_close(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create("n"))
+        await raises(ex.SessionExistsError, r.create_session(create("n")),
+                     "session n already exists")
+        await r.create_session(create(""))
+        await raises(ex.SessionDoesNotExistError, r.run_in_session(quick("x", session="it's \"\u00fc\"")),
+                     "session 'it\\'s \"\u00fc\"' does not exist")
+        await r.close()
+        await r.close()
+        await raises(ex.SessionDoesNotExistError, r.run_in_session(quick("x", session="n")))
+        await r.create_session(create("n"))
+        assert (await r.run_in_session(quick("echo new", session="n"))).output == "new\n"
+    run(go())
+
+
+def test_startup_files_are_sourced_and_told(t):
+    ply.write(t.at("one.sh"), "echo from one; V=one\n")
+
+    async def go():
+        r = rex(t).runtime
+        created = await r.create_session(create(startup_source=[t.at("one.sh"), t.at("none.sh")]))
+        assert "from one" in created.output and "none.sh" in created.output, created
+        assert (await r.run_in_session(quick("echo $V"))).output == "one\n"
+    run(go())
+
+
+def test_a_start_that_takes_too_long_leaves_nothing(t):
+    ply.write(t.at("slow.sh"), "sleep 31.7\n")
+
+    async def go():
+        s = rex(t)
+        slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=0.3)
+        await raises(pexpect.exceptions.TIMEOUT, s.runtime.create_session(slow))
+        await raises(ex.SessionDoesNotExistError, s.runtime.run_in_session(quick("x")))
+        assert not [c for _, c in s.children() if "31.7" in c]
+        await s.runtime.create_session(create())
+    run(go())
+
+
+def test_checks_and_their_errors(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        e = await raises(ex.NonZeroExitCodeError, r.run_in_session(quick("echo \"a'b\"; exit_() { return 3; }; exit_")))
+        assert str(e) == "Command 'echo \"a\\'b\"; exit_() { return 3; }; exit_' failed with exit " \
+            "code 3. Here is the output:\n\"a'b\\n\"", str(e)
+        e = await raises(ex.NonZeroExitCodeError, r.run_in_session(quick("false", error_msg="oh")))
+        assert str(e).startswith("oh: Command 'false' failed with exit code 1.")
+        o = await r.run_in_session(quick("false", check="silent"))
+        assert o.exit_code == 1
+        o = await r.run_in_session(quick("(exit 9)", check="ignore"))
+        assert o.exit_code is None
+        e = await raises(ex.BashIncorrectSyntaxError, r.run_in_session(quick("(a", check="silent")),
+                         "while checking bash command \n'(a'\n---- Stderr ----\n")
+        assert set(e.extra_info) == {"bash_stdout", "bash_stderr"}, e.extra_info
+        assert "syntax error" in e.extra_info["bash_stderr"]
+        assert (await r.run_in_session(quick("echo still"))).output == "still\n"
+    run(go())
+
+
+def test_a_timeout_leaves_the_command_and_an_interrupt_brings_the_shell_back(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        e = await raises(ex.CommandTimeoutError,
+                         r.run_in_session(quick("echo begun; sleep 30", timeout=0.4)),
+                         "timeout after 0.4 seconds while running command 'echo begun; sleep 30'")
+        assert isinstance(e, TimeoutError) and e.extra_info["partial_output"] == "begun\n"
+        o = await r.run_in_session(BashInterruptAction())
+        assert o.exit_code == 0 and "begun" in o.output, o
+        o = await r.run_in_session(quick("echo after"))
+        assert (o.output, o.exit_code) == ("after\n", 0)
+    run(go())
+
+
+def test_an_interrupt_passes_a_busy_session(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        busy = asyncio.create_task(r.run_in_session(quick("echo a; sleep 30; echo b", timeout=60,
+                                                          check="silent")))
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        o = await r.run_in_session(BashInterruptAction())
+        first = await busy
+        assert o.exit_code == 0 and first.exit_code == 130 and first.output.startswith("a\n"), first
+        assert time.monotonic() - began < 20
+        assert (await r.run_in_session(quick("echo c"))).output == "c\n"
+    run(go())
+
+
+def test_the_job_that_survives_ctrl_c_is_killed(t):
+    ply.write(t.at("deaf.sh"), "trap '' INT TERM\nwhile :; do sleep 0.1; done\n")
+
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        await raises(ex.CommandTimeoutError,
+                     r.run_in_session(quick("bash " + t.at("deaf.sh"), timeout=0.3)))
+        o = await r.run_in_session(BashInterruptAction(timeout=0.2, n_retry=2))
+        assert o.exit_code == 0
+        o = await r.run_in_session(quick("echo after", check="silent"))
+        assert "after" in o.output
+    run(go())
+
+
+def test_an_interactive_program_with_expect(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        o = await r.run_in_session(quick("python3 -q -i", is_interactive_command=True, expect=[">>> "]))
+        assert o.expect_string == ">>> "
+        o = await r.run_in_session(quick("print(6 * 7)", is_interactive_command=True,
+                                         expect=[r"\d{3}", ">>> "]))
+        assert (o.output, o.expect_string) == ("42", ">>> "), o
+        await raises(ex.CommandTimeoutError,
+                     r.run_in_session(quick("1", is_interactive_command=True, expect=["never"],
+                                            timeout=0.3)))
+        o = await r.run_in_session(quick("quit()\n", is_interactive_quit=True))
+        assert o.exit_code == 0
+        assert (await r.run_in_session(quick("echo back"))).output == "back\n"
+        await raises(re.error,
+                     r.run_in_session(quick("cat", is_interactive_command=True, expect=["(a"])))
+        await raises(AssertionError, r.run_in_session(
+            quick("x", is_interactive_command=True, is_interactive_quit=True)))
+    run(go())
+
+
+def test_the_death_of_a_shell_is_an_eof(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        await raises(pexpect.exceptions.EOF, r.run_in_session(quick("exit 4")))
+        await raises(pexpect.exceptions.EOF, r.run_in_session(quick("echo x")))
+        await r.close_session(CloseBashSessionRequest())
+        await r.create_session(create())
+        assert (await r.run_in_session(quick("echo y"))).output == "y\n"
+    run(go())
+
+
+def test_output_is_exact(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        for command, output in [
+            ("printf '\\n\\n x \\n\\n'", "\n\n x \n\n"), ("printf x", "x"), ("echo ''", "\n"),
+            ("printf 'a\\033[31mred\\033[0m\\r\\nb\\r'", "ared\r\nb\r"),
+            ("printf 'ok\\377bad\\303\\n'", "ok\\xffbad\\xc3\n"),
+            ("cat <<EOF\none\nEOF\ncat <<EOF\ntwo\nEOF", "one\ntwo\n"),
+            ("cat <<'EOF' | tr a-z A-Z\none $x\nEOF\necho next", "ONE $X\nnext\n"),
+            ("echo a;\necho b &\nwait; echo c", None), ("[[ a == a ]] && echo yes", "yes\n"),
+            ("echo \"wow!\"", "wow!\n"), ("printf 'a\\tb'", "a\tb"), ("echo 'a\tb'", "a\tb\n"),
+            ("# only a comment", ""), ("", ""), ("\n \n", ""), ("echo \u00fc\U0001f600", "\u00fc\U0001f600\n"),
+        ]:
+            o = await r.run_in_session(quick(command))
+            if output is not None:
+                assert o.output == output, (command, o.output)
+            assert o.exit_code == 0, (command, o)
+        big = await r.run_in_session(quick("seq 1 300000", timeout=60))
+        assert big.output == "".join("%d\n" % i for i in range(1, 300001))
+    run(go())
+
+
+# ---- execute ----
+
+def test_execute_runs_as_subprocess_does(t):
+    os.mkdir(t.at("dir"))
+
+    async def go():
+        r = rex(t).runtime
+
+        async def does(out, err, code, **kw):
+            c = await r.execute(Command(timeout=10, **kw))
+            assert (c.stdout, c.stderr, c.exit_code) == (out, err, code), (kw, c)
+        await does("a b\n", "", 0, command=["echo", "a b"])
+        await does("o\n", "e\n", 3, command="echo o; echo e >&2; exit 3", shell=True)
+        await does("o\ne\n", "", 0, command="echo o; echo e >&2", shell=True,
+                   merge_output_streams=True)
+        await does("x y", "", 0, command=["printf '%s %s' \"$0\" \"$1\"", "x", "y"], shell=True)
+        await does("", "", -9, command="kill -9 $$", shell=True)
+        await does("", "", 0, command="", shell=True)
+        await does("", "", 0, command="cat", shell=True)
+        await does("a\\xffb\r\n", "", 0, command="printf 'a\\377b\\r\\n'", shell=True)
+        await does("A=1\n", "", 0, command=["/usr/bin/env"], env={"A": "1"})
+        await does("", "", 0, command=["/usr/bin/env"], env={})
+        await does(t.at("dir") + "\n", "", 0, command=["pwd"], cwd=t.at("dir"))
+        assert "HOME=" in (await r.execute(Command(command=["env"]))).stdout
+        await raises(FileNotFoundError, r.execute(Command(command="echo hi")),
+                     "[Errno 2] No such file or directory: 'echo hi'")
+        await raises(FileNotFoundError, r.execute(Command(command=["pwd"], cwd="/nope")), "'/nope'")
+        await raises(NotADirectoryError, r.execute(Command(command=["pwd"], cwd="/etc/passwd")))
+        await raises(PermissionError, r.execute(Command(command="")), "[Errno 13] Permission denied: ''")
+        await raises(PermissionError, r.execute(Command(command=["/etc/passwd"])))
+        await raises(IndexError, r.execute(Command(command=[])), "list index out of range")
+        await raises(ValueError, r.execute(Command(command=["a\0b"])), "embedded null byte")
+        await raises(ex.CommandTimeoutError,
+                     r.execute(Command(command="sleep 10", shell=True, timeout=0.25)),
+                     "Timeout (0.25s) exceeded while running command")
+        e = await raises(ex.NonZeroExitCodeError, r.execute(
+            Command(command=["sh", "-c", "echo o; echo e >&2; exit 2"], check=True, error_msg="m")))
+        assert str(e) == "m: Command ['sh', '-c', 'echo o; echo e >&2; exit 2'] failed with exit " \
+            "code 2. Stdout:\n'o\\n'\nStderr:\n'e\\n'", str(e)
+    run(go())
+
+
+def test_a_timeout_ends_the_whole_tree(t):
+    async def go():
+        s = rex(t)
+        await raises(ex.CommandTimeoutError, s.runtime.execute(
+            Command(command="(setsid sleep 32.1 &) ; sleep 32.1", shell=True, timeout=0.4)))
+        ply.wait_for("its processes' end", lambda: not [c for _, c in s.children() if "32.1" in c])
+    run(go())
+
+
+# ---- files ----
+
+def test_files_are_read_and_written_as_python_does(t):
+    async def go():
+        r = rex(t).runtime
+        path = t.at("new", "dir", "f.txt")
+        await r.write_file(WriteFileRequest(path=path, content="a\r\nb\0\u00fc\U0001f600"))
+        assert open(path, "rb").read() == "a\r\nb\0\u00fc\U0001f600".encode()
+        assert (await r.read_file(ReadFileRequest(path=path))).content == "a\nb\0\u00fc\U0001f600"
+        for data, kw, content in [
+            (b"a\xffb", dict(errors="backslashreplace"), "a\\xffb"),
+            (b"a\xffb", dict(errors="replace"), "a\ufffdb"), (b"a\xffb", dict(errors="ignore"), "ab"),
+            (b"\xe9\n", dict(encoding="Latin_1"), "\u00e9\n"), (b"\x80", dict(encoding="cp1252"), "\u20ac"),
+            ("\u00fcx".encode("utf-16"), dict(encoding="utf-16"), "\u00fcx"),
+            ("\u00fcx".encode("utf-32-be"), dict(encoding="UTF-32BE"), "\u00fcx"),
+            (b"\xef\xbb\xbfx", dict(encoding="utf-8-sig"), "x"), (b"\xef\xbb\xbfx", {}, "\ufeffx"),
+        ]:
+            open(path, "wb").write(data)
+            got = (await r.read_file(ReadFileRequest(path=path, **kw))).content
+            assert got == content, (data, kw, got)
+        open(path, "wb").write(b"a\xff")
+        await raises(ex.SwerexException, r.read_file(ReadFileRequest(path=path)),
+                     "'utf-8' codec can't decode byte 0xff in position 1: invalid start byte")
+        await raises(LookupError, r.read_file(ReadFileRequest(path=path, encoding="klingon")),
+                     "unknown encoding: klingon")
+        await raises(LookupError, r.read_file(ReadFileRequest(path=path, errors="pray")),
+                     "unknown error handler name 'pray'")
+        await raises(FileNotFoundError, r.read_file(ReadFileRequest(path="/no'pe")),
+                     "[Errno 2] No such file or directory: \"/no'pe\"")
+        await raises(IsADirectoryError, r.read_file(ReadFileRequest(path="")))
+        await raises(ValueError, r.read_file(ReadFileRequest(path="a\0")), "embedded null byte")
+        await raises(IsADirectoryError, r.write_file(WriteFileRequest(path=t.path, content="")))
+        await raises(FileExistsError, r.write_file(WriteFileRequest(path=path + "/x", content="")),
+                     "[Errno 17] File exists: '%s'" % path)
+        await raises(NotADirectoryError, r.write_file(WriteFileRequest(path=path + "/x/y", content="")),
+                     "[Errno 20] Not a directory: '%s/x'" % path)
+        os.chmod(path, 0o640)
+        os.link(path, t.at("hard"))
+        os.symlink(path, t.at("soft"))
+        await r.write_file(WriteFileRequest(path=t.at("soft"), content="through"))
+        assert ply.read(t.at("hard")) == "through" and os.stat(path).st_mode & 0o777 == 0o640
+        await r.write_file(WriteFileRequest(path="relative", content="r"))
+        assert ply.read(t.at("relative")) == "r"
+    run(go())
+
+
+def test_uploads(t):
+    source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
+    os.chmod(t.at("source", "run.sh"), 0o755)
+    os.makedirs(t.at("source", "empty"))
+
+    async def go():
+        r = rex(t).runtime
+        await r.upload(UploadRequest(source_path=source, target_path=t.at("up", "tree")))
+        assert sorted(os.listdir(t.at("up", "tree"))) == [".hidden", "d", "e", "empty", "run.sh"]
+        assert os.stat(t.at("up", "tree", "run.sh")).st_mode & 0o777 == 0o755  # BETTER
+        assert ply.read(t.at("up", "tree", "d", "\u00fc.txt")) == "u"
+        ply.write(t.at("up", "tree", "mine"), "stays")
+        await r.upload(UploadRequest(source_path=source, target_path=t.at("up", "tree")))
+        assert ply.read(t.at("up", "tree", "mine")) == "stays"
+        one = t.at("source", "run.sh")
+        await r.upload(UploadRequest(source_path=one, target_path=t.at("up", "x", "one")))
+        assert os.stat(t.at("up", "x", "one")).st_mode & 0o777 == 0o644
+        os.symlink(t.at("nowhere"), t.at("link"))
+        await r.upload(UploadRequest(source_path=one, target_path=t.at("link")))
+        assert not os.path.islink(t.at("link")) and not os.path.exists(t.at("nowhere"))
+        await r.upload(UploadRequest(source_path=one, target_path=t.at("up")))
+        assert ply.read(t.at("up", "temp_file_transfer")) == "#!/bin/sh\n"
+        await raises(shutil.Error, r.upload(
+            UploadRequest(source_path=one, target_path=t.at("up"))), "already exists")
+        big = os.urandom(1 << 20) * 40
+        ply.write(t.at("big"), big)
+        await r.upload(UploadRequest(source_path=t.at("big"), target_path=t.at("big2")))
+        assert open(t.at("big2"), "rb").read() == big
+    run(go())
+
+
+def form(parts, boundary="XX"):
+    body = b""
+    for name, filename, data in parts:
+        body += ("--%s\r\nContent-Disposition: form-data; name=\"%s\"" % (boundary, name)).encode()
+        body += ("; filename=\"%s\"" % filename).encode() if filename else b""
+        body += b"\r\n\r\n" + data + b"\r\n"
+    return body + ("--%s--\r\n" % boundary).encode(), \
+        {"Content-Type": "multipart/form-data; boundary=" + boundary}
+
+
+def test_no_archive_gets_out_of_its_target(t):
+    s = rex(t)
+    os.makedirs(t.at("in", "deep"))
+    os.symlink(t.path, t.at("in", "out"))
+    buf = io.BytesIO()
+    with zipfile.ZipFile(buf, "w") as z:
+        for name in ("../up", "/abs", "a/../../b", "deep/../c", "./d"):
+            z.writestr(name, name)
+        link = zipfile.ZipInfo("link")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        z.writestr(link, "/etc/passwd")
+    body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, t.at("in").encode()),
+                          ("unzip", None, b"true")])
+    a = s.call("POST", "/upload", body, headers)
+    assert a.status == 200, a
+    assert sorted(os.listdir(t.at("in"))) == ["a", "abs", "d", "deep", "link", "out", "up"], \
+        os.listdir(t.at("in"))
+    assert ply.read(t.at("in", "a", "b")) == "a/../../b"
+    assert ply.read(t.at("in", "link")) == "/etc/passwd" and not os.path.islink(t.at("in", "link"))
+    buf = io.BytesIO()
+    with zipfile.ZipFile(buf, "w") as z:
+        z.writestr("out/escaped", "x")
+    body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, t.at("in").encode()),
+                          ("unzip", None, b"1")])
+    a = s.call("POST", "/upload", body, headers)
+    assert a.status == 511 and a.json["swerexception"]["class_path"] == "builtins.PermissionError", a
+    assert not os.path.exists(t.at("escaped"))
+    body, headers = form([("file", "z", b"PK no zip"), ("target_path", None, t.at("z").encode()),
+                          ("unzip", None, b"true")])
+    a = s.call("POST", "/upload", body, headers)
+    assert a.json["swerexception"]["class_path"] == "zipfile.BadZipFile", a
+    assert a.json["swerexception"]["message"] == "File is not a zip file"
+
+
+# ---- HTTP ----
+
+def test_who_may_speak_comes_first(t):
+    s = rex(t)
+    for path in ("/", "/is_alive", "//is_alive", "/nope", "/v1/metrics"):
+        for method in ("GET", "POST"):
+            a = s.call(method, path, token=False)
+            assert (a.status, a.json) == (403, {"detail": "Not authenticated"}), (path, a)
+            a = s.call(method, path, headers={"X-API-Key": ""}, token=False)
+            assert a.status == 403, a
+            a = s.call(method, path, headers={"X-API-Key": "wrong"}, token=False)
+            assert (a.status, a.json) == (401, {"detail": "Invalid API Key"}), (path, a)
+    assert s.call("GET", "/", headers={"Authorization": "Bearer " + s.token}, token=False).status == 200
+    assert s.call("GET", "/", headers={"Authorization": "Bearer x"}, token=False).status == 401
+
+    async def client():
+        wrong = RemoteRuntime(port=s.port, auth_token="wrong", timeout=5)
+        alive = await wrong.is_alive()
+        assert not alive and "Status code 401" in alive.message, alive
+        try:
+            await wrong.execute(Command(command=["true"]))
+        except aiohttp.ClientResponseError as e:
+            assert e.status == 401
+        else:
+            raise AssertionError
+    run(client())
+
+
+def test_without_a_token_anybody_but_web_pages(t):
+    s = rex(t, token="")
+    assert s.get("/is_alive").json == {"is_alive": True, "message": ""}
+    assert s.get("/is_alive", headers={"Origin": "http://evil.example"}).status == 403
+
+
+def test_paths_and_methods(t):
+    s = rex(t)
+    a = s.get("/")
+    assert a.json == {"message": "hello world"}
+    assert a.headers["Content-Type"] == "application/json"
+    for method, path, status, detail in [
+        ("GET", "/nope", 404, "Not Found"), ("GET", "//is_alive", 404, "Not Found"),
+        ("POST", "/is_alive", 405, "Method Not Allowed"), ("GET", "/execute", 405, "Method Not Allowed"),
+        ("DELETE", "/close", 405, "Method Not Allowed"),
+    ]:
+        a = s.call(method, path)
+        assert (a.status, a.json) == (status, {"detail": detail}), (path, a)
+        assert a.headers["Content-Type"] == "application/json"
+        assert (a.headers["Allow"] is not None) == (status == 405)
+    a = s.get("/is_alive/")
+    assert a.status == 307 and a.headers["Location"] == s.url + "/is_alive"
+    assert s.get("/is_alive?x=1&y").status == 200
+
+
+def test_a_body_that_does_not_fit_is_422(t):
+    s = rex(t)
+    for path, body in [
+        ("/execute", {}), ("/execute", []), ("/execute", {"command": 5}), ("/execute", {"command": [1]}),
+        ("/execute", {"command": "x", "timeout": "soon"}), ("/execute", {"command": "x", "shell": "maybe"}),
+        ("/execute", {"command": "x", "env": {"a": 1}}), ("/execute", {"command": "x", "env": []}),
+        ("/execute", {"command": "x", "cwd": 3}), ("/read_file", {"path": None}), ("/read_file", {}),
+        ("/write_file", {"path": "x"}), ("/create_session", {"session_type": "zsh"}),
+        ("/create_session", {"session_type": "bash", "startup_timeout": None}),
+        ("/run_in_session", {"action_type": "bash"}), ("/run_in_session", {"action_type": "dash"}),
+        ("/run_in_session", {"action_type": "bash", "command": "x", "check": "perhaps"}),
+        ("/run_in_session", {"action_type": "bash_interrupt", "n_retry": 1.5}),
+        ("/run_in_session", {"action_type": "bash", "command": "x", "expect": "y"}),
+        ("/execute", b"{"), ("/execute", b""), ("/execute", b"\xff"), ("/execute", b"{\"command\": 1e999}"),
+    ]:
+        a = s.post(path, body) if not isinstance(body, bytes) else s.call(
+            "POST", path, body, {"Content-Type": "application/json"})
+        assert a.status == 422 and a.json["detail"][0]["msg"], (path, body, a)
+        assert set(a.json["detail"][0]) >= {"type", "loc", "msg", "input"}, a
+    for body in ({"command": "exit 3", "shell": "yes", "timeout": "5", "check": 0},
+                 {"command": "exit 3", "shell": 1, "timeout": True, "unknown": 1}):
+        assert s.post("/execute", body).json["exit_code"] == 3, body
+    body, headers = form([("target_path", None, b"/x")])
+    assert s.call("POST", "/upload", body, headers).status == 422
+    body, headers = form([("file", None, b"text"), ("target_path", None, b"/x")])
+    assert s.call("POST", "/upload", body, headers).status == 422
+
+
+def test_forms_as_clients_may_write_them(t):
+    s = rex(t)
+    body = (b"preamble\r\n--a b\r\nCONTENT-DISPOSITION: form-data; name=target_path\r\n\r\n"
+            + t.at("q").encode() + b"\r\n--a b\r\ncontent-type: text/plain\r\nContent-Transfer-Encoding: "
+            b"binary\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a%22b\"\r\n"
+            b"Content-Length: 5\r\n\r\n--a \r\r\n--a b--\r\nepilogue")
+    a = s.call("POST", "/upload", body, {"Content-Type": "multipart/form-data; boundary=\"a b\""})
+    assert a.status == 200 and open(t.at("q"), "rb").read() == b"--a \r", a
+
+
+def test_the_same_request_is_served_once(t):
+    s = rex(t)
+    count = {"command": "echo x >> count; sleep 0.5; wc -l < count", "shell": True}
+    answers = []
+
+    def ask():
+        answers.append(s.post("/execute", count, headers={"X-Request-ID": "r1"}).json["stdout"])
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for x in threads:
+        x.start()
+    for x in threads:
+        x.join()
+    ask()
+    assert answers == ["1\n"] * 4, answers
+    assert s.post("/execute", count, headers={"X-Request-ID": "r2"}).json["stdout"] == "2\n"
+    assert s.post("/execute", count).json["stdout"] == "3\n"
+    a = s.post("/execute", count, headers={"X-Request-ID": "r1"}, token=False)
+    assert a.status == 403, "a replay needs the token"
+    assert s.post("/read_file", {"path": "count"}, headers={"X-Request-ID": "r1"}).json == {
+        "content": "x\nx\nx\n"}, "another path is another request"
+    a = s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"})
+    assert a.status == 511
+    ply.write(t.at("later"), "now")
+    assert s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"}).status == 200
+
+
+def test_a_slow_command_blocks_nobody(t):
+    async def go():
+        s = rex(t)
+        r = s.runtime
+        names = ["s%d" % i for i in range(8)]
+        await asyncio.gather(*(r.create_session(create(n)) for n in names))
+        slow = [asyncio.create_task(r.run_in_session(quick("sleep 2; echo " + n, session=n)))
+                for n in names]
+        slow += [asyncio.create_task(r.execute(Command(command="sleep 2; echo x", shell=True)))
+                 for n in names]
+        began = time.monotonic()
+        strict = RemoteRuntime(port=s.port, auth_token=s.token, timeout=1)
+        while time.monotonic() - began < 1:
+            assert await strict.is_alive()
+            assert (await r.execute(Command(command=["echo", "q"]))).stdout == "q\n"
+        assert not any(x.done() for x in slow)
+        done = await asyncio.gather(*slow)
+        assert [o.output for o in done[:8]] == [n + "\n" for n in names]
+        # One session serves one after the other, in order.
+        both = await asyncio.gather(*(r.run_in_session(quick("echo %d" % i, session="s0"))
+                                      for i in range(5)))
+        assert [o.output for o in both] == ["%d\n" % i for i in range(5)]
+    run(go())
+
+
+def test_a_session_may_be_closed_while_it_is_busy(t):
+    async def go():
+        s = rex(t)
+        await s.runtime.create_session(create())
+        busy = asyncio.create_task(s.runtime.run_in_session(quick("sleep 33.3", timeout=60)))
+        await asyncio.sleep(0.3)
+        await s.runtime.close_session(CloseBashSessionRequest())
+        await raises(pexpect.exceptions.EOF, busy)
+        ply.wait_for("its end", lambda: not [c for _, c in s.children() if "33.3" in c])
+    run(go())
+
+
+def test_too_many_sessions_are_told(t):
+    s = server.serve(t, t.view(), "--max-sessions", "2")
+    for n in "ab":
+        assert s.post("/create_session", {"session": n, "session_type": "bash",
+                                          "startup_timeout": 10}).status == 200
+    a = s.post("/create_session", {"session": "c", "session_type": "bash"})
+    assert a.status == 511 and "2 sessions" in a.json["swerexception"]["message"], a
+    s.stop()
+
+
+def test_bodies_in_chunks_and_after_100_continue(t):
+    s = rex(t)
+    key = b"X-API-Key: " + s.token.encode() + b"\r\n"
+    body = b'{"command": ["echo", "chunky"]}'
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 5]), body[i:i + 5])
+                      for i in range(0, len(body), 5)) + b"0\r\n\r\n"
+    a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
+              b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert b" 200 " in a.split(b"\r\n")[0] and b"chunky" in a, a
+    a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
+              b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert a.startswith(b"HTTP/1.1 100") and b"chunky" in a, a
+    a = s.raw(b"post /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert a.split(b" ")[1] in (b"403", b"405", b"501"), a
+
+
+def test_one_connection_serves_many_requests(t):
+    s = rex(t)
+    c = s.connection()
+    for i in range(20):
+        a = s.post("/execute", {"command": ["echo", str(i)]}, connection=c)
+        assert a.json["stdout"] == "%d\n" % i
+        assert s.get("/nope", connection=c).status == 404
+        assert s.post("/read_file", {"path": "/nope"}, connection=c).status == 511
+    c.close()
+
+
+def test_garbage_breaks_nothing(t):
+    s = rex(t)
+    key = b"X-API-Key: " + s.token.encode() + b"\r\n"
+    for data in [
+        b"\0" * 1000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n" * 50,
+        b"GET / HTTP/1.1\r\n" + b"A: " + b"x" * 200000 + b"\r\n\r\n",
+        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: nonsense\r\n\r\n{}",
+        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 99999999999999999999\r\n\r\n",
+        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /upload HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Type: multipart/form-data\r\n"
+        b"Content-Length: 3\r\n\r\nabc",
+        b"POST /upload HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Type: multipart/form-data; boundary=b\r\n"
+        b"Content-Length: 30\r\n\r\n" + b"--b\r\nno headers at all" + b"x" * 8,
+        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 100\r\n\r\n{\"comm",
+    ]:
+        s.raw(data, timeout=0.5)
+        assert s.get("/is_alive").status == 200, data[:50]
+    deep = b"[" * 100000
+    assert s.call("POST", "/execute", deep).status == 422
+    s.stop()
+
+
+def test_a_body_of_hundreds_of_megabytes_takes_no_memory(t):
+    s = rex(t)
+    size = 300 << 20 if ply.LONG else 100 << 20
+
+    class Zeros(io.RawIOBase):
+        left = size
+
+        def readinto(self, b):
+            n = min(len(b), self.left)
+            self.left -= n
+            b[:n] = b"z" * n
+            return n
+        readable = lambda self: True
+    head, tail = (b"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n",
+                  b"\r\n--B\r\nContent-Disposition: form-data; name=\"target_path\"\r\n\r\n" +
+                  t.at("huge").encode() + b"\r\n--B--\r\n")
+    c = s.connection(120)
+    c.putrequest("POST", "/upload")
+    c.putheader("X-API-Key", s.token)
+    c.putheader("Content-Type", "multipart/form-data; boundary=B")
+    c.putheader("Content-Length", str(len(head) + size + len(tail)))
+    c.endheaders(head)
+    zeros = Zeros()
+    while piece := zeros.read(1 << 16):
+        c.send(piece)
+    c.send(tail)
+    answer = c.getresponse()
+    assert answer.status == 200, answer.read()
+    c.close()
+    assert os.path.getsize(t.at("huge")) == size
+    with open("/proc/%d/status" % s.process.pid) as f:
+        anon = [int(x.split()[1]) for x in f if x.startswith("RssAnon")][0]
+    assert anon < 40 << 10, "%d KiB of memory" % anon
+
+
+# ---- the program ----
+
+def test_flags_of_swerex_remote(t):
+    def cli(*words):
+        return subprocess.run([server.SWEREX_REMOTE, *words], env=t.env, text=True, timeout=20,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p = cli("--version")
+    assert p.returncode == 0 and p.stdout.strip() == cli("-v").stdout.strip() != ""
+    p = cli("-v", "--port", "1")
+    assert p.returncode == 1 and p.stderr
+    p = cli("--port", "0")
+    assert p.returncode == 2 and "--auth-token" in p.stderr and p.stderr.startswith("usage:")
+    p = cli("--auth-token", "x", "--port", "many")
+    assert p.returncode == 2 and "'many'" in p.stderr
+    p = cli("--auth-token", "x", "--host", "no.such.host")
+    assert p.returncode == 1 and "no address" in p.stderr
+    p = cli("-h")
+    assert p.returncode == 0 and "--auth-token" in p.stdout
+    s = rex(t)
+    p = cli("--auth-token", "x", "--host", "127.0.0.1", "--port", str(s.port))
+    assert p.returncode == 1 and "taken" in p.stderr
+
+
+def test_the_end_leaves_no_process(t):
+    async def go():
+        s = rex(t)
+        await s.runtime.create_session(create())
+        await s.runtime.run_in_session(quick("sleep 34.5 & disown; setsid sleep 34.5 &"))
+        busy = threading.Thread(target=lambda: s.raw(
+            b"POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Length: 44\r\n\r\n"
+            b'{"command": "sleep 34.5", "shell": true    }' % s.token.encode(), timeout=30))
+        busy.start()
+        ply.wait_for("the sleeps", lambda: len([c for _, c in s.children() if "sleep 34.5" in c]) >= 3)
+        s.stop()
+        busy.join()
+        ply.wait_for("their end", lambda: not s.children())
+    run(go())
+
+
+def test_a_deployment_of_upstreams(t):
+    async def go():
+        s = rex(t)
+        d = RemoteDeployment(auth_token=s.token, host="http://127.0.0.1", port=s.port)
+        try:
+            d.runtime
+        except ex.DeploymentNotStartedError:
+            pass
+        await d.start()
+        assert await d.is_alive()
+        await d.runtime.create_session(create())
+        assert (await d.runtime.run_in_session(quick("echo d"))).output == "d\n"
+        await d.stop()
+    run(go())
+
+
+# ---- a view ----
+
+def test_the_same_on_a_view_with_checkpoints_beside(t):
+    view = t.view({"a.txt": "one\n"})
+    s = server.serve(t, view)
+
+    async def go():
+        r = RemoteRuntime(port=s.port, auth_token=s.token, timeout=5)
+        await r.create_session(create())
+        assert (await r.run_in_session(quick("pwd; cat a.txt"))).output == view.path + "\none\n"
+        assert (await r.execute(Command(command=["pwd"]))).stdout == view.path + "\n"
+        assert (await r.execute(Command(command=["cat", "a.txt"], cwd="."))).stdout == "one\n"
+        await r.write_file(WriteFileRequest(path="sub/b.txt", content="b"))
+        assert view.read("sub/b.txt") == "b"
+        before = s.post("/v1/checkpoint").json["id"]
+        await r.run_in_session(quick("mkdir d && cd d && rm ../a.txt && echo x > ../new"))
+        assert s.post("/v1/restore", {"id": before}).status == 200
+        assert view.ls() == ["a.txt", "sub"]
+        o = await r.run_in_session(quick("cd ..; ls", check="silent"))
+        assert "SHELLPS1" not in o.output
+        assert (await r.run_in_session(quick("cd %s; cat a.txt" % view.path))).output == "one\n"
+        await r.upload(UploadRequest(source_path=t.tree({"x/y": "z"}, "other"), target_path="."))
+        assert view.read("x/y") == "z"
+    run(go())
+    s.stop()
+
+
+# ---- upstream ----
+
+def test_upstreams_own_tests(t):
+    source = server.sdist("swe-rex", REX)
+    if not source:
+        ply.skip("no source archive of swe-rex")
+    os.makedirs(t.at("suite", "tests"))
+    ply.write(t.at("suite", "tests", "__init__.py"), "")
+    ply.write(t.at("suite", "tests", "conftest.py"), CONFTEST)
+    for name in ("test_execution.py", "test_server.py", "test_remote_deployment.py"):
+        with open(os.path.join(source, "tests", name)) as f:
+            ply.write(t.at("suite", "tests", name), f.read())
+    s = rex(t, token="testkey")
+    p = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o",
+                        "asyncio_mode=auto", "tests"], cwd=t.at("suite"), text=True, timeout=250,
+                       env=dict(s.env, REX_PORT=str(s.port), PATH=os.environ["PATH"]),
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    last = p.stdout.strip().splitlines()[-1]
+    assert p.returncode == 0 and re.match(r"5\d passed", last), p.stdout[-6000:]
+    print("# " + last)
+    s.stop()
+
+
+if __name__ == "__main__":
+    ply.main(__name__)
