@@ -83,11 +83,6 @@ struct notes {
 	size_t n_inodes, cap_inodes;
 };
 
-/* What kernels were told only to expire: see drop_leftover. */
-struct expired {
-	struct notes last, leftover; /* by the last restore; by the one before it */
-};
-
 static void notes_release(struct notes *notes)
 {
 	free(notes->names);
@@ -500,14 +495,14 @@ static int tell_directories(struct view *v, bool *ret_listed)
 }
 
 /*
- * Files whose names were only expired by the restore before the last one, and that nobody looked at
- * since: the kernel would keep them, and we their old state, until it needs memory. switch_lock
- * is held, no other.
+ * Files whose names were only expired by the last restore, and that nobody looked at since: the
+ * kernel would keep them, and we their old state with all its space, until it needs memory.
+ * switch_lock is held, no other.
  */
-static void drop_leftover(struct view *v)
+static void drop_expired(struct view *v)
 {
 	const struct view_kernel *k = &v->kernel;
-	struct notes *notes = &v->expired->leftover;
+	struct notes *notes = v->expired;
 
 	for (size_t i = 0; i < notes->n_names; i++) {
 		const struct name_note *n = &notes->names[i];
@@ -528,7 +523,7 @@ static void drop_leftover(struct view *v)
 void view_tidy(struct view *v)
 {
 	LOCK_GUARD(&v->switch_lock);
-	drop_leftover(v);
+	drop_expired(v);
 }
 
 int expired_new(struct view *v)
@@ -539,10 +534,8 @@ int expired_new(struct view *v)
 
 void expired_free(struct view *v)
 {
-	if (v->expired) {
-		notes_release(&v->expired->last);
-		notes_release(&v->expired->leftover);
-	}
+	if (v->expired)
+		notes_release(v->expired);
 	free(v->expired);
 }
 
@@ -629,12 +622,10 @@ static int tell_kernel(struct view *v, struct plan *p)
 
 	if (!k->inval_entry)
 		return 0; /* nobody has cached anything */
-	drop_leftover(v); /* if nobody did since: view_tidy */
-	v->expired->leftover = v->expired->last;
-	v->expired->last = (struct notes){ 0 };
+	drop_expired(v); /* of the restore before, if nobody did since: view_tidy */
 	if (p->mode == RESTORE_NAMES) {
 		r = notes_send(v, &p->notes);
-		v->expired->last = p->notes;
+		*v->expired = p->notes;
 		p->notes = (struct notes){ 0 };
 		return r;
 	}

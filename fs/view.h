@@ -130,8 +130,8 @@ struct restore_info {
 int view_restore(struct view *v, uint64_t snap, struct restore_info *ret);
 int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret);
 /*
- * Lets go of files that the restore before the last one replaced and that nobody has open: for
- * after the answer to a restore, since it takes up to 10 us for each.
+ * Lets go of what the last restore replaced and nobody has open: for after the answer to a restore,
+ * since it takes up to 10 us for each file.
  */
 void view_tidy(struct view *v);
 /* From now on by names whatever differs, so that mounts inside the view survive. */

@@ -76,7 +76,7 @@ struct view {
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed;
 
-	struct expired *expired; /* under switch_lock, owned: names that restores expired */
+	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 
 	struct realm *cur; /* under lock */
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */

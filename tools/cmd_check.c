@@ -272,6 +272,13 @@ int cmd_check(struct cmd *c)
 
 /* ---- gc ---- */
 
+/* What a restore replaced is held until the kernel has let go of it. */
+static int tidy(void *arg, struct view_entry *e)
+{
+	view_tidy(mount_view(e->mount));
+	return 0;
+}
+
 int cmd_gc(struct cmd *c)
 {
 	bool json = false;
@@ -285,6 +292,7 @@ int cmd_gc(struct cmd *c)
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
 	if (r)
 		return r;
+	(void)views_each(c->daemon, tidy, NULL);
 	r = store_gc(c->store, &c->progress, &s);
 	if (r == -EBUSY)
 		return cmd_fail(c, 0, "an import is running; try again when it is done");
