@@ -69,12 +69,16 @@ int bundle_begin(struct isolation *i)
 
 /* ---- config.json ---- */
 
+/* NULL: no memory, or one is not UTF-8. */
 static json_t *strings(const char *const *list)
 {
 	json_t *a = json_array();
 
 	for (; list && *list; list++)
-		(void)json_array_append_new(a, json_string(*list));
+		if (json_array_append_new(a, json_string(*list)) < 0) {
+			json_decref(a);
+			return NULL;
+		}
 	return a;
 }
 
@@ -104,22 +108,26 @@ static int put_mounts(const struct isolation *i, json_t *list)
 	r = isolate_mounts(i, &m);
 	if (r < 0)
 		return r;
-	(void)json_array_append_new(list, mount_entry("/proc", "proc", "proc", none));
-	(void)json_array_append_new(list, mount_entry("/dev", "tmpfs", "tmpfs", dev));
-	(void)json_array_append_new(list, mount_entry("/dev/pts", "devpts", "devpts", pts));
-	(void)json_array_append_new(list, mount_entry("/dev/shm", "tmpfs", "shm", shm));
-	for (size_t k = 0; k < m.n; k++) {
+	r = json_array_append_new(list, mount_entry("/proc", "proc", "proc", none)) |
+	    json_array_append_new(list, mount_entry("/dev", "tmpfs", "tmpfs", dev)) |
+	    json_array_append_new(list, mount_entry("/dev/pts", "devpts", "devpts", pts)) |
+	    json_array_append_new(list, mount_entry("/dev/shm", "tmpfs", "shm", shm));
+	for (size_t k = 0; r == 0 && k < m.n; k++) {
 		const struct isolate_mount *x = &m.list[k];
 
 		if (x->kind == MOUNT_EMPTY)
-			(void)json_array_append_new(list,
-						    mount_entry(x->to, "tmpfs", "tmpfs", empty));
+			r = json_array_append_new(list,
+						  mount_entry(x->to, "tmpfs", "tmpfs", empty));
 		else if (x->kind != MOUNT_LINK)
-			(void)json_array_append_new(
+			r = json_array_append_new(
 				list, mount_entry(x->to, "bind", x->from,
 						  x->kind == MOUNT_READ ? read : bind));
+		if (r < 0) /* it must not be left out: it may be there to hide something */
+			return fail(PLY_INVALID,
+				    "%s takes UTF-8 only, and '%s' or '%s' is not; bwrap takes it",
+				    i->runtime, x->from, x->to);
 	}
-	return 0;
+	return r < 0 ? fail_memory() : 0;
 }
 
 static json_t *namespaces(const struct isolation *i)
@@ -179,24 +187,18 @@ static json_t *capabilities(void)
 	return all;
 }
 
-/* jansson's own failures (no memory, text that is not UTF-8) show in the end: a NULL. */
 static int make_config(const struct isolation *i, const char *const *argv, const char *const *env,
 		       char **ret)
 {
-	_cleanup_json_ json_t *config = NULL;
+	_cleanup_json_ json_t *mounts = json_array(), *words = strings(argv);
+	_cleanup_json_ json_t *variables = strings(env), *config = NULL;
 	_cleanup_free_ char *root = NULL;
-	json_t *mounts = json_array(), *words = strings(argv);
 	int r;
 
-	for (size_t n = 0; argv[n]; n++)
-		if (!json_array_get(words, n)) {
-			json_decref(words);
-			json_decref(mounts);
-			return fail(PLY_INVALID,
-				    "%s takes UTF-8 only, and the command has other bytes; "
-				    "bwrap takes them",
-				    i->runtime);
-		}
+	if (!words || !variables)
+		return fail(PLY_INVALID,
+			    "%s takes UTF-8 only, and %s has other bytes; bwrap takes them",
+			    i->runtime, words ? "a variable" : "the command");
 	if (i->at)
 		r = asprintf(&root, "%s/rootfs", i->bundles);
 	else
@@ -207,17 +209,14 @@ static int make_config(const struct isolation *i, const char *const *argv, const
 	} else {
 		r = put_mounts(i, mounts);
 	}
-	if (r < 0) {
-		json_decref(words);
-		json_decref(mounts);
+	if (r < 0)
 		return r;
-	}
 	config = json_pack(
-		"{s:s, s:{s:b, s:{s:i, s:i}, s:o, s:o, s:s, s:b, s:o}, s:{s:s, s:b}, s:s, s:o,"
+		"{s:s, s:{s:b, s:{s:i, s:i}, s:O, s:O, s:s, s:b, s:o}, s:{s:s, s:b}, s:s, s:O,"
 		" s:o}",
 		"ociVersion", "1.0.0", "process", "terminal", false, "user", "uid",
 		0, "gid", 0, "args", words, "env",
-		strings(env), "cwd", i->cwd, "noNewPrivileges", true,
+		variables, "cwd", i->cwd, "noNewPrivileges", true,
 		"capabilities", capabilities(), "root", "path", root, "readonly", i->at != NULL,
 		"hostname", ISOLATE_HOSTNAME, "mounts", mounts, "linux", linux_part(i));
 	*ret = config ? json_dumps(config, 0) : NULL;

@@ -172,26 +172,9 @@ static int tell_keeper(struct ply_env *e)
 	const char *const words[] = { "umount", "--lazy", "--", k->at, NULL };
 	const char *const user[] = { "fusermount3", "-u", "-z", "-q", "--", k->at, NULL };
 	const char *const away[] = { "rmdir", "--", k->at, NULL };
-	const char *const *own[] = { geteuid() == 0 ? words : user, away };
-	const char *const **all;
-	char ***argvs = NULL;
-	size_t n = 0;
-	int r = workspace_commands(e->ws, &argvs, &n);
 
-	if (r < 0)
-		return r;
-	all = calloc(n + 2, sizeof(*all));
-	if (all) {
-		memcpy(all, own, sizeof(own));
-		for (size_t i = 0; i < n; i++)
-			all[2 + i] = (const char *const *)argvs[i];
-		r = keeper_on_death(e->keeper, all, n + 2);
-	} else {
-		r = fail_memory();
-	}
-	free(all);
-	workspace_free_commands(argvs, n);
-	return r;
+	return workspace_on_death(
+		e->ws, (const char *const *const[]){ geteuid() == 0 ? words : user, away }, 2);
 }
 
 static int choose_names(struct ply_env *e)

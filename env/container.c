@@ -173,11 +173,9 @@ static int make_places(struct ply_env *e)
 
 static int hide(struct ply_list *list, const char *path)
 {
-	struct stat st;
+	_cleanup_free_ char *real = path && *path == '/' ? realpath(path, NULL) : NULL;
 
-	if (!path || *path != '/' || stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
-		return 0;
-	return list_append(list, path, strlen(path));
+	return real ? list_append(list, real, strlen(real)) : 0;
 }
 
 /*
@@ -367,27 +365,14 @@ static int check(struct ply_env *e)
 /* What is left of a runtime goes, also when we are killed: the keeper does it then. */
 static int tell_keeper(struct ply_env *e, const struct isolation *i)
 {
-	char ***commands = NULL, **ours = NULL, ***all;
-	size_t n = 0;
-	int r;
+	char **words = NULL;
+	int r = isolate_ending(i, &words);
 
-	r = isolate_ending(i, &ours);
-	if (r < 0 || !ours)
+	if (r < 0 || !words)
 		return r;
-	r = workspace_commands(e->ws, &commands, &n);
-	if (r == 0) {
-		all = calloc(n + 1, sizeof(*all));
-		if (all) {
-			all[0] = ours;
-			memcpy(all + 1, commands, n * sizeof(*all));
-			r = keeper_on_death(e->keeper, (const char *const *const *)all, n + 1);
-		} else {
-			r = fail_memory();
-		}
-		free(all);
-		workspace_free_commands(commands, n);
-	}
-	argv_free(ours);
+	r = workspace_on_death(e->ws, (const char *const *const[]){ (const char *const *)words },
+			       1);
+	argv_free(words);
 	return r;
 }
 

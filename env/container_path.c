@@ -37,9 +37,21 @@ static int step(char *path, size_t cap, const char *name, size_t n)
 	return 0;
 }
 
+static const char *below(const char *path, const char *dir)
+{
+	size_t len = strlen(dir);
+
+	if (strncmp(path, dir, len) != 0 || (path[len] && path[len] != '/'))
+		return NULL;
+	path += len;
+	while (*path == '/')
+		path++;
+	return *path ? path : ".";
+}
+
 /*
  * Where a path leads that a command in the container names, as a path below e->workdir; "." for the
- * root. Symlinks begin at the container's root.
+ * root. Symlinks begin at the container's root. 1: out of the work folder.
  */
 static int resolve(struct ply_env *e, const char *path, char *ret, size_t cap)
 {
@@ -61,18 +73,23 @@ static int resolve(struct ply_env *e, const char *path, char *ret, size_t cap)
 		char before[PATH_MAX];
 		ssize_t len = -1;
 
+		if (i->at && !*at && n == 2 && memcmp(p, "..", 2) == 0)
+			return 1;
 		strcpy(before, at);
 		r = step(at, sizeof(at), p, n);
 		p += n + (p[n] == '/');
 		if (r == 0 && *at)
 			len = readlinkat(root, at, target, sizeof(target) - 1);
 		if (len > 0) {
+			const char *to = target;
 			char *longer;
 
 			target[len] = '\0';
 			if (++links > LINKS_MAX)
 				return fail(PLY_INVALID, "%s: too many symlinks", path);
-			if (asprintf(&longer, "%s/%s", target, p) < 0)
+			if (i->at && target[0] == '/' && !(to = below(target, i->at)))
+				return 1;
+			if (asprintf(&longer, "%s/%s", to, p) < 0)
 				return fail_memory();
 			free(rest);
 			p = rest = longer;
@@ -87,39 +104,27 @@ static int resolve(struct ply_env *e, const char *path, char *ret, size_t cap)
 	return 0;
 }
 
-static const char *below(const char *path, const char *dir)
-{
-	size_t len = strlen(dir);
-
-	if (strncmp(path, dir, len) != 0 || (path[len] && path[len] != '/'))
-		return NULL;
-	path += len;
-	while (*path == '/')
-		path++;
-	return *path ? path : ".";
-}
-
 int container_map(struct ply_env *e, const char *path, char ret[static PATH_MAX])
 {
 	const struct isolation *i = e->kind;
 	const char *inside = path[0] == '/' ? below(path, e->workdir) : NULL;
 
-	if (i->at) {
-		if (!inside && path[0] == '/')
-			inside = below(path, i->at);
-		if (strlen(path) >= PATH_MAX)
-			return fail(PLY_INVALID, "the path is too long");
-		strcpy(ret, inside ? inside : path);
-		return 0;
-	}
-	if (inside) {
+	if (!inside && i->at && path[0] == '/')
+		inside = below(path, i->at);
+	if (strlen(path) >= PATH_MAX)
+		return fail(PLY_INVALID, "the path is too long");
+	strcpy(ret, inside ? inside : path);
+	if (i->at && !inside && path[0] == '/')
+		return 0; /* of the machine */
+	if (inside || i->at) {
 		_cleanup_free_ char *absolute = NULL;
 
-		if (asprintf(&absolute, "/%s", inside) < 0) {
+		if (asprintf(&absolute, "/%s", inside ? inside : path) < 0) {
 			absolute = NULL;
 			return fail_memory();
 		}
-		return resolve(e, absolute, ret, PATH_MAX);
+		/* What leads out of the folder is refused by who opens it. */
+		return MIN(resolve(e, absolute, ret, PATH_MAX), 0);
 	}
 	return resolve(e, path, ret, PATH_MAX);
 }

@@ -8,8 +8,10 @@
 
 #include "env/env_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "env/status.h"
 #include "store/base/util.h"
@@ -86,6 +88,8 @@ int env_enter(struct ply_env *e)
 	pthread_rwlock_rdlock(&e->life);
 	if (!e->is_set_up)
 		r = fail(PLY_STATE, "the environment is not set up: call setup first");
+	else if (__atomic_load_n(&e->is_ending, __ATOMIC_RELAXED))
+		r = fail(PLY_STATE, "the environment is being cleaned up");
 	else if (e->ws)
 		r = workspace_check(e->ws);
 	if (r < 0)
@@ -142,19 +146,34 @@ int ply_env_setup(struct ply_env *e)
 	return 0;
 }
 
+/*
+ * `life` for writing. Commands of other threads end now, not at their timeout; none begins any
+ * more, but one may have been about to, so they are killed until all are out.
+ */
+static void lock_to_end(struct ply_env *e)
+{
+	struct timespec until;
+
+	__atomic_store_n(&e->is_ending, true, __ATOMIC_RELAXED);
+	do {
+		pthread_rwlock_rdlock(&e->life);
+		if (e->keeper)
+			(void)keeper_kill(e->keeper); /* the kind's cleanup tells */
+		pthread_rwlock_unlock(&e->life);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec++;
+	} while (pthread_rwlock_timedwrlock(&e->life, &until) == ETIMEDOUT);
+	__atomic_store_n(&e->is_ending, false, __ATOMIC_RELAXED);
+}
+
 int ply_env_cleanup(struct ply_env *e)
 {
+	_cleanup_(rwlock_unlockp) pthread_rwlock_t *locked = &e->life;
 	int r, s = 0;
 
 	if (ply_env_has_session(e))
 		s = ply_env_end_session(e);
-	/* Commands of other threads end now, not at their timeout. */
-	pthread_rwlock_rdlock(&e->life);
-	if (e->keeper)
-		(void)keeper_kill(e->keeper); /* the kind's cleanup tells */
-	pthread_rwlock_unlock(&e->life);
-
-	WRITE_GUARD(&e->life);
+	lock_to_end(e);
 	if (!e->is_set_up)
 		return 0;
 	e->is_set_up = false;

@@ -54,8 +54,8 @@ struct env_ops {
 	/*
 	 * Wraps a command for where it is to run (container: its runtime's words before it). argv
 	 * and env are borrowed; *ret is malloced, NULL-terminated, freed with argv_free. env: "K=V"
-	 * that the command gets besides what all get there (nothing of the caller's reaches it); may
-	 * be NULL. NULL: as it is, with the caller's variables.
+	 * that the command gets besides what all get there (nothing of the caller's reaches it);
+	 * may be NULL. NULL: as it is, with the caller's variables.
 	 */
 	int (*wrap)(struct ply_env *e, const char *const *argv, const char *const *env,
 		    bool terminal, char ***ret);
@@ -77,6 +77,7 @@ struct ply_env {
 	 */
 	pthread_rwlock_t life;
 	bool is_set_up; /* under life */
+	bool is_ending; /* atomic: cleanup waits, so nothing may begin any more */
 	char *workdir;	/* absolute, real; owned; set while set up */
 	double timeout;	/* seconds; set while set up, as is all down to numbers */
 	struct keeper *keeper;

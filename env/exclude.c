@@ -60,14 +60,14 @@ static int each_entry(int fd, int (*fn)(void *arg, int dir_fd, const char *name)
 		(void)close(fd); /* read only */
 		return r;
 	}
-	while ((e = readdir(d))) {
+	while (errno = 0, (e = readdir(d))) {
 		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
 			continue;
 		r = fn(arg, fd, e->d_name);
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	return -errno;
 }
 
 static int remove_entry(void *arg, int dir_fd, const char *name)

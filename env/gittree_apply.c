@@ -141,6 +141,8 @@ static int put_blob(struct apply *a, int dir_fd, const struct repo_entry *e)
 			       e->mode == REPO_MODE_EXECUTABLE ? 0777 : 0666);
 
 		r = fd < 0 ? -1 : write_all(fd, data.data, data.len);
+		if (fd >= 0 && close(TAKE_FD(fd)) < 0)
+			r = -1;
 	}
 	if (r < 0) {
 		r = fail_errno(errno, "writing '%s'", e->name);

@@ -322,9 +322,9 @@ static int walk(struct walk *w, int fd, size_t len, uint64_t states)
 
 	if (!d) {
 		(void)close(fd);
-		return errno == ENOMEM ? fail_memory() : 0;
+		return fail_memory(); /* nothing else can be: it is a directory, opened to read */
 	}
-	while ((e = readdir(d))) {
+	while (errno = 0, (e = readdir(d))) {
 		if (e->d_name[0] == '.' && (!e->d_name[1] || strcmp(e->d_name, "..") == 0))
 			continue;
 		r = visit(w, fd, e, len, states);
@@ -332,7 +332,8 @@ static int walk(struct walk *w, int fd, size_t len, uint64_t states)
 			return r;
 		w->path[len] = '\0';
 	}
-	return 0;
+	/* ENOENT: it was removed meanwhile. */
+	return errno == 0 || errno == ENOENT ? 0 : fail_errno(errno, "reading '%s'", w->path);
 }
 
 static int compare(const void *a, const void *b)

@@ -12,5 +12,5 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 ld -r --whole-archive "$archive" -o "$dir/plyfs.o"
 objcopy --localize-hidden "$dir/plyfs.o"
-rm "$archive"
-ar rcs "$archive" "$dir/plyfs.o"
+ar rcs "$dir/plyfs.a" "$dir/plyfs.o"
+cat "$dir/plyfs.a" >"$archive"

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
+#include <mntent.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,43 @@ static int put_network_file(const struct isolation *i, struct isolate_mounts *m,
 	return put(m, MOUNT_READ, real, path);
 }
 
+static bool is_at_or_below(const char *path, const char *dir)
+{
+	size_t len = strlen(dir);
+
+	return strncmp(path, dir, len) == 0 && (!path[len] || path[len] == '/');
+}
+
+/* An empty directory over one of the machine's, if it is there and to be seen. */
+static int put_empty(struct isolate_mounts *m, const char *path)
+{
+	for (size_t k = 0; k < m->n; k++)
+		if (m->list[k].kind == MOUNT_EMPTY && is_at_or_below(path, m->list[k].to))
+			return 0;
+	return is_dir(path) ? put(m, MOUNT_EMPTY, "", path) : 0;
+}
+
+/*
+ * Views but the one that the folder is in: whoever sees one can restore it by an ioctl, which
+ * passes through a read-only mount. Asked each time: they come and go.
+ */
+static int hide_views(const struct isolation *i, struct isolate_mounts *m)
+{
+	FILE *f = setmntent("/proc/self/mounts", "re");
+	char names[2 * PATH_MAX];
+	struct mntent mount;
+	int r = 0;
+
+	if (!f)
+		return fail_errno(errno, "/proc/self/mounts");
+	while (r == 0 && getmntent_r(f, &mount, names, sizeof(names)))
+		if (strcmp(mount.mnt_type, "fuse.plyfs") == 0 && !hasmntopt(&mount, MNTOPT_RO) &&
+		    !is_at_or_below(i->dir, mount.mnt_dir))
+			r = put_empty(m, mount.mnt_dir);
+	(void)endmntent(f); /* read only */
+	return r;
+}
+
 static int put_work_folder(const struct isolation *i, struct isolate_mounts *m)
 {
 	static const char *const empty[] = { "/tmp", "/run", "/var/tmp", "/var/run" };
@@ -142,17 +180,11 @@ static int put_work_folder(const struct isolation *i, struct isolate_mounts *m)
 
 	r = put_machine(m);
 	for (size_t k = 0; r == 0 && k < ARRAY_SIZE(empty); k++)
-		if (is_dir(empty[k]))
-			r = put(m, MOUNT_EMPTY, "", empty[k]);
-	for (size_t k = 0; r == 0 && k < i->hide.n; k++) {
-		bool hidden = false;
-
-		for (size_t x = 0; x < ARRAY_SIZE(empty); x++)
-			hidden |= strncmp(i->hide.items[k], empty[x], strlen(empty[x])) == 0 &&
-				  i->hide.items[k][strlen(empty[x])] == '/';
-		if (!hidden)
-			r = put(m, MOUNT_EMPTY, "", i->hide.items[k]);
-	}
+		r = put_empty(m, empty[k]);
+	for (size_t k = 0; r == 0 && k < i->hide.n; k++)
+		r = put_empty(m, i->hide.items[k]);
+	if (r == 0)
+		r = hide_views(i, m);
 	/* Where names are resolved may be written in a file of /run. */
 	if (r == 0 && i->network && realpath("/etc/resolv.conf", real) &&
 	    strncmp(real, "/run/", strlen("/run/")) == 0)

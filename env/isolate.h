@@ -6,8 +6,8 @@
  * (config.json) is written. Two shapes:
  *
  *   root         a directory is the root filesystem; over it only /proc, /dev and /sys
- *   work folder  the machine's own root, read-only, and a directory at a place in it; /tmp, /run
- *                and what is to be hidden are empty and private to the command
+ *   work folder  the machine's own root, read-only, and a directory at a place in it; /tmp, /run,
+ *                other views and what is to be hidden are empty and private to the command
  *
  * Always: namespaces of its own for processes, IPC, mounts, host name, and, without `network`, the
  * network (loopback only); no new privileges; of root's capabilities those that package managers

@@ -100,7 +100,7 @@ PLY_API void ply_result_free(struct ply_result *result);
 /* What a test run did. total is the sum of the three; all_passed: none failed, none in error. */
 struct ply_tests {
 	uint64_t passed, failed, errors, skipped;
-	char runner[32];	/* whose report was understood: "pytest", "go", "junit-xml"; "" if none */
+	char runner[32]; /* whose report was understood: "pytest", "go", "junit-xml"; "" if none */
 	int exit_code;
 	bool timed_out;
 	struct ply_text output; /* stdout, then stderr */
@@ -137,7 +137,8 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  *                view. An ordinary directory (made when missing) is imported and a view is mounted
  *                over it. With `from`, where to mount (default: a new directory below
  *                $XDG_RUNTIME_DIR)
- *   store, from  begin with a fork of this snapshot or branch of this store
+ *   store, from  begin with a fork of this snapshot or branch (default main) of this store (default
+ *                $PLYFS_STORE)
  *   branch       the fork's name (default: a made-up one)
  *   at_cleanup   what becomes of it: "keep" (the view stays mounted; default where it was one),
  *                "write-back" (the differences go to the directory under the view, which is
@@ -150,9 +151,10 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  *   timeout      of commands, default 300
  *   session      "1": run commands in a persistent shell
  *   merge        "1": stderr goes to where stdout goes
- *   output_limit bytes kept of each stream of a command, default 1 GiB
+ *   output_limit bytes kept of each stream of a command, default 1 GiB; 0: all
  *   exclude      ':'-separated names of directories, at every depth, that no restore touches
- *                (one that differs is copied back, so it takes what that takes)
+ *                (one that differs is copied back, so it takes what that takes); always among
+ *                them: .chimera_checkpoints
  * git:
  *   commit       "all" (default: ignored and untracked files, too), "untracked", "tracked"
  *   ref          default refs/plyfs/BRANCH
@@ -169,10 +171,16 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  * cloud:   url, api_key, image, working_dir, keep_alive ("0"), init_timeout (120), sandbox_id
  */
 PLY_API int ply_env_set(struct ply_env *env, const char *option, const char *value);
-/* The value in use, "" if there is none; NULL for an unknown option. Valid until the next set. */
+/*
+ * The value in use; "" if there is none, or if it depends on other options. NULL for an unknown
+ * option. Valid until the next set.
+ */
 PLY_API const char *ply_env_get(struct ply_env *env, const char *option);
 PLY_API int ply_env_setup(struct ply_env *env);
-/* Ends its processes and does what at_cleanup says. Without setup: nothing. May be set up again. */
+/*
+ * Ends its processes and does what at_cleanup says. Without setup: nothing. May be set up again (a
+ * clone once it has got a workdir, or store and from).
+ */
 PLY_API int ply_env_cleanup(struct ply_env *env);
 /* Cleans up when that was not done; then frees. NULL is fine. */
 PLY_API void ply_env_free(struct ply_env *env);
@@ -184,7 +192,8 @@ PLY_API int ply_env_read_file(struct ply_env *env, const char *path, struct ply_
 PLY_API int ply_env_write_file(struct ply_env *env, const char *path, const void *data, size_t len);
 /*
  * Regular files that match, sorted bytewise: * ? [seq] [!seq] within a segment, ** for any number
- * of segments; names with a dot match like others.
+ * of segments; names with a dot match like others. Not those in .chimera_checkpoints and
+ * .chimera/checkpoints.
  */
 PLY_API int ply_env_list_files(struct ply_env *env, const char *pattern, struct ply_list *ret);
 /*
@@ -219,7 +228,7 @@ PLY_API int ply_env_clone(struct ply_env *env, const char *workdir, struct ply_e
  */
 PLY_API int ply_env_diff(struct ply_env *env, const char *a, const char *b, const char *form,
 			 struct ply_text *ret);
-/* Copies a file in or out; for remote kinds over the wire. */
+/* Copies a file in or out; for remote kinds over the wire. Onto itself: PLY_INVALID. */
 PLY_API int ply_env_upload(struct ply_env *env, const char *local, const char *path);
 PLY_API int ply_env_download(struct ply_env *env, const char *path, const char *local);
 

@@ -47,8 +47,8 @@ int keeper_hold(struct keeper *k, int fd);
 /* Kills every process that is left, waits for them and for the keeper. on_death is not run. */
 void keeper_end(struct keeper *k);
 /*
- * From now on keeper_start starts this program (borrowed for ever) with the name "plyfs-keeper": for
- * programs that stand alone and are their own keeper (keeper.h). Before any thread.
+ * From now on keeper_start starts this program (borrowed for ever) with the name "plyfs-keeper":
+ * for programs that stand alone and are their own keeper (keeper.h). Before any thread.
  */
 void keeper_is(const char *path);
 

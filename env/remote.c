@@ -325,7 +325,7 @@ int remote_download(struct ply_env *e, const char *path, const char *local)
 	if (fd < 0)
 		return fail_errno(errno, "%s", local);
 	r = remote_ask(http_of(e), &q, PLY_NOT_FOUND, NULL);
-	if (r == 0 && rename(part, local) < 0)
+	if (r == 0 && (close(TAKE_FD(fd)) < 0 || rename(part, local) < 0))
 		r = fail_errno(errno, "%s", local);
 	if (r < 0)
 		(void)unlink(part); /* the failure that counts is the first */

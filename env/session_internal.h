@@ -20,6 +20,8 @@ struct buffer {
 struct stop {
 	const struct shell_interrupt *how;
 	int step;      /* of the ladder */
+	int samples;   /* looks at a shell in front, before this step */
+	pid_t front;   /* the process group last seen in front of the shell; 0: none */
 	double next;   /* when the next step is due */
 	double look;   /* when to look whether the shell is back */
 	double gap;    /* until the look after that */
@@ -50,7 +52,8 @@ struct shell {
 	bool hung_up;	     /* the terminal is of no use any more */
 	bool idle;	     /* at its prompt, all that was typed is answered */
 	uint64_t typed;	     /* number of the last trigger typed */
-	uint64_t begun;	     /* of the last that the shell has begun; 0: of a stale one */
+	uint64_t begun;	     /* of the last that the shell has begun */
+	bool stale;	     /* since then it read one again whose command was gone */
 	uint64_t command;    /* of the one that runs what the user wants */
 	bool over;	     /* that command has ended */
 	bool refused;	     /* it was not run: bash could not parse it */

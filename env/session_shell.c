@@ -445,9 +445,10 @@ static int begun(struct shell *s, char *const *field)
 	bool aborted;
 	int r;
 
-	s->begun = number;
-	if (number == 0)
+	s->stale = number == 0;
+	if (s->stale)
 		return 0;
+	s->begun = number;
 	s->lost = false;
 	s->lost_at = 0;
 	if (!s->group)
@@ -489,7 +490,7 @@ static int ended(struct shell *s, char *const *field)
 {
 	int r;
 
-	if (s->begun == 0)
+	if (s->stale)
 		return 0;
 	if (s->begun == s->command && !s->over) {
 		s->over = true;

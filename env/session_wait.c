@@ -84,9 +84,25 @@ static void stop_done(struct shell *s, struct stop *stop, int result, const char
 	pthread_cond_broadcast(&s->changed);
 }
 
-static int force(struct shell *s, struct stop *stop, int signal)
+/*
+ * The process group to end, 0: there is none but the shell. A pipeline whose first program has died
+ * of a Ctrl-C that came while bash was still starting the others goes on behind a shell that is in
+ * front again and waits for it: so the last group seen in front counts as long as it lives.
+ */
+static pid_t victim(struct shell *s, struct stop *stop)
 {
 	pid_t group = pty_foreground(s);
+
+	if (group > 0 && group != s->group)
+		stop->front = group;
+	if (stop->front > 0 && kill(-stop->front, 0) < 0)
+		stop->front = 0;
+	return stop->front;
+}
+
+static int force(struct shell *s, struct stop *stop, int signal)
+{
+	pid_t group = victim(s, stop);
 
 	if (signal == SIGKILL && s->cut == SIZE_MAX) {
 		int r = pty_drain(s, PTY_ALL);
@@ -95,9 +111,9 @@ static int force(struct shell *s, struct stop *stop, int signal)
 			return r;
 		s->cut = s->out.len;
 	}
-	if (group <= 0 || s->group <= 0)
+	if (s->group <= 0)
 		return 0;
-	if (group == s->group) {
+	if (!group) {
 		/* The shell itself is busy; or it is not, and the probes did not get through. */
 		stop->probed = true;
 		return s->repaired ? 0 : shell_type_probe(s, true);
@@ -129,6 +145,8 @@ static int next_step(struct shell *s, struct stop *stop)
 		if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR])
 			key = (char)now.c_cc[VINTR];
 		r = pty_type(s, &key, 1, clock_now() + window);
+		if (victim(s, stop) && pty_foreground(s) == s->group)
+			(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
 	} else if (how->gentle && step == how->tries) {
 		r = force(s, stop, SIGTERM);
 	} else if (step < how->tries + how->gentle + KILLS) {
@@ -145,14 +163,35 @@ static int next_step(struct shell *s, struct stop *stop)
 	return r == PLY_TIMEOUT ? 0 : r; /* a program that reads nothing is what is to be ended */
 }
 
+/*
+ * Ctrl-C is for the program in front. In a shell that is just starting one, bash (to 5.3, as one
+ * sees at any terminal) would go back to its prompt while that program takes the terminal for
+ * itself; its next read fails then, and it exits. So when the shell is in front, we look some times
+ * more before we take it for a shell that runs none.
+ */
+#define SAMPLES 20
+#define SAMPLE_GAP 0.001
+
+static bool may_be_starting(struct shell *s, struct stop *stop)
+{
+	if (stop->step + 1 >= stop->how->tries || stop->samples >= SAMPLES || victim(s, stop))
+		return false;
+	stop->samples++;
+	stop->next = clock_now() + SAMPLE_GAP;
+	return true;
+}
+
 /* Does what is due; *ret_next: when to come again. */
 static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 {
 	int r = 0;
 
-	if (clock_now() >= stop->next)
+	if (clock_now() >= stop->next && !may_be_starting(s, stop)) {
+		stop->samples = 0;
 		r = next_step(s, stop);
-	if (r == 0 && !stop->done && !stop->probed && clock_now() >= stop->look) {
+	}
+	if (r == 0 && !stop->done && !stop->probed && stop->step >= 0 &&
+	    clock_now() >= stop->look) {
 		if (pty_foreground(s) == s->group) {
 			stop->probed = true;
 			r = shell_type_probe(s, false);
@@ -161,7 +200,7 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 			stop->look = clock_now() + stop->gap;
 		}
 	}
-	*ret_next = stop->probed ? stop->next : MIN(stop->next, stop->look);
+	*ret_next = stop->probed || stop->step < 0 ? stop->next : MIN(stop->next, stop->look);
 	return r;
 }
 

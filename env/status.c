@@ -107,7 +107,7 @@ const char *ply_status_name(int status)
 		"PLY_REMOTE",	    "PLY_EXISTS",      "PLY_NOT_HERE",	   "PLY_CANCELLED",
 	};
 
-	if (status > 0 || (size_t)-status >= sizeof(names) / sizeof(names[0]))
+	if (status > 0 || status <= -(int)(sizeof(names) / sizeof(names[0])))
 		return "PLY_?";
 	return names[-status];
 }

@@ -213,33 +213,41 @@ static int remote_interrupt(struct swe_deploy *d)
 }
 
 /* {"K": "V"} of "K=V". */
-static json_t *env_object(const struct swe_execute *x)
+static int env_object(const struct swe_execute *x, json_t **ret)
 {
-	json_auto_t *env = x->env ? json_object() : json_null();
+	json_auto_t *env = json_object();
 
-	for (size_t i = 0; env && x->env && i < x->n_env; i++) {
+	for (size_t i = 0; i < x->n_env; i++) {
 		_cleanup_free_ char *name = strndup(x->env[i], strcspn(x->env[i], "="));
 		const char *value = strchr(x->env[i], '=');
 
-		if (!name || json_object_set_new(env, name, json_string(value ? value + 1 : "")))
-			return NULL;
+		if (!name)
+			return fail_memory();
+		if (json_object_set_new(env, name, json_string(value ? value + 1 : "")) < 0)
+			return fail(PLY_ENCODING,
+				    "a variable is not UTF-8: a remote deployment takes text only");
 	}
-	return TAKE_PTR(env);
+	*ret = TAKE_PTR(env);
+	return 0;
 }
 
 static int remote_execute(struct swe_deploy *d, const struct swe_execute *x, struct ply_result *ret)
 {
-	json_auto_t *reply = NULL;
-	json_t *text;
+	json_auto_t *text = NULL, *env = NULL, *cwd = NULL, *reply = NULL;
 	int r;
 
 	r = text_of("the command", x->command, strlen(x->command), &text);
+	if (r == 0 && x->env)
+		r = env_object(x, &env);
+	if (r == 0 && x->cwd)
+		r = text_of("the directory", x->cwd, strlen(x->cwd), &cwd);
 	/* check is done here, where the result is at hand. */
 	if (r == 0)
 		r = post(d, "/execute",
-			 json_pack("{s:o,s:o,s:b,s:b,s:s,s:o,s:s?,s:b}", "command", text, "timeout",
+			 json_pack("{s:O,s:o,s:b,s:b,s:s,s:O?,s:O?,s:b}", "command", text,
+				   "timeout",
 				   x->timeout > 0 ? json_real(x->timeout) : json_null(), "shell", 1,
-				   "check", 0, "error_msg", "", "env", env_object(x), "cwd", x->cwd,
+				   "check", 0, "error_msg", "", "env", env, "cwd", cwd,
 				   "merge_output_streams", 0),
 			 x->timeout, &reply);
 	if (r == 0)

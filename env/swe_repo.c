@@ -112,6 +112,20 @@ int swe_repo_hide_token(int r)
 	return s < 0 ? s : fail(r, "%s", shown.data);
 }
 
+/* "https://github.com/...": what has these words elsewhere is another's and gets no token. */
+static bool is_at_github(const char *url)
+{
+	const char *host = strstr(url, "://");
+	size_t n, len = strlen("github.com");
+
+	if (!host)
+		return false;
+	host += strlen("://");
+	n = strcspn(host, ":/?#\\");
+	return n >= len && strncmp(host + n - len, "github.com", len) == 0 &&
+	       (n == len || host[n - len - 1] == '.');
+}
+
 /* "owner/repo" and "github.com/owner/repo" mean the web address. */
 static int full_url(const char *url, struct ply_text *ret)
 {
@@ -357,7 +371,8 @@ static int copy_github(const struct swe_repo *repo, struct swe_deploy *d)
 
 	r = full_url(config_string(repo->config, "github_url"), &full);
 	if (r == 0)
-		r = swe_repo_url_with_token(full.data, getenv("GITHUB_TOKEN"), &url);
+		r = swe_repo_url_with_token(
+			full.data, is_at_github(full.data) ? getenv("GITHUB_TOKEN") : NULL, &url);
 	if (r < 0)
 		return r;
 	r = d->ops->clone ? d->ops->clone(d, url.data, repo->base_commit, timeout, repo->path)

@@ -30,9 +30,8 @@ struct workspace_options {
 int workspace_open(const struct workspace_options *o, struct keeper *k, struct workspace **ret);
 /* What at_cleanup says, when none of our processes is in it any more; frees in any case. */
 int workspace_close(struct workspace *ws);
-/* What a keeper is to run when we die: to free with workspace_free_commands. */
-int workspace_commands(struct workspace *ws, char ****ret, size_t *ret_n);
-void workspace_free_commands(char ***argvs, size_t n);
+/* What the keeper is to run when we die, before all that the view needs; replaces what it was. */
+int workspace_on_death(struct workspace *ws, const char *const *const *argvs, size_t n);
 
 const char *workspace_path(const struct workspace *ws);	 /* of the directory, absolute */
 const char *workspace_mount(const struct workspace *ws); /* of the view's root */

@@ -19,5 +19,7 @@ struct workspace {
 	bool is_new;  /* the branch: its name was made up, so nothing was ever made on it */
 	enum ending ending;
 	struct keeper *keeper; /* borrowed, kept until close: who was told; NULL: nobody */
-	int fd;		       /* the view's root; -1 */
+	char ***first;	       /* owned: n_first of them, from workspace_on_death */
+	size_t n_first;
+	int fd; /* the view's root; -1 */
 };

@@ -29,6 +29,13 @@
 #include "env/workspace_internal.h"
 #include "store/base/util.h"
 
+static void free_commands(char ***argvs, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		argv_free(argvs[i]);
+	free(argvs);
+}
+
 static void workspace_free(struct workspace **p)
 {
 	struct workspace *ws = *p;
@@ -41,6 +48,7 @@ static void workspace_free(struct workspace **p)
 	free(ws->store);
 	free(ws->made);
 	free(ws->aside);
+	free_commands(ws->first, ws->n_first);
 	free(ws);
 }
 
@@ -232,21 +240,95 @@ static int mount_failed(int r)
 	return said ? fail_mounting(said) : fail_memory();
 }
 
+/*
+ * Unmounts $1, patiently: the helpers of a caller that was killed may have it open for a moment.
+ * $0: the program, $2: --write-back or nothing. If somebody else is in it, lazily; not when it is
+ * to be written back: then it stays.
+ */
+#define PATIENTLY                                                                                  \
+	"for i in 1 2 3 4 5 6 7 8 9 10; do \"$0\" unmount $2 -- \"$1\" && exit; sleep 0.1; done; " \
+	"[ -n \"$2\" ] || exec \"$0\" unmount --lazy -- \"$1\""
+#define COMMANDS_MAX 5
+
+/* What it is to run when we die. */
 static int tell_keeper(struct workspace *ws, struct keeper *k)
 {
-	char ***argvs = NULL;
-	size_t n = 0;
+	char program[PATH_MAX];
+	const char *const off_aside[] = { program, "unmount", "--lazy", "--", ws->aside, NULL };
+	const char *const rmdir_aside[] = { "rmdir", "--", ws->aside, NULL };
+	const char *const back[] = {
+		"sh", "-c", PATIENTLY, program, ws->mount, "--write-back", NULL
+	};
+	const char *const off[] = { "sh", "-c", PATIENTLY, program, ws->mount, NULL };
+	const char *const drop[] = { program, "--store",  ws->store, "drop", "--with-snapshots",
+				     "--",    ws->branch, NULL };
+	const char *const rmdir_made[] = { "rmdir", "--", ws->made, NULL };
+	_cleanup_free_ const char *const **list = NULL;
+	size_t n = ws->n_first;
 	int r;
 
 	ws->keeper = k;
 	if (!k)
 		return 0;
-	r = workspace_commands(ws, &argvs, &n);
+	r = program_find(program);
 	if (r < 0)
 		return r;
-	r = keeper_on_death(k, (const char *const *const *)argvs, n);
-	workspace_free_commands(argvs, n);
-	return r;
+	list = calloc(n + COMMANDS_MAX, sizeof(*list));
+	if (!list)
+		return fail_memory();
+	for (size_t i = 0; i < n; i++)
+		list[i] = (const char *const *)ws->first[i];
+	if (ws->aside) {
+		list[n++] = off_aside;
+		list[n++] = rmdir_aside;
+	}
+	if (ws->ending == WRITE_BACK)
+		list[n++] = back;
+	if (ws->ending == UNMOUNT || ws->ending == DROP)
+		list[n++] = off;
+	if (ws->ending == DROP)
+		list[n++] = drop;
+	if (ws->ending != KEEP && ws->made)
+		list[n++] = rmdir_made;
+	return keeper_on_death(k, list, n);
+}
+
+/* A copy of a NULL-terminated list of words; NULL: no memory. */
+static char **copy_words(const char *const *words)
+{
+	size_t n = 0;
+	char **argv;
+
+	while (words[n])
+		n++;
+	argv = calloc(n + 1, sizeof(*argv));
+	for (size_t i = 0; argv && i < n; i++) {
+		argv[i] = strdup(words[i]);
+		if (!argv[i]) {
+			argv_free(argv);
+			return NULL;
+		}
+	}
+	return argv;
+}
+
+int workspace_on_death(struct workspace *ws, const char *const *const *argvs, size_t n)
+{
+	char ***copies = calloc(n + 1, sizeof(*copies));
+
+	if (!copies)
+		return fail_memory();
+	for (size_t i = 0; i < n; i++) {
+		copies[i] = copy_words(argvs[i]);
+		if (!copies[i]) {
+			free_commands(copies, i);
+			return fail_memory();
+		}
+	}
+	free_commands(ws->first, ws->n_first);
+	ws->first = copies;
+	ws->n_first = n;
+	return tell_keeper(ws, ws->keeper);
 }
 
 /* A fork that ws is the plan of. words: the verb, up to the branch's name. */
@@ -259,7 +341,7 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	size_t n = 0;
 	int fd, r;
 
-	/* A name that the caller chose may be somebody's: it is not to be dropped before it is ours. */
+	/* A name that the caller chose may be somebody's: not to be dropped before it is ours. */
 	if (ending == DROP && !ws->is_new)
 		ws->ending = UNMOUNT;
 	r = tell_keeper(ws, k);
@@ -493,89 +575,6 @@ int workspace_end_aside(struct workspace *ws, struct keeper *k)
 }
 
 /* ---- the end ---- */
-
-/* A copy of a NULL-terminated list of words; NULL: no memory. */
-static char **copy_words(const char *const *words)
-{
-	size_t n = 0;
-	char **argv;
-
-	while (words[n])
-		n++;
-	argv = calloc(n + 1, sizeof(*argv));
-	for (size_t i = 0; argv && i < n; i++) {
-		argv[i] = strdup(words[i]);
-		if (!argv[i]) {
-			argv_free(argv);
-			return NULL;
-		}
-	}
-	return argv;
-}
-
-/*
- * Unmounts $1, patiently: the helpers of a caller that was killed may have it open for a moment.
- * $0: the program, $2: --write-back or nothing. If somebody else is in it, lazily; not when it is
- * to be written back: then it stays.
- */
-#define PATIENTLY                                                                                  \
-	"for i in 1 2 3 4 5 6 7 8 9 10; do \"$0\" unmount $2 -- \"$1\" && exit; sleep 0.1; done; " \
-	"[ -n \"$2\" ] || exec \"$0\" unmount --lazy -- \"$1\""
-#define COMMANDS_MAX 5
-
-int workspace_commands(struct workspace *ws, char ****ret, size_t *ret_n)
-{
-	char program[PATH_MAX];
-	const char *const off_aside[] = { program, "unmount", "--lazy", "--", ws->aside, NULL };
-	const char *const rmdir_aside[] = { "rmdir", "--", ws->aside, NULL };
-	const char *const back[] = {
-		"sh", "-c", PATIENTLY, program, ws->mount, "--write-back", NULL
-	};
-	const char *const off[] = { "sh", "-c", PATIENTLY, program, ws->mount, NULL };
-	const char *const drop[] = { program, "--store",  ws->store, "drop", "--with-snapshots",
-				     "--",    ws->branch, NULL };
-	const char *const rmdir_made[] = { "rmdir", "--", ws->made, NULL };
-	const char *const *list[COMMANDS_MAX];
-	char ***argvs;
-	size_t n = 0;
-	int r;
-
-	r = program_find(program);
-	if (r < 0)
-		return r;
-	if (ws->aside) {
-		list[n++] = off_aside;
-		list[n++] = rmdir_aside;
-	}
-	if (ws->ending == WRITE_BACK)
-		list[n++] = back;
-	if (ws->ending == UNMOUNT || ws->ending == DROP)
-		list[n++] = off;
-	if (ws->ending == DROP)
-		list[n++] = drop;
-	if (ws->ending != KEEP && ws->made)
-		list[n++] = rmdir_made;
-	argvs = calloc(n + 1, sizeof(*argvs));
-	if (!argvs)
-		return fail_memory();
-	for (size_t i = 0; i < n; i++) {
-		argvs[i] = copy_words(list[i]);
-		if (!argvs[i]) {
-			workspace_free_commands(argvs, i);
-			return fail_memory();
-		}
-	}
-	*ret = argvs;
-	*ret_n = n;
-	return 0;
-}
-
-void workspace_free_commands(char ***argvs, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		argv_free(argvs[i]);
-	free(argvs);
-}
 
 static int unmount(struct workspace *ws)
 {

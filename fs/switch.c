@@ -202,7 +202,7 @@ static int plan_dirent(struct plan *p, const struct key *k, const struct val *ol
 		r = dirent_decode(val, &item);
 		if (r < 0)
 			return r;
-		/* The record of a file that lost a name differs: plan_retire tells all its names. */
+		/* The record of a file that lost a name differs: plan_retire tells them all. */
 		if (old && item.type != DT_DIR)
 			continue;
 		r = notes_add_name(&p->notes,

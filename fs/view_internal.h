@@ -50,7 +50,7 @@ struct vnode {
 	uint32_t type; /* immutable: S_IFMT bits */
 	bool hashed;   /* under table_lock */
 	bool orphan;   /* under table_lock: purge when forgotten (V6) */
-	bool adopted;  /* under table_lock: a file of an older realm that was settled as equal (S3) */
+	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */

@@ -302,7 +302,7 @@ static int drop_made_on(struct cmd *c, const char *branch, bool dry)
 	return r;
 }
 
-/* The memo that environments keep of a branch: which checkpoint's number is next (env/numbers.h). */
+/* The memo that environments keep of a branch: what number comes next (env/numbers.h). */
 static void drop_number(struct cmd *c, const char *branch)
 {
 	char path[PATH_MAX];

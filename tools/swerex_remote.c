@@ -16,6 +16,7 @@
 #include "env/keeper.h"
 #include "env/proc.h"
 #include "env/serve/serve.h"
+#include "env/serve/view.h"
 
 /* Deployments stop the server and then look whether it is gone; a command has this long to end. */
 #define GRACE_SECONDS 2.0
@@ -96,6 +97,7 @@ int main(int argc, char **argv)
 	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
 
+	(void)serve_view(&o); /* elsewhere there is nothing to checkpoint */
 	if (keeper_start(&o.place.keeper) < 0 || serve_start(&o, &serve) < 0) {
 		fprintf(stderr, "swerex-remote: %s\n", ply_error());
 		return 1;

@@ -89,7 +89,7 @@ struct create_body {
 	const char *image, *working_dir;
 };
 
-/* working_dir is where the client thinks that it is; its paths are relative to ours all the same. */
+/* working_dir is where the client thinks that it is; its paths are below ours all the same. */
 static bool read_create(const struct http_request *q, struct http_response *r, struct model *m,
 			struct create_body *b)
 {

@@ -101,7 +101,7 @@ int multipart_new(const char *content_type, const struct multipart_sink *sink, v
 		return fail(PLY_INVALID, "the content type of this form has no boundary");
 	}
 	m->length = strlen(m->delimiter);
-	m->matched = 2; /* the first delimiter may be the first line; what is before it is dropped */
+	m->matched = 2; /* the first delimiter may be the first line */
 	*ret = m;
 	return 0;
 }

@@ -144,9 +144,6 @@ static int make_words(const struct exec_body *b, struct exec *x)
 /* How the kind of environment runs it. */
 static int make_options(const struct exec_body *b, struct exec *x)
 {
-	/* In a container cwd and variables are the container's: they are set in there. */
-	static const char *const enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"",
-					     "sh" };
 	const struct ply_env *e = x->e;
 	struct ply_list words = { 0 };
 	int r = 0;
@@ -179,8 +176,9 @@ static int make_options(const struct exec_body *b, struct exec *x)
 	};
 	if (!e->ops->wrap)
 		return 0;
-	for (size_t i = 0; b->cwd && i < ARRAY_SIZE(enter) && r == 0; i++)
-		r = list_append(&words, enter[i], strlen(enter[i]));
+	/* In a container the directory is the container's: it is entered in there. */
+	for (size_t i = 0; b->cwd && rex_enter[i] && r == 0; i++)
+		r = list_append(&words, rex_enter[i], strlen(rex_enter[i]));
 	if (b->cwd && r == 0)
 		r = list_append(&words, b->cwd, strlen(b->cwd));
 	for (size_t i = 0; i < x->argv.n && r == 0; i++)

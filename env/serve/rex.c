@@ -486,6 +486,21 @@ static void raise_syntax(struct http_response *r, const struct action *a,
 	ply_text_free(&text);
 }
 
+/* Without white space around it. */
+static json_t *trimmed_json(const struct ply_text *out)
+{
+	json_t *whole = output_json(out), *cut;
+	const char *s = json_string_value(whole);
+	size_t len = json_string_length(whole);
+
+	if (!whole)
+		return NULL;
+	text_strip(&s, &len);
+	cut = json_stringn(s, len);
+	json_decref(whole);
+	return cut;
+}
+
 /* An interactive program's output: without the echo of what was typed and without its edges. */
 static json_t *interactive_json(const struct action *a, const struct ply_text *out)
 {
@@ -586,7 +601,7 @@ static void run_interrupt(struct http_response *r, struct session *s, const stru
 		raise_status(r, status);
 	else
 		reply_json(r, 200,
-			   observation(output_json(&output), json_integer(0),
+			   observation(trimmed_json(&output), json_integer(0),
 				       matched >= 0 ? expect[matched] : PROMPT));
 	ply_text_free(&output);
 }
@@ -768,12 +783,13 @@ static void words_free(char **words)
 	free(words);
 }
 
+const char *const rex_enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh",
+				  NULL };
+
 int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
 	     const char *const *env, char ***ret)
 {
 	/* The directory and the variables are those of the place: they are set in there. */
-	static const char *const enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"",
-					     "sh", NULL };
 	const char **words;
 	size_t n = 0, room = 16;
 	int r;
@@ -788,8 +804,8 @@ int rex_wrap(const struct rex_place *place, const char *const *argv, const char 
 	words = calloc(room, sizeof(*words));
 	if (!words)
 		return fail_memory();
-	for (size_t i = 0; cwd && enter[i]; i++)
-		words[n++] = enter[i];
+	for (size_t i = 0; cwd && rex_enter[i]; i++)
+		words[n++] = rex_enter[i];
 	if (cwd)
 		words[n++] = cwd;
 	if (env) {
@@ -848,11 +864,12 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 	if (e.cwd) {
 		int dir = rex_open(rex, e.cwd, O_PATH | O_DIRECTORY, 0);
 
-		if (dir < 0) {
+		/* What a container has beside its view only the command can see. */
+		if (dir < 0 && !(dir == -EACCES && rex->place.locate)) {
 			rex_raise_errno(r, -dir, e.cwd, strlen(e.cwd));
 			goto out;
 		}
-		(void)close(dir);
+		closep(&dir);
 		if (e.cwd[0] != '/' && rex->place.cwd && !rex->place.wrap) {
 			if (asprintf(&cwd, "%s/%s", rex->place.cwd, e.cwd) < 0) {
 				cwd = NULL;

@@ -43,6 +43,9 @@ extern const size_t n_rex_endpoints;
 
 unsigned rex_sessions(struct rex *rex); /* how many there are */
 
+/* The words before a directory and a command that run the one in the other. */
+extern const char *const rex_enter[];
+
 /*
  * A command's words for a place: what runs argv with this
  * cwd and, replacing all of it, this environment, both of the place and not of the machine; NULL:
@@ -71,6 +74,8 @@ const char *rex_float(double d, char buf[static 32]);
 
 const struct rex_place *rex_get_place(const struct rex *rex);
 
+/* As str(pathlib.Path(path)): "" is ".", no empty or "." parts. Given; NULL: no memory. */
+char *rex_path(const char *path);
 /* rex_path.c: -errno, EACCES for what leads out of the place. "" is the cwd. */
 int rex_open(struct rex *rex, const char *path, int flags, unsigned mode);
 /* The directory that holds path, O_PATH; *ret_leaf points into path. */
@@ -81,6 +86,14 @@ int rex_open_below(int dir, const char *path, int flags, unsigned mode);
 int rex_make_directory(struct rex *rex, const char *path, struct http_response *r);
 /* The same for the directories above path. */
 int rex_make_parents(struct rex *rex, const char *path, struct http_response *r);
+
+/*
+ * rex_codec.c: bytes as text, in UTF-8. encoding: one that rex_check_encoding knows; errors: the
+ * name of Python's handler. 0; 1: raised; -ENOMEM.
+ */
+int rex_decode(const struct ply_text *in, const char *encoding, const char *errors,
+	       struct ply_text *ret, struct http_response *r);
+int rex_check_encoding(const char *encoding, struct http_response *r); /* 0; 1: raised */
 
 /* rex_files.c, rex_upload.c */
 void rex_read_file(void *arg, const struct http_request *q, struct http_response *r);

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/openat2.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,6 +18,35 @@
 
 #include "env/serve/rex.h"
 #include "store/base/util.h"
+
+char *rex_path(const char *path)
+{
+	char *clean = malloc(strlen(path) + 2), *to = clean;
+
+	if (!clean)
+		return NULL;
+	if (*path == '/')
+		*to++ = '/';
+	if (path[0] == '/' && path[1] == '/' && path[2] != '/')
+		*to++ = '/'; /* POSIX leaves what two of them mean to the system */
+	while (*path) {
+		size_t n;
+
+		path += strspn(path, "/");
+		n = strcspn(path, "/");
+		if (n > 0 && !(n == 1 && *path == '.')) {
+			if (to > clean && to[-1] != '/')
+				*to++ = '/';
+			memcpy(to, path, n);
+			to += n;
+		}
+		path += n;
+	}
+	if (to == clean)
+		*to++ = '.';
+	*to = '\0';
+	return clean;
+}
 
 int rex_open_below(int dir, const char *path, int flags, unsigned mode)
 {
@@ -78,6 +108,13 @@ int rex_open_parent(struct rex *rex, const char *path, const char **ret_leaf)
 	return fd;
 }
 
+static bool is_directory(struct rex *rex, const char *path)
+{
+	_cleanup_close_ int fd = rex_open(rex, path, O_PATH | O_DIRECTORY, 0);
+
+	return fd >= 0;
+}
+
 /* mkdir; that it is there already is fine. */
 static int make_one(struct rex *rex, const char *dir)
 {
@@ -99,8 +136,7 @@ int rex_make_directory(struct rex *rex, const char *path, struct http_response *
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
 		return -1;
 	}
-	fd = rex_open(rex, dir, O_PATH | O_DIRECTORY, 0);
-	if (fd >= 0)
+	if (is_directory(rex, dir))
 		return 0;
 	for (char *p = dir + 1; *dir; p++) {
 		char at = *p;
@@ -108,7 +144,7 @@ int rex_make_directory(struct rex *rex, const char *path, struct http_response *
 		if (at != '/' && at != '\0')
 			continue;
 		*p = '\0';
-		s = p[-1] == '/' ? 0 : make_one(rex, dir);
+		s = p[-1] == '/' || is_directory(rex, dir) ? 0 : make_one(rex, dir);
 		if (s < 0) {
 			rex_raise_errno(r, -s, dir, strlen(dir));
 			return -1;

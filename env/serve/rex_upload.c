@@ -325,6 +325,7 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 	static const char *const no[] = { "", "0", "false", "f", "no", "n", "off", NULL };
 	const struct http_part *file = http_part(q, "file"), *target = http_part(q, "target_path"),
 			       *unzip = http_part(q, "unzip");
+	_cleanup_free_ char *path = NULL;
 	json_t *detail = json_array();
 
 	if (!file || !file->filename)
@@ -344,10 +345,12 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 		reply_json(r, 422, json_pack("{s:O}", "detail", detail));
 	} else if (strlen(target->data) != target->len) {
 		rex_raisef(r, "builtins.ValueError", "embedded null byte");
+	} else if (!(path = rex_path(target->data))) {
+		rex_raisef(r, "builtins.MemoryError", "out of memory");
 	} else if (unzip && is_word(unzip->data, yes)) {
-		upload_zip(arg, file, *target->data ? target->data : ".", r);
+		upload_zip(arg, file, path, r);
 	} else {
-		upload_file(arg, file, target->data, r);
+		upload_file(arg, file, path, r);
 	}
 	json_decref(detail);
 }

@@ -47,7 +47,7 @@ static bool admit(void *arg, const struct http_request *q, struct http_response 
 	const char *bearer = http_header(q, "Authorization");
 
 	if (!*s->token) {
-		/* Any page that a browser on this machine shows can send requests here; it says so. */
+		/* Any page that a browser here shows can send requests; the browser says so. */
 		if (!http_header(q, "Origin"))
 			return true;
 		reply_detail(r, 403, "a server without a token serves no web pages");

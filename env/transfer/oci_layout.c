@@ -15,6 +15,7 @@
 #define JSON_BYTES_MAX (4 << 20) /* of an index, manifest or configuration: what registries take */
 #define LAYERS_MAX 4096		 /* far above the 127 that union filesystems can stack */
 #define INDEX_DEPTH_MAX 4	 /* an index in an index; two are seen in practice */
+#define INDEX_BYTES_MAX (16 << 20) /* of all inner ones: one may be named a thousand times */
 #define READ_BYTES (128 * 1024)
 
 #define REF_NAME "org.opencontainers.image.ref.name"
@@ -244,6 +245,7 @@ struct search {
 	json_t *found;		  /* borrowed of `keep`: the manifest's descriptor */
 	json_t *keep;		  /* owned: the indices that were read */
 	char seen[512];		  /* names of what is there, for a note */
+	uint64_t bytes;		  /* of the inner indices */
 	unsigned others;	  /* manifests of other platforms */
 	bool several;
 };
@@ -287,6 +289,11 @@ static int search_index(struct search *s, const json_t *index, bool wanted, unsi
 		if (is_index(type) && depth < INDEX_DEPTH_MAX && (this || s->digest)) {
 			_cleanup_json_ json_t *inner = NULL;
 
+			s->bytes += (uint64_t)json_integer_value(json_object_get(d, "size"));
+			if (s->bytes > INDEX_BYTES_MAX)
+				return talk_fail(s->talk, -ERR_SOURCE,
+						 "its indices are too large together (over %d MiB)",
+						 INDEX_BYTES_MAX >> 20);
 			r = parse_blob(s->talk, s->dir_fd, d, "index", &inner);
 			if (r < 0)
 				return r;

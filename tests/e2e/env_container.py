@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ocilayout
@@ -103,6 +104,15 @@ def test_the_view_is_a_folder_in_the_machines_own_root_which_is_read_only(t):
     assert ok(env, "echo x > /tmp/x; echo x > /run/x; cat /tmp/x") == "x\n"
     assert ok(env, "ls /tmp/x 2>/dev/null || echo gone") == "gone\n", "/tmp is each command's own"
     assert not os.path.exists("/tmp/x")
+    ok(env, "ln -s /workspace/a here; ln -s /workspace c/up; ln -s /etc/passwd out; ln -s ../x back")
+    assert env.read_file("here") == b"1\n" == env.read_file("c/up/here")
+    env.write_file("c/up/b", "through")
+    assert ok(env, "cat b") == "through"
+    for way in ("out", "back", "/etc/passwd", "../x", "/workspace/../etc/passwd"):
+        try:
+            raise AssertionError(env.read_file(way))
+        except plylib.Error as e:
+            assert e.status == "PLY_DENIED", (way, e)
     other = folder(t, at="/somewhere/else")
     assert ok(other, "pwd") == "/somewhere/else\n"
 
@@ -122,6 +132,24 @@ def test_nothing_of_the_caller_but_the_folder_is_within_reach(t):
     for number, name in ((21, "SYS_ADMIN"), (27, "MKNOD"), (19, "SYS_PTRACE"), (12, "NET_ADMIN"),
                          (17, "SYS_RAWIO"), (16, "SYS_MODULE"), (22, "SYS_BOOT")):
         assert not caps >> number & 1 or os.geteuid() != 0, name
+
+
+def test_other_views_are_out_of_reach(t):
+    """Their ioctls would restore them, also through a mount that is read-only."""
+    env = folder(t)
+    home = "/var/lib" if os.geteuid() == 0 else os.path.expanduser("~")
+    place = tempfile.mkdtemp(prefix="plyfs-test-", dir=home)  # not below /tmp, which is hidden
+    store = t.store()
+    store.import_(t.tree({"precious": "1\n"}, "other"))
+    try:
+        view = store.mount(at=place)
+        assert ok(env, "cat a; ls -A %s" % place) == "1\n"
+        again = Env("container", bench=t, workdir=view.path).setup()
+        assert ok(again, "cat precious %s/precious" % place) == "1\n1\n", "its own is seen"
+        again.cleanup()
+    finally:
+        t.run([ply.PLYFS, "unmount", place], check=False)
+        os.rmdir(place)
 
 
 def test_there_is_no_network_but_loopback(t):
@@ -390,8 +418,24 @@ def runtime_facts(t, runtime):
     inside.restore(first)
     assert ok(inside, "ls /usr/bin/ls") == "/usr/bin/ls\n"
     inside.cleanup()
-    left = [n for n in os.listdir(os.environ["XDG_RUNTIME_DIR"]) if n.startswith("plyfs-oci")]
-    assert not left, left
+    assert not bundles()
+    killed_after_a_restore_with_exclude(t, runtime)
+
+
+def bundles():
+    return [n for n in os.listdir(os.environ["XDG_RUNTIME_DIR"]) if n.startswith("plyfs-oci")]
+
+
+def killed_after_a_restore_with_exclude(t, runtime):
+    """Such a restore mounts, and then has to remember what else is to go."""
+    script = ("import os, sys; sys.path.insert(0, %r); import plylib\n"
+              "e = plylib.Env('container', workdir=%r, runtime=%r, exclude='kept').setup()\n"
+              "e.checkpoint(); e.write_file('kept/f', 'x'); e.restore('0')\n"
+              "assert e.read_file('kept/f') == b'x'; os.kill(os.getpid(), 9)\n" % (
+                  os.path.dirname(plylib.__file__), t.at("work"), runtime))
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    ply.wait_for("the view to go", lambda: not ply.mounts_below(t.at("work"), "fuse.plyfs"))
+    ply.wait_for("the bundles to go", lambda: not bundles())
 
 
 def test_crun_does_the_same(t):

@@ -328,6 +328,29 @@ def test_cleanup_ends_what_runs(t):
     env.cleanup()
     thread.join()
     assert seen[0].exit_code == -9
+
+
+def test_cleanup_lets_nothing_new_begin(t):
+    """However many threads go on: they are refused, and do not keep it waiting."""
+    env = local(t)
+    refused = []
+
+    def go_on():
+        for _ in range(300):  # a minute, if nobody stops it
+            try:
+                env.run("sleep 0.2")
+            except plylib.Error as e:
+                refused.append((e.status, e.sentence))
+                break
+
+    threads = [threading.Thread(target=go_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    env.cleanup()
+    [thread.join() for thread in threads]
+    assert len(refused) == 4, refused
+    assert all(status == "PLY_STATE" for status, _ in refused), refused
     assert not plyfs_mounts(t)
 
 
@@ -811,7 +834,7 @@ esac
     subprocess.run([sys.executable, "-c", script], check=False, env=dict(
         os.environ, PLYFS_BUILD=ply.BUILD, PLYFS_SOURCE=ply.SOURCE, PLYFS_PROGRAM=t.at("plyfs")))
     ply.wait_for("the place to go", lambda: os.path.exists(t.at("done")) and
-                 "unmount --lazy" in ply.read(t.at("done")) and os.listdir(t.at("run")) == [])
+                 "unmount" in ply.read(t.at("done")) and os.listdir(t.at("run")) == [])
     assert [b["name"] for b in store.json("tree")["branches"]] == ["main", "mine"]
 
 

@@ -382,6 +382,34 @@ def test_swe_an_exception_keeps_its_class_however_long_it_is(t):
         lib.ply_swe_free(swe)
 
 
+def test_swe_what_json_cannot_say_is_told(t):
+    with remoteserver.Server(t.at("server")) as server:
+        for path in ("/create_session", "/run_in_session", "/close_session", "/close"):
+            server.tricks[path] = lambda h: h.answer(200, b'{"output":"","exit_code":0}')
+        server.tricks["/execute"] = lambda h: h.answer(
+            200, b'{"stdout":"","stderr":"","exit_code":0}')
+        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
+                                            "port": server.port}}).encode()
+        lib, swe = plylib.lib(), ctypes.c_void_p()
+        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
+                                             ctypes.byref(swe)))
+        plylib.check(lib.ply_swe_start(swe))
+
+        def execute(command, env, cwd):
+            words = (ctypes.c_char_p * 1)(env)
+            plylib.check(lib.ply_swe_execute(swe, command, False, words, ctypes.c_size_t(1), cwd,
+                                             None))
+        server.taken()
+        execute(b"true", "A=ü".encode(), b"/")
+        sent = json.loads(server.taken()[0].body)
+        assert (sent["env"], sent["cwd"], sent["timeout"]) == ({"A": "ü"}, "/", None), sent
+        for what in ((b"\xff", b"A=b", b"/"), (b"true", b"A=\xff", b"/"), (b"true", b"\xff=b", b"/"),
+                     (b"true", b"A=b", b"/\xff")):
+            fails("PLY_ENCODING", execute, *what, says="is not UTF-8")
+        assert server.taken() == []
+        lib.ply_swe_free(swe)
+
+
 # ---- more than one at once, and much ----
 
 def test_remote_connections_are_kept_and_shared(t):

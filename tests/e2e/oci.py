@@ -198,6 +198,12 @@ def test_what_is_not_as_its_digest_says_is_refused_and_leaves_nothing(t):
     layout.add({"mediaType": ocilayout.MANIFEST, "digest": "sha256:../../x", "size": 1})
     refused(layout, "no sha256 digest")
 
+    layout = Layout(t.at("indices"))  # a small one that would fill the daemon's memory
+    inner = layout.blob({"manifests": [], "filler": "x" * (1 << 20)}, ocilayout.INDEX)
+    for _ in range(20):
+        layout.add(inner)
+    refused(layout, "too large together")
+
     layout = image(t, BASE, name="symlinked")
     os.rename(layout.blob_path(base), t.at("outside"))
     os.symlink(t.at("outside"), layout.blob_path(base))

@@ -349,6 +349,48 @@ def test_every_other_endpoint_as_the_document_has_it(t):
     n.call("GET", "/health", status=401, token=False, headers={"X-API-Key": "x"})
 
 
+def test_a_container_is_served_as_its_commands_see_it(t):
+    ply.need_tool("bwrap")
+    top = t.tree(FILES, "boxed")
+    os.symlink("/etc/passwd", top + "/out")
+    env = dict(t.env, XDG_RUNTIME_DIR=t.at("run"), XDG_STATE_HOME=t.at("state"))
+    os.mkdir(t.at("run"), 0o700)
+    made = t.run([ply.PLYFS, "env", "create", "--kind", "container", "box", top], check=False, env=env)
+    if made.returncode and "no container can run" in made.stderr:
+        ply.skip(made.stderr.strip())
+    assert made.returncode == 0, made
+    t.clean.append(lambda: t.run([ply.PLYFS, "env", "destroy", "--force", "box"], env=env))
+    s = server.serve(t, None, "--in", top)
+
+    def ok(path, body):
+        a = s.post(path, body)
+        assert a.status == 200, (path, body, a)
+        return a.json
+    assert ok("/execute", {"command": ["pwd"]})["stdout"] == "/workspace\n"
+    assert ok("/execute", {"command": ["pwd"], "cwd": "/tmp"})["stdout"] == "/tmp\n"
+    assert ok("/execute", {"command": ["env"], "env": {"A": "1"}})["stdout"] == "A=1\n"
+    assert ok("/execute", {"cmd": "pwd; cat a.txt"})["stdout"] == "/workspace\none\n"
+    assert ok("/v1/exec", {"command": "pwd; echo $Q", "cwd": "dir", "env": {"Q": "q"}})["stdout"] == \
+        "/workspace/dir\nq\n"
+    ok("/create_session", {"session_type": "bash", "startup_timeout": 20})
+    assert ok("/run_in_session", {"action_type": "bash", "command": "cd dir; pwd"})["output"] == \
+        "/workspace/dir\n"
+    for path in ("a.txt", "/workspace/a.txt", "./dir/../a.txt"):
+        assert ok("/read_file", {"path": path}) == {"content": "one\n"}
+    ok("/write_file", {"path": "/workspace/new/x", "content": "x"})
+    assert ply.read(top + "/new/x") == "x"
+    for path in ("out", "/etc/shadow", "/workspace/../etc/shadow", "../../etc/shadow"):
+        a = s.post("/read_file", {"path": path})
+        assert a.json["swerexception"]["class_path"] == "builtins.PermissionError", (path, a)
+    a = s.post("/write_file", {"path": "out", "content": "x"})
+    assert a.json["swerexception"]["class_path"] == "builtins.PermissionError", a
+    first = ok("/v1/checkpoint", {})["id"]
+    ok("/run_in_session", {"action_type": "bash", "command": "rm -r /workspace/new"})
+    ok("/v1/restore", {"id": first})
+    assert ply.read(top + "/new/x") == "x"
+    s.stop()
+
+
 # ---- the program ----
 
 def test_what_plyfs_serve_refuses(t):

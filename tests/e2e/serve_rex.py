@@ -383,7 +383,7 @@ def test_files_are_read_and_written_as_python_does(t):
                      "unknown error handler name 'pray'")
         await raises(FileNotFoundError, r.read_file(ReadFileRequest(path="/no'pe")),
                      "[Errno 2] No such file or directory: \"/no'pe\"")
-        await raises(IsADirectoryError, r.read_file(ReadFileRequest(path="")))
+        await raises(IsADirectoryError, r.read_file(ReadFileRequest(path="")), "'.'")
         await raises(ValueError, r.read_file(ReadFileRequest(path="a\0")), "embedded null byte")
         await raises(IsADirectoryError, r.write_file(WriteFileRequest(path=t.path, content="")))
         await raises(FileExistsError, r.write_file(WriteFileRequest(path=path + "/x", content="")),
@@ -803,6 +803,23 @@ def test_the_same_on_a_view_with_checkpoints_beside(t):
         assert view.read("x/y") == "z"
     run(go())
     s.stop()
+
+
+def test_the_program_alone_on_a_view_can_checkpoint(t):
+    view = t.view({"a.txt": "one\n"})
+    s = rex(t, cwd=view.path)
+    first = s.post("/v1/checkpoint", {"label": "first"})
+    assert first.status == 200 and ply.ID.match(first.json["id"]), first
+    s.post("/write_file", {"path": "a.txt", "content": "two\n"})
+    assert s.post("/v1/restore", {"id": "@first"}).status == 200
+    assert view.read("a.txt") == "one\n"
+    assert s.post("/v1/undo").status == 200 and view.read("a.txt") == "two\n"
+    assert s.post("/v1/restore", {"id": "none"}).status == 404
+    assert s.post("/v1/restore").status == 400
+    assert s.post("/v1/checkpoint", {"label": "x" * 300}).status == 400
+    assert s.get("/v1/tree").status == 404
+    s.stop()
+    assert rex(t).post("/v1/checkpoint").status == 404, "there is no view here"
 
 
 # ---- upstream ----

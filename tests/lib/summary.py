@@ -25,6 +25,10 @@ def main():
         lines = (t.get("stdout") or "").strip().splitlines()
         why = next((line for line in reversed(lines) if line.startswith("skip")), "")
         print("skipped: %s %s" % (t["name"], why))
+    for t in passed:
+        for line in (t.get("stdout") or "").splitlines():
+            if line.startswith("skip "):
+                print("skipped in %s: %s" % (t["name"], line[len("skip "):]))
     for t in failed:
         print("FAILED: %s (%s after %.0f s)" % (t["name"], t["result"].lower(), t["duration"]))
     print("%d passed, %d failed%s in %d min %02d s" % (

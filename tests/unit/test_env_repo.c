@@ -81,11 +81,6 @@ static const char *said(const char *fmt, ...)
 	return line[i];
 }
 
-static bool has_git(void)
-{
-	return system("git --version >/dev/null 2>&1") == 0;
-}
-
 static void setup(void)
 {
 	strcpy(top, "/tmp/plyfs-repo-XXXXXX");
@@ -305,8 +300,7 @@ START_TEST(many_packs_become_few)
 		snprintf(text, sizeof(text), "number %d", i);
 		check_blob(&ids[i], text);
 	}
-	if (has_git())
-		ck_assert_int_eq(sh("git --git-dir vault fsck --strict"), 0);
+	ck_assert_int_eq(sh("git --git-dir vault fsck --strict"), 0);
 }
 END_TEST
 
@@ -348,12 +342,10 @@ START_TEST(no_commit_ever_falls_off_a_ref)
 	ck_assert(!repo_id_is(&id, &c) && !repo_id_is(&id, &b));
 	ok(vault_ref(vault, "refs/plyfs/x", &got));
 	ck_assert(repo_id_is(&id, &got));
-	if (has_git()) {
-		ck_assert_str_eq(said("git --git-dir vault rev-list --count refs/plyfs/x"), "4");
-		ck_assert_str_eq(said("git --git-dir vault rev-parse refs/plyfs/x^1"),
-				 repo_id_hex(&c, hex));
-		ck_assert_int_eq(sh("git --git-dir vault fsck --strict"), 0);
-	}
+	ck_assert_str_eq(said("git --git-dir vault rev-list --count refs/plyfs/x"), "4");
+	ck_assert_str_eq(said("git --git-dir vault rev-parse refs/plyfs/x^1"),
+			 repo_id_hex(&c, hex));
+	ck_assert_int_eq(sh("git --git-dir vault fsck --strict"), 0);
 	ok(vault_drop_ref(vault, "refs/plyfs/x"));
 	ck_assert_int_eq(vault_ref(vault, "refs/plyfs/x", &got), 1);
 	ok(vault_drop_ref(vault, "refs/plyfs/x"));
@@ -408,11 +400,9 @@ START_TEST(a_new_repository_has_one_commit_and_an_identity)
 	ck_assert_int_eq(access(at("w/.gitkeep"), F_OK), 0);
 	ply_text_free(&name);
 	ply_text_free(&email);
-	if (has_git()) {
-		ck_assert_str_eq(said("git -C w log --format=%%s"), "initial");
-		ck_assert_str_eq(said("git -C w status --porcelain"), "");
-		ck_assert_int_eq(sh("git -C w fsck --strict"), 0);
-	}
+	ck_assert_str_eq(said("git -C w log --format=%%s"), "initial");
+	ck_assert_str_eq(said("git -C w status --porcelain"), "");
+	ck_assert_int_eq(sh("git -C w fsck --strict"), 0);
 }
 END_TEST
 
@@ -731,8 +721,6 @@ START_TEST(found_from_below_and_told_its_head)
 	struct ply_text found = { 0 };
 	char head[REPO_HEX];
 
-	if (!has_git())
-		return;
 	make_source();
 	ck_assert_int_eq(mkdir(at("source/below"), 0777), 0);
 	ok(repo_find(at("source/below"), &found));
@@ -751,8 +739,6 @@ START_TEST(dirty_is_what_is_tracked_and_changed)
 {
 	bool dirty = true;
 
-	if (!has_git())
-		return;
 	make_source();
 	ok(repo_is_dirty(at("source"), &dirty));
 	ck_assert(!dirty);
@@ -786,8 +772,6 @@ START_TEST(a_clone_is_at_the_revision_and_has_nothing_later)
 	char url[128], head[REPO_HEX];
 	const char *one;
 
-	if (!has_git())
-		return;
 	make_source();
 	snprintf(url, sizeof(url), "file://%s/source", top);
 	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
@@ -820,8 +804,6 @@ START_TEST(a_clone_that_fails_leaves_nothing)
 {
 	char url[128], bad[128];
 
-	if (!has_git())
-		return;
 	make_source();
 	snprintf(url, sizeof(url), "file://%s/source", top);
 	snprintf(bad, sizeof(bad), "file://%s/nothing-here", top);

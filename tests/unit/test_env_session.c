@@ -410,6 +410,19 @@ START_TEST(an_interrupt_ends_whatever_runs)
 }
 END_TEST
 
+/* bash by itself exits, or waits for ever, about once in twenty times. */
+START_TEST(an_interrupt_while_programs_are_being_started_ends_no_shell)
+{
+	for (int i = 0; i < 60; i++) {
+		hangs(i % 2 ? "while :; do echo ready; /bin/true; done"
+			    : "echo ready; sleep 1000 | sleep 1000 | cat",
+		      "ready\n");
+		ok(ply_session_interrupt(session, 0.1, 2, NULL));
+		ck_assert_ptr_nonnull(strstr(out("echo fine", 0), "fine\n"));
+	}
+}
+END_TEST
+
 static void *interrupter(void *arg)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
@@ -738,6 +751,7 @@ int main(void)
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	tcase_add_test(t, a_timeout_leaves_the_shell_usable);
 	tcase_add_test(t, an_interrupt_ends_whatever_runs);
+	tcase_add_test(t, an_interrupt_while_programs_are_being_started_ends_no_shell);
 	tcase_add_test(t, another_thread_may_interrupt);
 	tcase_add_test(t, another_thread_may_end_it);
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);

@@ -528,8 +528,8 @@ START_TEST(a_zip_file_has_the_same_names_however_its_directory_is_called)
 	int fd;
 
 	ck_assert_ptr_nonnull(mkdtemp(dir));
-	snprintf(command, sizeof(command), "cd %s && mkdir -p r/d && : >r/a && : >r/d/b && ln -s r s",
-		 dir);
+	snprintf(command, sizeof(command),
+		 "cd %s && mkdir -p r/d && : >r/a && : >r/d/b && ln -s r s", dir);
 	run_or_die(command);
 	zips_to("a d/ d/b\n", dir, "/r");
 	zips_to("a d/ d/b\n", dir, "/r/");
@@ -650,6 +650,40 @@ START_TEST(a_github_repository_is_cloned_by_one_command)
 			     "checkout FETCH_HEAD && cd ..\n"));
 	free(seen);
 	ply_swe_free(swe);
+}
+END_TEST
+
+START_TEST(a_token_goes_to_github_alone)
+{
+	static const struct {
+		const char *url;
+		bool with_token;
+	} table[] = {
+		{ "o/r", true },
+		{ "https://github.com/o/r", true },
+		{ "https://www.github.com/o/r", true },
+		{ "https://evilgithub.com/o/r", false },
+		{ "https://example.org/github.com/o/r", false },
+		{ "https://example.org?github.com/o/r", false },
+		{ "https://github.com.example.org/github.com/o/r", false },
+	};
+
+	setenv("GITHUB_TOKEN", "T0KEN", 1);
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
+		struct ply_swe *swe;
+		char config[256], *seen;
+
+		snprintf(config, sizeof(config),
+			 DUMMY "repo: {type: github, github_url: '%s'}", table[i].url);
+		swe = swe_of(config);
+		ck_assert_int_eq(ply_swe_start(swe), 0);
+		seen = trace(swe);
+		ck_assert_msg((strstr(seen, "https://T0KEN@") != NULL) == table[i].with_token,
+			      "%s: %s", table[i].url, seen);
+		free(seen);
+		ply_swe_free(swe);
+	}
+	unsetenv("GITHUB_TOKEN");
 }
 END_TEST
 
@@ -944,6 +978,7 @@ int main(void)
 	tcase_add_test(tc, reset_commands_are_upstreams);
 	tcase_add_test(tc, start_sends_what_the_spec_traces);
 	tcase_add_test(tc, a_github_repository_is_cloned_by_one_command);
+	tcase_add_test(tc, a_token_goes_to_github_alone);
 	tcase_add_test(tc, reset_repeats_without_the_post_startup_commands);
 	tcase_add_test(tc, hard_reset_is_close_and_start);
 	tcase_add_test(tc, nothing_goes_before_start_and_after_close);

@@ -21,7 +21,7 @@ ROOMS = {
     "store": ["store", "store/base"],
     "fs": ["fs", "store", "store/base"],
     "env": ["env", "fs", "store/base"],  # of fs the ioctl header, of store/base util.h only
-    "env/serve": ["env/serve", "env", "store/base"],
+    "env/serve": ["env/serve", "env", "fs", "store/base"],  # of fs the ioctl header
     "env/transfer": ["env/transfer", "env", "fs", "store", "store/base"],  # of env dotgit.h only
     "env/examples": [],  # <plyfs.h>, as users have it
     "tools": ["tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the server makes of bytes: bodies, forms, text in encodings; and requests that come twice. */
+/* What the server makes of bytes: bodies, forms, encodings; and of requests that come twice. */
 
 #include <check.h>
 #include <math.h>
@@ -46,8 +46,9 @@ static const char *verdict(const char *body, struct all *a, struct model *m)
 	*a = (struct all){ .s = "default", .f = 1, .i = 3, .word = -1 };
 	model_parse(m, body, strlen(body));
 	model_read(m, fields, ARRAY_SIZE(fields), a);
-	return model_ok(m) ? "" :
-			     json_string_value(json_object_get(json_array_get(m->detail, 0), "type"));
+	if (model_ok(m))
+		return "";
+	return json_string_value(json_object_get(json_array_get(m->detail, 0), "type"));
 }
 
 START_TEST(values_fit_as_leniently_as_in_pydantic)
@@ -217,10 +218,11 @@ START_TEST(forms_are_read_in_whatever_pieces_they_come)
 		  "pre\r\namble\r\n--b c \t\r\n" HEAD "x\r\n--b c\r\n" HEAD "y\r\n--b c--epilogue",
 		  "|a=x|a=y" },
 		{ "multipart/form-data; charset=u; boundary=B",
-		  "--B\r\nX: y\r\ncontent-disposition: form-data; filename=\"f\\\"\\n%22\"; name=n\r\n"
-		  "\r\n--B\r--B\r\n-B\r\r\n\r\n--C\r\n--B--\r\n",
+		  "--B\r\nX: y\r\ncontent-disposition: form-data; filename=\"f\\\"\\n%22\"; name=n"
+		  "\r\n\r\n--B\r--B\r\n-B\r\r\n\r\n--C\r\n--B--\r\n",
 		  "|n=[f\"\\n%22]--B\r--B\r\n-B\r\r\n\r\n--C" },
-		{ "multipart/form-data; boundary=B", "--B\r\n" HEAD "x\n--B--\n\r\n--B--", "|a=x\n--B--\n" },
+		{ "multipart/form-data; boundary=B", "--B\r\n" HEAD "x\n--B--\n\r\n--B--",
+		  "|a=x\n--B--\n" },
 		{ "multipart/form-data; boundary=B", "--B\r\n" HEAD "x", "this form breaks off" },
 		{ "multipart/form-data; boundary=B", "", "this form breaks off" },
 		{ "multipart/form-data; boundary=B", "--B\r\nX: y\r\n\r\nx\r\n--B--",
@@ -344,11 +346,11 @@ START_TEST(files_are_decoded_as_python_does)
 	} rows[] = {
 		{ "a\r\nb\rc\n", 7, NULL, NULL, "a\nb\nc\n" },
 		{ "\xff", 1, NULL, NULL,
-		  "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start "
-		  "byte" },
+		  "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid "
+		  "start byte" },
 		{ "ab\xe2\x82", 4, NULL, NULL,
-		  "UnicodeDecodeError: 'utf-8' codec can't decode bytes in position 2-3: unexpected end "
-		  "of data" },
+		  "UnicodeDecodeError: 'utf-8' codec can't decode bytes in position 2-3: "
+		  "unexpected end of data" },
 		{ "\xe2\x28\xa1", 3, NULL, NULL,
 		  "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe2 in position 0: invalid "
 		  "continuation byte" },
@@ -363,8 +365,8 @@ START_TEST(files_are_decoded_as_python_does)
 		{ "\xef\xbb\xbfx", 4, "utf-8", NULL, "\xef\xbb\xbfx" },
 		{ "\xe9", 1, "latin-1", NULL, "\xc3\xa9" },
 		{ "\xe9", 1, "ascii", NULL,
-		  "UnicodeDecodeError: 'ascii' codec can't decode byte 0xe9 in position 0: ordinal not "
-		  "in range(128)" },
+		  "UnicodeDecodeError: 'ascii' codec can't decode byte 0xe9 in position 0: ordinal "
+		  "not in range(128)" },
 		{ "\xe9", 1, "ascii", "replace", "\xef\xbf\xbd" },
 		{ "\x80", 1, "cp1252", NULL, "\xe2\x82\xac" },
 		{ "\xff\xfe" "a\0", 4, "utf-16", NULL, "a" },
@@ -372,7 +374,20 @@ START_TEST(files_are_decoded_as_python_does)
 		{ "\0a", 2, "utf-16-be", NULL, "a" },
 		{ "", 0, "utf-16", NULL, "" },
 		{ "x", 1, "klingon", NULL, "LookupError: unknown encoding: klingon" },
-		{ "x", 1, NULL, "pray", "LookupError: unknown error handler name 'pray'" },
+		{ "x", 1, NULL, "pray", "x" }, /* Python asks for it when it needs it */
+		{ "\xff", 1, NULL, "pray", "LookupError: unknown error handler name 'pray'" },
+		{ "a\0\xd8", 3, "utf-16-le", NULL,
+		  "UnicodeDecodeError: 'utf-16-le' codec can't decode byte 0xd8 in position 2: "
+		  "truncated data" },
+		{ "\0\xd8x\0", 4, "utf-16-le", "replace", "\xef\xbf\xbdx" },
+		{ "\x3d\xd8\0\xde", 4, "utf-16-le", NULL, "\xf0\x9f\x98\x80" },
+		{ "a\0", 2, "utf-16", NULL, "UnicodeError: UTF-16 stream does not start with BOM" },
+		{ "\0\0\x11\0", 4, "utf-32-le", NULL,
+		  "UnicodeDecodeError: 'utf-32-le' codec can't decode bytes in position 0-3: code "
+		  "point not in range(0x110000)" },
+		{ "\x81", 1, "cp1252", NULL,
+		  "UnicodeDecodeError: 'charmap' codec can't decode byte 0x81 in position 0: "
+		  "character maps to <undefined>" },
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
@@ -380,7 +395,8 @@ START_TEST(files_are_decoded_as_python_does)
 					     rows[i].errors),
 				     rows[i].answer) == 0,
 			      "%zu: %s", i,
-			      read_as(rows[i].bytes, rows[i].len, rows[i].encoding, rows[i].errors));
+			      read_as(rows[i].bytes, rows[i].len, rows[i].encoding,
+				      rows[i].errors));
 }
 END_TEST
 

@@ -273,7 +273,7 @@ START_TEST(a_changed_file_nobody_looks_at_is_let_go_after_the_answer)
 	restore(id);
 	ck_assert(was_told(ROOT_NODE, "a") && was_told(ROOT_NODE, "later"));
 	for (unsigned i = 0; i < told_names; i++)
-		ck_assert(told[i].expire); /* cheap while somebody waits; its inode is still there */
+		ck_assert(told[i].expire); /* cheap while somebody waits; the inode stays */
 	view_forget(view, b, 1);
 
 	told_nothing();

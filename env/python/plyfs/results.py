@@ -110,7 +110,7 @@ class Tests:
         raw = _api.ply_tests()
         try:
             _api.call(name, *arguments, byref(raw))
-            return cls(raw.passed, raw.failed, raw.errors, raw.skipped, raw.runner.decode(),
+            return cls(raw.passed, raw.failed, raw.errors, raw.skipped, _api.decode(raw.runner),
                        raw.exit_code, raw.timed_out, _api.decode(_api.text_bytes(raw.output)))
         finally:
             _api.lib.ply_tests_free(byref(raw))

@@ -323,8 +323,10 @@ class PlyDeployment(AbstractDeployment):
         """Ends the sessions and the workspace. When it is not started: nothing."""
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
-            await runtime.close()
-            await in_thread(runtime.workspace.close)
+            try:
+                await runtime.close()
+            finally:
+                await in_thread(runtime.workspace.close)
 
     @property
     def runtime(self) -> PlyRuntime:
