@@ -71,6 +71,47 @@ static int find_source(const struct cmd *c, struct source *s, struct record *r)
 	return DONE;
 }
 
+/* A verb of the program; what it says is told. */
+static int run_verb(const struct cmd *c, const char *const *words)
+{
+	struct ply_text out = { 0 }, err = { 0 };
+	int failed = 0;
+
+	if (program_run("/", words, -1, &out, &err, &failed) < 0)
+		return cmd_ply_failed(c);
+	if (failed || err.len)
+		(void)cmd_fail(c, "%s", err.len ? err.data : "plyfs was ended by a signal");
+	ply_text_free(&out);
+	ply_text_free(&err);
+	return failed ? FAILED : DONE;
+}
+
+/*
+ * A record says "destroy drops this branch", and is written before there is one: so that nobody's
+ * own branch is meant when we are killed in between, the name must be free.
+ */
+static int branch_must_be_free(const struct cmd *c, const struct record *r)
+{
+	const char *words[] = { "--store", r->store, "tree", "--names", NULL };
+	struct ply_text out = { 0 }, err = { 0 };
+	int failed = 0, code = DONE;
+
+	if (program_run("/", words, -1, &out, &err, &failed) < 0)
+		return cmd_ply_failed(c);
+	if (failed)
+		code = cmd_fail(c, "%s", err.len ? err.data : "plyfs was ended by a signal");
+	for (char *save = NULL, *name = strtok_r(out.data, "\n", &save); name && !code;
+	     name = strtok_r(NULL, "\n", &save))
+		if (strcmp(name, r->branch) == 0)
+			code = cmd_fail(c,
+					"there is a branch '%s' already: choose another name, or drop "
+					"the branch",
+					name);
+	ply_text_free(&out);
+	ply_text_free(&err);
+	return code;
+}
+
 /* Where it will be, and what it is made of. */
 static int plan(const struct cmd *c, struct source *s, struct record *r)
 {
@@ -94,6 +135,9 @@ static int plan(const struct cmd *c, struct source *s, struct record *r)
 	r->branch = strdup(r->name);
 	if (!r->branch)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
+	code = branch_must_be_free(c, r);
+	if (code)
+		return code;
 	if (s->at) {
 		if (mkdir(s->at, 0777) < 0 && errno != EEXIST)
 			return cmd_fail(c, "making '%s': %s", s->at, strerror(errno));
@@ -212,21 +256,6 @@ int verb_env_list(struct cmd *c)
 }
 
 /* ---- destroy ---- */
-
-/* A verb of the program; what it says is told. */
-static int run_verb(const struct cmd *c, const char *const *words)
-{
-	struct ply_text out = { 0 }, err = { 0 };
-	int failed = 0;
-
-	if (program_run("/", words, -1, &out, &err, &failed) < 0)
-		return cmd_ply_failed(c);
-	if (failed || err.len)
-		(void)cmd_fail(c, "%s", err.len ? err.data : "plyfs was ended by a signal");
-	ply_text_free(&out);
-	ply_text_free(&err);
-	return failed ? FAILED : DONE;
-}
 
 /* Through the library, which forgets what it kept about it as well. */
 static int take_down(const struct cmd *c, const struct record *r, const char *ending)

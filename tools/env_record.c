@@ -73,24 +73,35 @@ int record_remove(const struct cmd *c, const char *name)
 	return r;
 }
 
+static size_t origin_find(const char *word)
+{
+	size_t i = 0;
+
+	while (i < ARRAY_SIZE(origins) && strcmp(word, origins[i]) != 0)
+		i++;
+	return i;
+}
+
 static int read_file(const struct cmd *c, const char *path, struct record *ret)
 {
 	const char *name, *kind, *where, *store = NULL, *branch = NULL, *origin;
 	json_error_t why;
 	json_t *options, *o = json_load_file(path, 0, &why);
 	struct record r = { 0 };
+	size_t i = 0;
 
+	/* What is not understood is not acted on: destroying drops a branch. */
 	if (!o || json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind",
 			      &kind, "path", &where, "store", &store, "branch", &branch, "origin",
-			      &origin, "options", &options) < 0) {
+			      &origin, "options", &options) < 0 ||
+	    (i = origin_find(origin)) == ARRAY_SIZE(origins) ||
+	    (i == FORKED && (!store || !branch))) {
 		int s = cmd_fail(c, "'%s' is damaged%s%s; remove it when its view is unmounted",
 				 path, o ? "" : ": ", o ? "" : why.text);
 		json_decref(o);
 		return s;
 	}
-	for (size_t i = 0; i < ARRAY_SIZE(origins); i++)
-		if (strcmp(origin, origins[i]) == 0)
-			r.origin = (enum record_origin)i;
+	r.origin = (enum record_origin)i;
 	r.name = strdup(name);
 	r.kind = strdup(kind);
 	r.path = strdup(where);

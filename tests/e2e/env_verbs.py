@@ -65,6 +65,26 @@ def mounted(path):
 
 # ---- env ----
 
+
+def test_nobodys_branch_is_taken_for_an_environments(t):
+    env = Env(t)
+    store = t.store()
+    store.import_(t.tree({"a": "mine"}))
+    store.mount()
+    env.fails("env", "create", "--store", store.path, "main", says="there is a branch 'main'")
+    assert env.list("env") == []
+    # A record that says what we do not understand: destroying could drop the wrong thing.
+    env("env", "create", "--store", store.path, "fork")
+    record = t.at("state", "plyfs", "env", "fork.json")
+    whole = ply.read(record)
+    ply.write(record, whole.replace('"forked"', '"from the future"'))
+    env.fails("env", "destroy", "fork", says="damaged")
+    assert {"main", "fork"} == {b["name"] for b in store.json("tree")["branches"]}
+    ply.write(record, whole)
+    env("env", "destroy", "fork")
+    assert [b["name"] for b in store.json("tree")["branches"]] == ["main"]
+
+
 def test_an_environment_over_a_directory(t):
     env, path = over_directory(t)
     assert path == t.at("work") and mounted(path)
