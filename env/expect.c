@@ -60,8 +60,7 @@ int expect_new(const char *const *patterns, size_t n, struct expect **ret)
 		p->code = pcre2_compile((PCRE2_SPTR)patterns[i], PCRE2_ZERO_TERMINATED,
 					PCRE2_DOTALL | PCRE2_UTF | PCRE2_UCP |
 						PCRE2_MATCH_INVALID_UTF,
-					&error,
-					&at, NULL);
+					&error, &at, NULL);
 		if (!p->code) {
 			PCRE2_UCHAR why[256];
 

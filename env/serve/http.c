@@ -13,6 +13,7 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,7 @@ struct http_server {
 	pthread_cond_t idle;
 	unsigned running; /* under lock: requests in a handler */
 	bool stopping;	  /* under lock */
+	atomic_uint connections;
 };
 
 /* Bytes that come piece by piece. */
@@ -512,6 +514,17 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 	*state = NULL;
 }
 
+static void on_connection(void *arg, struct MHD_Connection *c, void **state,
+			  enum MHD_ConnectionNotificationCode what)
+{
+	struct http_server *s = arg;
+
+	if (what == MHD_CONNECTION_NOTIFY_STARTED)
+		atomic_fetch_add(&s->connections, 1);
+	else
+		atomic_fetch_sub(&s->connections, 1);
+}
+
 /* ---- life ---- */
 
 static void server_free(struct http_server *s)
@@ -609,12 +622,14 @@ int http_start(const struct http_options *o, struct http_server **ret)
 		flags |= MHD_USE_IPv6;
 	if (o->certificate)
 		flags |= MHD_USE_TLS;
+	*ret = s;
 	s->daemon = MHD_start_daemon(flags, s->port, NULL, NULL, on_request, s,
 				     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
 				     s->o.max_connections + CONNECTIONS_TO_REFUSE,
 				     MHD_OPTION_CONNECTION_TIMEOUT,
 				     o->idle_seconds ? o->idle_seconds : IDLE_SECONDS,
 				     MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+				     MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
 				     MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
 				     MHD_OPTION_ARRAY, o->certificate ? tls : none, MHD_OPTION_END);
 	if (!s->daemon) {
@@ -623,7 +638,6 @@ int http_start(const struct http_options *o, struct http_server **ret)
 		return fail(PLY_FAILED, "the HTTP server did not start%s",
 			    o->certificate ? "; are certificate and key PEM, and a pair?" : "");
 	}
-	*ret = s;
 	return 0;
 }
 
@@ -634,10 +648,7 @@ uint16_t http_port(const struct http_server *s)
 
 unsigned http_connections(const struct http_server *s)
 {
-	const union MHD_DaemonInfo *info =
-		MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-
-	return info ? info->num_connections : 0;
+	return atomic_load(&s->connections);
 }
 
 static void wait_for_handlers(struct http_server *s, double seconds)

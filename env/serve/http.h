@@ -86,7 +86,10 @@ struct http_options {
 
 struct http_server;
 
-/* PLY_FAILED, PLY_EXISTS (the port is taken), PLY_INVALID (host), PLY_NO_MEMORY. */
+/*
+ * PLY_FAILED, PLY_EXISTS (the port is taken), PLY_INVALID (host), PLY_NO_MEMORY. *ret is set before
+ * the first request comes, and means nothing after a failure.
+ */
 int http_start(const struct http_options *o, struct http_server **ret);
 uint16_t http_port(const struct http_server *s);
 unsigned http_connections(const struct http_server *s);
