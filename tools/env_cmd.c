@@ -103,10 +103,8 @@ static int branch_must_be_free(const struct cmd *c, const struct record *r)
 	for (char *save = NULL, *name = strtok_r(out.data, "\n", &save); name && !code;
 	     name = strtok_r(NULL, "\n", &save))
 		if (strcmp(name, r->branch) == 0)
-			code = cmd_fail(c,
-					"there is a branch '%s' already: choose another name, or drop "
-					"the branch",
-					name);
+			code = cmd_fail(c, "there is a branch '%s' already: take another name, "
+					   "or drop it", name);
 	ply_text_free(&out);
 	ply_text_free(&err);
 	return code;
