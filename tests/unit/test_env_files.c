@@ -303,7 +303,8 @@ START_TEST(a_symlink_that_appears_meanwhile_leads_nowhere)
 	ck_assert_int_eq(mkdir(at("d"), 0755), 0);
 	make_file(at("d/secret"), "inside");
 	ck_assert_int_eq(pthread_create(&thread, NULL, swap_directory_and_link, NULL), 0);
-	for (int i = 0; i < 20000; i++) {
+	/* On a busy machine the directory may be away for all of the first 20,000 looks. */
+	for (int i = 0; i < 20000 || found == 0; i++) {
 		if (files_read(root, "d/secret", &t) == 0) {
 			ck_assert_str_eq(t.data, "inside");
 			found++;
@@ -312,7 +313,6 @@ START_TEST(a_symlink_that_appears_meanwhile_leads_nowhere)
 	}
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	pthread_join(thread, NULL);
-	ck_assert_int_gt(found, 0);
 }
 END_TEST
 
