@@ -420,14 +420,23 @@ int swe_repo_reset_command(const struct swe_repo *repo, const struct swe_deploy 
 {
 	_cleanup_(ply_text_free) struct ply_text where = { 0 }, command = { 0 };
 	const char *mirror = config_string(repo->config, "mirror_url");
+	_cleanup_free_ char *real = NULL;
 	int r = deploy_path(d, repo->path, &where);
 
 	if (r == 0)
 		r = text_append_str(&command, "cd ");
 	if (r == 0)
 		r = text_append_quoted(&command, where.data);
-	if (r == 0)
+	/* Where a snapshot did the rest, a fork of the shell would be a tenth of the reset. */
+	if (r == 0 && !all && *d->root)
+		real = realpath(where.data, NULL);
+	if (real && strcmp(real, where.data) == 0) {
+		r = text_append_str(&command, " && export ROOT=");
+		if (r == 0)
+			r = text_append_quoted(&command, real);
+	} else if (r == 0) {
 		r = text_append_str(&command, " && export ROOT=$(pwd -P)");
+	}
 	if (r == 0 && all && swe_repo_is_reset(repo)) {
 		if (mirror && *mirror) {
 			r = append_mirror(repo, mirror, &command);
