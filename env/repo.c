@@ -357,7 +357,8 @@ int repo_clone_at(const char *url, const char *rev, const char *path, int depth,
 	c.fetch.callbacks.payload = &c;
 	c.fetch.download_tags = GIT_REMOTE_DOWNLOAD_TAGS_NONE;
 #if LIBGIT2_VER_MAJOR > 1 || LIBGIT2_VER_MINOR >= 7
-	c.fetch.depth = depth > 0 ? depth : GIT_FETCH_DEPTH_FULL;
+	/* Its transport for directories of this machine refuses to be shallow. */
+	c.fetch.depth = depth > 0 && !is_local(url) ? depth : GIT_FETCH_DEPTH_FULL;
 #endif
 	r = clone_into(&c, path);
 	if (r < 0) {

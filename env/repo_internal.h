@@ -20,6 +20,9 @@
 
 #include <assert.h>
 #include <git2.h>
+#if __has_include(<git2/sys/errors.h>)
+#include <git2/sys/errors.h> /* git_error_set_str, since libgit2 1.8 */
+#endif
 #include <git2/sys/odb_backend.h>
 #include <git2/sys/repository.h>
 #include <limits.h>

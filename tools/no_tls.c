@@ -45,6 +45,7 @@ ABSENT(gnutls_init)
 ABSENT(gnutls_malloc)
 ABSENT(gnutls_priority_deinit)
 ABSENT(gnutls_priority_init)
+ABSENT(gnutls_priority_init2) /* asked for by newer ones */
 ABSENT(gnutls_priority_set)
 ABSENT(gnutls_protocol_get_version)
 ABSENT(gnutls_psk_allocate_server_credentials)
