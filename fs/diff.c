@@ -34,6 +34,7 @@
 #include "fs/compare.h"
 #include "fs/format.h"
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/store.h"
 
@@ -80,23 +81,6 @@ struct diff {
 	int (*fn)(void *arg, const struct change *c);
 	void *arg;
 };
-
-static int grow(void *array, size_t *cap, size_t want, size_t size)
-{
-	size_t n = *cap ? *cap : 16;
-	void *p;
-
-	if (want <= *cap)
-		return 0;
-	while (n < want)
-		n *= 2;
-	p = realloc(*(void **)array, n * size);
-	if (!p)
-		return -ENOMEM;
-	*(void **)array = p;
-	*cap = n;
-	return 0;
-}
 
 static void side_release(struct side *s)
 {
@@ -146,7 +130,7 @@ static int add_named(struct side *s, char **path, uint64_t ino)
 {
 	int r;
 
-	r = grow(&s->named, &s->named_cap, s->n_named + 1, sizeof(*s->named));
+	r = os_grow(&s->named, &s->named_cap, s->n_named + 1, sizeof(*s->named));
 	if (r < 0)
 		return r;
 	s->named[s->n_named++] = (struct named){ .path = TAKE_PTR(*path), .ino = ino, .pair = -1 };
@@ -229,7 +213,7 @@ static int add_child(void *arg, const char *name, size_t len, uint64_t ino, unsi
 	struct children *cs = arg;
 	char *copy = strndup(name, len);
 
-	cs->r = copy ? grow(&cs->c, &cs->cap, cs->n + 1, sizeof(*cs->c)) : -ENOMEM;
+	cs->r = copy ? os_grow(&cs->c, &cs->cap, cs->n + 1, sizeof(*cs->c)) : -ENOMEM;
 	if (cs->r < 0) {
 		free(copy);
 		return 1;
@@ -278,7 +262,7 @@ static int todo_push(struct todo *t, char **path, uint64_t a, uint64_t b)
 {
 	int r;
 
-	r = grow(&t->p, &t->cap, t->n + 1, sizeof(*t->p));
+	r = os_grow(&t->p, &t->cap, t->n + 1, sizeof(*t->p));
 	if (r < 0)
 		return r;
 	t->p[t->n++] = (struct pending){ .path = TAKE_PTR(*path), .a = a, .b = b };
@@ -374,7 +358,7 @@ static int touch(struct diff *d, uint64_t ino, unsigned what)
 		d->touched[d->n_touched - 1].what |= what;
 		return 0;
 	}
-	r = grow(&d->touched, &d->touched_cap, d->n_touched + 1, sizeof(*d->touched));
+	r = os_grow(&d->touched, &d->touched_cap, d->n_touched + 1, sizeof(*d->touched));
 	if (r < 0)
 		return r;
 	d->touched[d->n_touched++] = (struct touch){ .ino = ino, .what = what };
@@ -409,7 +393,7 @@ static int add_entry(struct side *s, uint64_t dir, const struct val *v)
 	r = dirent_decode(v, &e);
 	if (r < 0)
 		return r;
-	r = grow(&s->entries, &s->entries_cap, s->n_entries + 1, sizeof(*s->entries));
+	r = os_grow(&s->entries, &s->entries_cap, s->n_entries + 1, sizeof(*s->entries));
 	if (r < 0)
 		return r;
 	name = strndup(e.name, e.len);

@@ -90,29 +90,11 @@ static void notes_release(struct notes *notes)
 	free(notes->inodes);
 }
 
-/* Room for `want` elements. 32 at first: the usual step of a search touches fewer files. */
-static int notes_grow(void **array, size_t *cap, size_t want, size_t size)
-{
-	size_t more = *cap ? *cap : 32;
-	void *p;
-
-	if (want <= *cap)
-		return 0;
-	while (more < want)
-		more *= 2;
-	p = os_realloc(*array, more * size);
-	if (!p)
-		return -ENOMEM;
-	*array = p;
-	*cap = more;
-	return 0;
-}
-
 static int notes_add_name(struct notes *notes, struct name_note note, const char *name)
 {
-	if (notes_grow((void **)&notes->names, &notes->cap_names, notes->n_names + 1,
+	if (os_grow(&notes->names, &notes->cap_names, notes->n_names + 1,
 		       sizeof(*notes->names)) < 0 ||
-	    notes_grow((void **)&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) <
+	    os_grow(&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) <
 		    0)
 		return -ENOMEM;
 	note.at = notes->n_text;
@@ -127,7 +109,7 @@ static int notes_add_inode(struct notes *notes, uint64_t node)
 {
 	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1] == node)
 		return 0; /* one object's items follow each other in the diff */
-	if (notes_grow((void **)&notes->inodes, &notes->cap_inodes, notes->n_inodes + 1,
+	if (os_grow(&notes->inodes, &notes->cap_inodes, notes->n_inodes + 1,
 		       sizeof(*notes->inodes)) < 0)
 		return -ENOMEM;
 	notes->inodes[notes->n_inodes++] = node;
@@ -173,7 +155,7 @@ static int list_add(uint64_t **list, size_t *n, size_t *cap, uint64_t value)
 {
 	if (*n && (*list)[*n - 1] == value)
 		return 0;
-	if (notes_grow((void **)list, cap, *n + 1, sizeof(**list)) < 0)
+	if (os_grow(list, cap, *n + 1, sizeof(**list)) < 0)
 		return -ENOMEM;
 	(*list)[(*n)++] = value;
 	return 0;

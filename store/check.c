@@ -92,21 +92,6 @@ struct check {
 	uint64_t hurts; /* damage met so far */
 };
 
-static int grow(void *array, size_t count, size_t *capacity, size_t size)
-{
-	size_t wanted = *capacity ? 2 * *capacity : 64;
-	void **at = array, *bigger;
-
-	if (count < *capacity)
-		return 0;
-	bigger = os_realloc(*at, wanted * size);
-	if (!bigger)
-		return -ENOMEM;
-	*at = bigger;
-	*capacity = wanted;
-	return 0;
-}
-
 static _printf_(2, 3) void damage(struct check *c, const char *fmt, ...)
 {
 	char line[640]; /* the longest: a key, two names of 63 and a sentence */
@@ -182,7 +167,7 @@ static int read_snap(void *arg, const void *key, size_t key_len, const void *val
 		return 0;
 	}
 
-	r = grow(&c->snaps, c->snap_count, &c->snap_capacity, sizeof(*c->snaps));
+	r = os_grow(&c->snaps, &c->snap_capacity, c->snap_count + 1, sizeof(*c->snaps));
 	if (r < 0)
 		return r;
 	c->snaps[c->snap_count] = os_malloc(sizeof(**c->snaps));
@@ -219,7 +204,8 @@ static int read_branch(void *arg, const void *key, size_t key_len, const void *v
 		return 0;
 	}
 
-	r = grow(&c->branches, c->branch_count, &c->branch_capacity, sizeof(*c->branches));
+	r = os_grow(&c->branches, &c->branch_capacity, c->branch_count + 1,
+		    sizeof(*c->branches));
 	if (r < 0) {
 		free(b);
 		return r;
@@ -301,7 +287,7 @@ static int know(struct check *c, const struct name *name, uint32_t *ret_number)
 {
 	int r;
 
-	r = grow(&c->known, c->names.count, &c->known_capacity, sizeof(*c->known));
+	r = os_grow(&c->known, &c->known_capacity, c->names.count + 1, sizeof(*c->known));
 	if (r < 0)
 		return r;
 	r = nameset_add(&c->names, name, ret_number);
@@ -436,8 +422,8 @@ static int leave(struct check *c, unsigned level)
 		if (f->hurts != c->hurts)
 			continue;
 		if (k->good == 0) {
-			r = grow(&c->ranges, c->range_count, &c->range_capacity,
-				 sizeof(*c->ranges));
+			r = os_grow(&c->ranges, &c->range_capacity, c->range_count + 1,
+				    sizeof(*c->ranges));
 			if (r < 0)
 				return r;
 			k->good = ++c->range_count;

@@ -111,25 +111,6 @@ static int rev_push(struct rev_import *gi, const git_oid *id, uint64_t ino, size
 	return 0;
 }
 
-static int rev_set_path(struct rev_import *gi, const struct rev_level *l, const char *name)
-{
-	size_t at = l->path_len ? l->path_len + 1 : 0, len = strlen(name);
-
-	if (at + len + 1 > gi->path_cap) {
-		size_t cap = MAX(2 * gi->path_cap, at + len + 1);
-		char *p = realloc(gi->path, cap);
-
-		if (!p)
-			return -ENOMEM;
-		gi->path = p;
-		gi->path_cap = cap;
-	}
-	if (at > 0)
-		gi->path[at - 1] = '/';
-	memcpy(gi->path + at, name, len + 1);
-	return 0;
-}
-
 static int rev_file(struct rev_import *gi, uint64_t dir, const char *name, const git_oid *id,
 		    struct inode *i)
 {
@@ -186,7 +167,7 @@ static int rev_entry(struct rev_import *gi)
 	};
 	int r;
 
-	r = rev_set_path(gi, l, name);
+	r = path_put(&gi->path, &gi->path_cap, l->path_len, name);
 	if (r < 0)
 		return r;
 	if (!git_name_ok(name)) /* invariant 1 */

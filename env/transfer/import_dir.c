@@ -376,25 +376,6 @@ static int go_up(struct importer *im)
 	return 0;
 }
 
-static int set_path(struct importer *im, const struct level *l, const char *name)
-{
-	size_t at = l->path_len ? l->path_len + 1 : 0, len = strlen(name);
-
-	if (at + len + 1 > im->path_cap) {
-		size_t cap = MAX(2 * im->path_cap, at + len + 1);
-		char *p = realloc(im->path, cap);
-
-		if (!p)
-			return -ENOMEM;
-		im->path = p;
-		im->path_cap = cap;
-	}
-	if (at > 0)
-		im->path[at - 1] = '/';
-	memcpy(im->path + at, name, len + 1);
-	return 0;
-}
-
 /* AGAIN: it was something else by the time it was opened. ABSENT: it is gone. */
 static int open_as(struct importer *im, const struct level *l, const char *name, unsigned *type,
 		   int *ret_fd, struct statx *ret)
@@ -437,7 +418,7 @@ static int import_entry(struct importer *im)
 	bool foreign;
 	int r;
 
-	r = set_path(im, l, name);
+	r = path_put(&im->path, &im->path_cap, l->path_len, name);
 	if (r < 0)
 		return r;
 

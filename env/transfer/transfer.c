@@ -10,6 +10,7 @@
 
 #include "store/base/note.h"
 #include "store/chunk.h"
+#include "store/base/os.h"
 
 /* ---- talk ---- */
 
@@ -299,5 +300,18 @@ int writer_put(struct writer *w, uint64_t off, const void *data, size_t len)
 		if (r < 0)
 			return r;
 	}
+	return 0;
+}
+
+int path_put(char **path, size_t *cap, size_t parent_len, const char *name)
+{
+	size_t at = parent_len ? parent_len + 1 : 0, len = strlen(name);
+	int r = os_grow(path, cap, at + len + 1, 1);
+
+	if (r < 0)
+		return r;
+	if (at > 0)
+		(*path)[at - 1] = '/';
+	memcpy(*path + at, name, len + 1);
 	return 0;
 }

@@ -105,6 +105,12 @@ struct writer {
 int writer_put(struct writer *w, uint64_t off, const void *data, size_t len);
 int writer_flush(struct writer *w);
 
+/*
+ * Puts "/NAME" behind the first parent_len bytes of *path (nothing but NAME at 0), NUL-terminated;
+ * *cap is its room. -ENOMEM.
+ */
+int path_put(char **path, size_t *cap, size_t parent_len, const char *name);
+
 /* ---- walking a state ---- */
 
 struct walk_entry {

@@ -10,6 +10,7 @@
  */
 
 #include "env/transfer/transfer_internal.h"
+#include "store/base/os.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,24 +54,6 @@ static void walk_release(struct walk *w)
 	free(w->path);
 }
 
-/* Doubles until want elements of size fit. */
-static int grow(void *array, size_t *cap, size_t want, size_t size)
-{
-	size_t n = *cap ? *cap : 16;
-	void *p;
-
-	if (want <= *cap)
-		return 0;
-	while (n < want)
-		n *= 2;
-	p = realloc(*(void **)array, n * size);
-	if (!p)
-		return -ENOMEM;
-	*(void **)array = p;
-	*cap = n;
-	return 0;
-}
-
 struct list_arg {
 	struct walk *walk;
 	struct listing *listing;
@@ -89,9 +72,9 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 				 a->walk->path, l->dir.ino);
 		return 1;
 	}
-	a->r = grow(&l->names, &l->cap, l->len + len + 1, 1);
+	a->r = os_grow(&l->names, &l->cap, l->len + len + 1, 1);
 	if (a->r == 0)
-		a->r = grow(&l->entries, &l->n_cap, l->n + 1, sizeof(*l->entries));
+		a->r = os_grow(&l->entries, &l->n_cap, l->n + 1, sizeof(*l->entries));
 	if (a->r < 0)
 		return 1;
 	l->entries[l->n++] = (struct listed){ .name = l->len, .ino = ino, .type = type };
@@ -113,7 +96,7 @@ static int push(struct walk *w, const struct inode *dir, size_t path_len)
 	struct listing *l;
 	int r;
 
-	r = grow(&w->stack, &w->cap, w->depth + 1, sizeof(*w->stack));
+	r = os_grow(&w->stack, &w->cap, w->depth + 1, sizeof(*w->stack));
 	if (r < 0)
 		return r;
 	l = &w->stack[w->depth++];
@@ -156,12 +139,9 @@ static int walk_next(struct walk *w, const struct walk_ops *ops, void *arg)
 	if (!ops->object && d->type != DT_DIR)
 		return 0;
 
-	r = grow(&w->path, &w->path_cap, at + len + 1, 1);
+	r = path_put(&w->path, &w->path_cap, l->path_len, name);
 	if (r < 0)
 		return r;
-	if (at > 0)
-		w->path[at - 1] = '/';
-	memcpy(w->path + at, name, len + 1);
 
 	r = fs_stat(w->fs, d->ino, &i);
 	if (r == -ENOENT)
@@ -191,7 +171,7 @@ int walk_state(struct talk *t, const struct fs *fs, const struct walk_ops *ops, 
 	struct inode root;
 	int r;
 
-	r = grow(&w.path, &w.path_cap, 1, 1);
+	r = os_grow(&w.path, &w.path_cap, 1, 1);
 	if (r < 0)
 		return r;
 	w.path[0] = '\0';
