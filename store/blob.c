@@ -89,7 +89,8 @@ struct stage {
 	struct stage_file *files;   /* under lock, owned */
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
 	uint32_t last_number;
-	uint64_t unsealed, blobs, disk; /* under lock: bytes, number, bytes of files */
+	_Atomic uint64_t unsealed;	/* bytes; changes under lock, read without it */
+	uint64_t blobs, disk;		/* under lock: number, bytes of files */
 	uint64_t free_bytes;            /* under lock: at the last check */
 	uint64_t since_check;           /* under lock: bytes staged since */
 	int64_t checked_ns;
@@ -288,6 +289,11 @@ void stage_close(struct stage *s)
 		pthread_rwlock_destroy(&s->locks[i]);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
+}
+
+uint64_t stage_unsealed(struct stage *s)
+{
+	return atomic_load_explicit(&s->unsealed, memory_order_relaxed);
 }
 
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk)

@@ -31,6 +31,8 @@ void stage_close(struct stage *s); /* all blobs must be gone */
 
 /* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
+/* The former alone, without a lock: each write of a view looks. */
+uint64_t stage_unsealed(struct stage *s);
 
 /*
  * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. -ENOSPC when the disk

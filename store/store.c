@@ -496,10 +496,7 @@ void store_unpin_root(struct store *s, struct root *root)
 
 bool store_is_behind(struct store *s)
 {
-	uint64_t unsealed, disk;
-
-	stage_stats(s->stage, &unsealed, &disk);
-	return unsealed > BEHIND_BYTES;
+	return stage_unsealed(s->stage) > BEHIND_BYTES;
 }
 
 /* ---- stats ---- */
