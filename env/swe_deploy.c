@@ -175,13 +175,6 @@ static int env_start(struct swe_deploy *d)
 	d->offline = is_container(d) && !has_flag(d, "network");
 	if (r == 0)
 		r = find_root(d);
-	/*
-	 * A reset of a large repository must not make the kernel throw away what it has of the
-	 * whole tree, as a restore of thousands of names would: the next walk through the root of
-	 * the tree then takes 10 us and more for each file that was ever looked at.
-	 */
-	if (r == 0)
-		r = workspace_keep_mounts(d->env->ws);
 	if (r == 0)
 		r = ply_env_checkpoint(d->env, NULL, &d->pristine);
 	return r;
