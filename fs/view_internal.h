@@ -66,7 +66,7 @@ struct view {
 	pthread_rwlock_t *lock;
 	pthread_rwlock_t own_lock;  /* what lock points to in a snapshot view */
 	pthread_mutex_t switch_lock;
-	struct view_kernel kernel; /* immutable after view_set_kernel */
+	struct view_kernel kernel; /* as view_set_kernel left it; names_max: switch_lock */
 
 	pthread_mutex_t table_lock;
 	struct vnode **slots; /* under table_lock: by low half of the node id */
