@@ -42,11 +42,7 @@ static bool body(const struct http_request *q, struct http_response *r,
 {
 	model_parse(m, q->body, q->body_len);
 	model_read(m, fields, n, to);
-	if (model_ok(m))
-		return true;
-	r->status = 400;
-	r->body = model_complaint(m, &r->len);
-	return false;
+	return !reply_complaint(r, 400, m);
 }
 
 static void health(void *arg, const struct http_request *q, struct http_response *r)

@@ -100,13 +100,7 @@ static bool read_create(const struct http_request *q, struct http_response *r, s
 		  false, NULL },
 	};
 
-	model_parse(m, q->body_len ? q->body : "{}", q->body_len ? q->body_len : 2);
-	model_read(m, fields, ARRAY_SIZE(fields), b);
-	if (model_ok(m))
-		return true;
-	r->status = 400;
-	r->body = model_complaint(m, &r->len);
-	return false;
+	return body_read(q, r, fields, ARRAY_SIZE(fields), m, b);
 }
 
 static void create(void *arg, const struct http_request *q, struct http_response *r)

@@ -27,3 +27,20 @@ void reply_detail(struct http_response *r, unsigned status, const char *detail)
 	reply_json(r, status,
 		   json_pack("{s:o}", "detail", text ? text : json_string("(not UTF-8)")));
 }
+
+bool reply_complaint(struct http_response *r, unsigned status, const struct model *m)
+{
+	if (model_ok(m))
+		return false;
+	r->status = status;
+	r->body = model_complaint(m, &r->len);
+	return true;
+}
+
+bool body_read(const struct http_request *q, struct http_response *r,
+	       const struct model_field *fields, size_t n, struct model *m, void *to)
+{
+	model_parse(m, q->body_len ? q->body : "{}", q->body_len ? q->body_len : 2);
+	model_read(m, fields, n, to);
+	return !reply_complaint(r, 400, m);
+}

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "env/serve/http.h"
+#include "env/serve/model.h"
 
 struct endpoint {
 	const char *method, *path;
@@ -18,3 +19,8 @@ struct endpoint {
 void reply_json(struct http_response *r, unsigned status, json_t *body);
 /* {"detail": TEXT}: how errors look in all protocols. */
 void reply_detail(struct http_response *r, unsigned status, const char *detail);
+/* Whether something is wrong with a body; then it is answered with this status. */
+bool reply_complaint(struct http_response *r, unsigned status, const struct model *m);
+/* The fields of a body in *to; nothing at all sets nothing. False: answered with 400. */
+bool body_read(const struct http_request *q, struct http_response *r,
+	       const struct model_field *fields, size_t n, struct model *m, void *to);

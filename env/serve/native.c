@@ -17,19 +17,6 @@
 #include "env/status.h"
 #include "store/base/util.h"
 
-bool native_body(const struct http_request *q, struct http_response *r,
-		 const struct model_field *fields, size_t n, struct model *m, void *to)
-{
-	/* A body of nothing is one that sets nothing. */
-	model_parse(m, q->body_len ? q->body : "{}", q->body_len ? q->body_len : 2);
-	model_read(m, fields, n, to);
-	if (model_ok(m))
-		return true;
-	r->status = 400;
-	r->body = model_complaint(m, &r->len);
-	return false;
-}
-
 struct state_body {
 	const char *label, *id, *name, *from;
 	bool with_snapshots;
@@ -57,7 +44,7 @@ static void checkpoint(void *arg, const struct http_request *q, struct http_resp
 	struct ply_text id;
 	int status;
 
-	if (!native_body(q, r, label_field, ARRAY_SIZE(label_field), &m, &b))
+	if (!body_read(q, r, label_field, ARRAY_SIZE(label_field), &m, &b))
 		return;
 	status = ply_env_checkpoint(arg, b.label, &id);
 	if (status < 0) {
@@ -81,7 +68,7 @@ static void restore(void *arg, const struct http_request *q, struct http_respons
 	_cleanup_(model_release) struct model m = { 0 };
 	struct state_body b = { 0 };
 
-	if (native_body(q, r, id_field, ARRAY_SIZE(id_field), &m, &b))
+	if (body_read(q, r, id_field, ARRAY_SIZE(id_field), &m, &b))
 		done(r, ply_env_restore(arg, b.id));
 }
 
@@ -149,16 +136,26 @@ static void reply_verb(struct http_response *r, struct ply_env *e, const char *c
 		reply_json(r, 200, key ? json_pack("{s:o}", key, answer) : answer);
 }
 
+/* A verb that changes something; false: answered. */
+static bool did(struct http_response *r, struct ply_env *e, const char *const *words)
+{
+	struct ply_text text = { 0 };
+	int status = verb(e, RUN, words, &text);
+
+	ply_text_free(&text);
+	if (status < 0)
+		refuse(r, status);
+	return status >= 0;
+}
+
 static void fork_branch(void *arg, const struct http_request *q, struct http_response *r)
 {
 	_cleanup_(model_release) struct model m = { 0 };
 	struct state_body b = { 0 };
-	struct ply_text text = { 0 };
 	const char *words[8] = { "fork" };
 	size_t n = 1;
-	int status;
 
-	if (!native_body(q, r, fork_fields, ARRAY_SIZE(fork_fields), &m, &b))
+	if (!body_read(q, r, fork_fields, ARRAY_SIZE(fork_fields), &m, &b))
 		return;
 	if (b.from) {
 		words[n++] = "--from";
@@ -166,11 +163,7 @@ static void fork_branch(void *arg, const struct http_request *q, struct http_res
 	}
 	words[n++] = "--";
 	words[n++] = b.name;
-	status = verb(arg, RUN, words, &text);
-	ply_text_free(&text);
-	if (status < 0)
-		refuse(r, status);
-	else
+	if (did(r, arg, words))
 		reply_json(r, 200, json_pack("{s:s}", "name", b.name));
 }
 
@@ -178,22 +171,16 @@ static void drop(void *arg, const struct http_request *q, struct http_response *
 {
 	_cleanup_(model_release) struct model m = { 0 };
 	struct state_body b = { 0 };
-	struct ply_text text = { 0 };
 	const char *words[5] = { "drop" };
 	size_t n = 1;
-	int status;
 
-	if (!native_body(q, r, drop_fields, ARRAY_SIZE(drop_fields), &m, &b))
+	if (!body_read(q, r, drop_fields, ARRAY_SIZE(drop_fields), &m, &b))
 		return;
 	if (b.with_snapshots)
 		words[n++] = "--with-snapshots";
 	words[n++] = "--";
 	words[n++] = b.name;
-	status = verb(arg, RUN, words, &text);
-	ply_text_free(&text);
-	if (status < 0)
-		refuse(r, status);
-	else
+	if (did(r, arg, words))
 		reply_json(r, 200, json_object());
 }
 

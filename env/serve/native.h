@@ -14,12 +14,6 @@ extern const size_t n_native_endpoints;
 
 /* native_exec.c: POST /v1/exec */
 void native_exec(void *arg, const struct http_request *q, struct http_response *r);
-/* {"detail": [...]} and 400 when the body does not fit; false then. */
-struct model;
-struct model_field;
-bool native_body(const struct http_request *q, struct http_response *r,
-		 const struct model_field *fields, size_t n, struct model *m, void *to);
-
 /* openapi.json, as it is in the source. */
 extern const unsigned char openapi_json[];
 extern const size_t openapi_json_len;

@@ -457,7 +457,7 @@ void native_exec(void *arg, const struct http_request *q, struct http_response *
 	struct ply_env *e = arg;
 	int s;
 
-	if (!native_body(q, r, fields, ARRAY_SIZE(fields), &m, &b))
+	if (!body_read(q, r, fields, ARRAY_SIZE(fields), &m, &b))
 		return;
 	s = env_enter(e);
 	if (s == 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Sessions and commands of the SWE-ReX protocol.
+ * Sessions of the SWE-ReX protocol.
  *
  * A session is used by one request at a time, in the order of their coming; interrupts and closes
  * go past that queue. It is registered before it starts, so that two requests cannot make the same
@@ -12,7 +12,6 @@
 #include "env/serve/rex.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -187,24 +186,16 @@ static const char *const action_types[] = { "bash", "bash_interrupt", NULL };
 static const char *const checks[] = { "silent", "raise", "ignore", NULL };
 enum { SILENT, RAISE, IGNORE };
 
-static void refuse(struct http_response *r, const struct model *m)
-{
-	r->status = 422;
-	r->body = model_complaint(m, &r->len);
-}
-
 static void unknown_session(struct http_response *r, const char *name)
 {
 	struct ply_text text = { 0 };
+	int s = text_append_str(&text, "session ");
 
-	if (text_append_str(&text, "session ") == 0 &&
-	    text_append_repr(&text, name, strlen(name)) == 0 &&
-	    text_append_str(&text, " does not exist") == 0)
-		rex_raise(r, "swerex.exceptions.SessionDoesNotExistError", text.data, text.len,
-			  NULL);
-	else
-		rex_raisef(r, "builtins.MemoryError", "out of memory");
-	ply_text_free(&text);
+	if (s == 0)
+		s = text_append_repr(&text, name, strlen(name));
+	if (s == 0)
+		s = text_append_str(&text, " does not exist");
+	rex_raise_text(r, "swerex.exceptions.SessionDoesNotExistError", s, &text, NULL);
 }
 
 /*
@@ -279,10 +270,8 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 	model_parse(&m, q->body, q->body_len);
 	(void)model_tag(&m, "session_type", session_types, true);
 	model_read(&m, fields, ARRAY_SIZE(fields), &c);
-	if (!model_ok(&m)) {
-		refuse(r, &m);
+	if (reply_complaint(r, 422, &m))
 		goto out;
-	}
 
 	pthread_mutex_lock(&rex->lock);
 	if (find_locked(rex, c.session)) {
@@ -379,8 +368,8 @@ static void close_session(void *arg, const struct http_request *q, struct http_r
 	model_parse(&m, q->body, q->body_len);
 	(void)model_tag(&m, "session_type", session_types, true);
 	model_read(&m, fields, ARRAY_SIZE(fields), &c);
-	if (!model_ok(&m)) {
-		refuse(r, &m);
+	if (reply_complaint(r, 422, &m)) {
+		/* answered */
 	} else if ((s = session_take(rex, c.session))) {
 		session_close(rex, s);
 		reply_json(r, 200, json_pack("{s:s}", "session_type", "bash"));
@@ -445,11 +434,7 @@ static void raise_nonzero(struct http_response *r, const struct action *a,
 				       o->exit_code);
 	if (s == 0)
 		s = text_append_repr(&text, json_string_value(output), json_string_length(output));
-	if (s == 0)
-		rex_raise(r, "swerex.exceptions.NonZeroExitCodeError", text.data, text.len, NULL);
-	else
-		rex_raisef(r, "builtins.MemoryError", "out of memory");
-	ply_text_free(&text);
+	rex_raise_text(r, "swerex.exceptions.NonZeroExitCodeError", s, &text, NULL);
 	json_decref(output);
 }
 
@@ -457,33 +442,32 @@ static void raise_timeout(struct http_response *r, const struct action *a, json_
 {
 	struct ply_text text = { 0 };
 	char number[32];
+	int s = text_append_format(&text, "timeout after %s seconds while running command ",
+				   rex_float(a->timeout, number));
 
-	if (text_append_format(&text, "timeout after %s seconds while running command ",
-			       rex_float(a->timeout, number)) == 0 &&
-	    text_append_repr(&text, a->command, a->command_len) == 0)
-		rex_raise(r, "swerex.exceptions.CommandTimeoutError", text.data, text.len,
-			  json_pack("{s:o}", "partial_output", partial));
-	else
-		rex_raisef(r, "swerex.exceptions.CommandTimeoutError", "timeout");
-	ply_text_free(&text);
+	if (s == 0)
+		s = text_append_repr(&text, a->command, a->command_len);
+	rex_raise_text(r, "swerex.exceptions.CommandTimeoutError", s, &text,
+		       json_pack("{s:o}", "partial_output", partial));
 }
 
 static void raise_syntax(struct http_response *r, const struct action *a,
 			 const struct ply_text *complaint)
 {
 	struct ply_text text = { 0 };
+	int s = text_append_str(&text, "Error (exit code 2) while checking bash command \n");
 
-	if (text_append_str(&text, "Error (exit code 2) while checking bash command \n") == 0 &&
-	    text_append_repr(&text, a->command, a->command_len) == 0 &&
-	    text_append_str(&text, "\n---- Stderr ----\n") == 0 &&
-	    text_append(&text, complaint->data, complaint->len) == 0 &&
-	    text_append_str(&text, "\n---- Stdout ----\n") == 0)
-		rex_raise(r, "swerex.exceptions.BashIncorrectSyntaxError", text.data, text.len,
-			  json_pack("{s:s, s:o}", "bash_stdout", "", "bash_stderr",
-				    rex_text(complaint->data, complaint->len)));
-	else
-		rex_raisef(r, "swerex.exceptions.BashIncorrectSyntaxError", "%s", ply_error());
-	ply_text_free(&text);
+	if (s == 0)
+		s = text_append_repr(&text, a->command, a->command_len);
+	if (s == 0)
+		s = text_append_str(&text, "\n---- Stderr ----\n");
+	if (s == 0)
+		s = text_append(&text, complaint->data, complaint->len);
+	if (s == 0)
+		s = text_append_str(&text, "\n---- Stdout ----\n");
+	rex_raise_text(r, "swerex.exceptions.BashIncorrectSyntaxError", s, &text,
+		       json_pack("{s:s, s:o}", "bash_stdout", "", "bash_stderr",
+				 rex_text(complaint->data, complaint->len)));
 }
 
 /* Without white space around it. */
@@ -646,8 +630,8 @@ static void run_in_session(void *arg, const struct http_request *q, struct http_
 		model_read(&m, bash, ARRAY_SIZE(bash), &a);
 	}
 
-	if (!model_ok(&m))
-		refuse(r, &m);
+	if (reply_complaint(r, 422, &m))
+		; /* answered */
 	else if (a.interactive && a.interactive_quit)
 		rex_raisef(r, "builtins.AssertionError",
 			   "is_interactive_command and is_interactive_quit exclude each other");
@@ -662,276 +646,6 @@ static void run_in_session(void *arg, const struct http_request *q, struct http_
 	}
 	if (s)
 		session_unref(rex, s);
-	model_release(&m);
-}
-
-/* ---- execute ---- */
-
-struct execute_request {
-	json_t *command;
-	double timeout;
-	bool shell, check, merge;
-	const char *error_msg, *cwd;
-	size_t error_msg_len;
-	json_t *env;
-};
-
-/* repr of the command: a string's or a list's. */
-static int append_command(struct ply_text *text, json_t *command)
-{
-	json_t *item;
-	size_t i;
-	int s;
-
-	if (json_is_string(command))
-		return text_append_repr(text, json_string_value(command),
-					json_string_length(command));
-	s = text_append_str(text, "[");
-	json_array_foreach(command, i, item)
-	{
-		if (s == 0 && i > 0)
-			s = text_append_str(text, ", ");
-		if (s == 0)
-			s = text_append_repr(text, json_string_value(item),
-					     json_string_length(item));
-	}
-	return s < 0 ? s : text_append_str(text, "]");
-}
-
-static void raise_execute(struct http_response *r, const struct execute_request *e,
-			  const struct ply_result *result)
-{
-	struct ply_text text = { 0 };
-	int s = 0;
-
-	if (e->error_msg_len) {
-		s = text_append(&text, e->error_msg, e->error_msg_len);
-		if (s == 0)
-			s = text_append_str(&text, ": ");
-	}
-	if (s == 0)
-		s = text_append_str(&text, "Command ");
-	if (s == 0)
-		s = append_command(&text, e->command);
-	if (s == 0)
-		s = text_append_format(&text, " failed with exit code %d. Stdout:\n",
-				       result->exit_code);
-	if (s == 0)
-		s = text_append_repr(&text, result->out.data, result->out.len);
-	if (s == 0)
-		s = text_append_str(&text, "\nStderr:\n");
-	if (s == 0)
-		s = text_append_repr(&text, result->err.data, result->err.len);
-	if (s == 0)
-		rex_raise(r, "swerex.exceptions.NonZeroExitCodeError", text.data, text.len, NULL);
-	else
-		rex_raisef(r, "builtins.MemoryError", "out of memory");
-	ply_text_free(&text);
-}
-
-/* argv and environment as lists; what Python refuses is raised. */
-static int execute_words(const struct execute_request *e, struct ply_list *argv,
-			 struct ply_list *env, struct http_response *r)
-{
-	const char *key;
-	json_t *item;
-	size_t i;
-
-	if (e->shell && (list_append(argv, "/bin/sh", 7) < 0 || list_append(argv, "-c", 2) < 0))
-		goto memory;
-	if (json_is_string(e->command)) {
-		if (strlen(json_string_value(e->command)) != json_string_length(e->command))
-			goto null_byte;
-		if (list_append(argv, json_string_value(e->command),
-				json_string_length(e->command)) < 0)
-			goto memory;
-	}
-	json_array_foreach(e->command, i, item)
-	{
-		if (strlen(json_string_value(item)) != json_string_length(item))
-			goto null_byte;
-		if (list_append(argv, json_string_value(item), json_string_length(item)) < 0)
-			goto memory;
-	}
-	if (!argv->n) {
-		rex_raisef(r, "builtins.IndexError", "list index out of range");
-		return -1;
-	}
-	json_object_foreach(e->env, key, item)
-	{
-		_cleanup_free_ char *pair = NULL;
-
-		if (strlen(json_string_value(item)) != json_string_length(item))
-			goto null_byte;
-		if (asprintf(&pair, "%s=%s", key, json_string_value(item)) < 0 ||
-		    list_append(env, pair, strlen(pair)) < 0)
-			goto memory;
-	}
-	return 0;
-null_byte:
-	rex_raisef(r, "builtins.ValueError", "embedded null byte");
-	return -1;
-memory:
-	rex_raisef(r, "builtins.MemoryError", "out of memory");
-	return -1;
-}
-
-static void words_free(char **words)
-{
-	for (char **w = words; w && *w; w++)
-		free(*w);
-	free(words);
-}
-
-const char *const rex_enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh",
-				  NULL };
-
-int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
-	     const char *const *env, char ***ret)
-{
-	/* The directory and the variables are those of the place: they are set in there. */
-	const char **words;
-	size_t n = 0, room = 16;
-	int r;
-
-	*ret = NULL;
-	if (!place->wrap)
-		return 0;
-	for (size_t i = 0; argv[i]; i++)
-		room++;
-	for (size_t i = 0; env && env[i]; i++)
-		room++;
-	words = calloc(room, sizeof(*words));
-	if (!words)
-		return fail_memory();
-	for (size_t i = 0; cwd && rex_enter[i]; i++)
-		words[n++] = rex_enter[i];
-	if (cwd)
-		words[n++] = cwd;
-	if (env) {
-		words[n++] = "/usr/bin/env";
-		words[n++] = "-i";
-	}
-	for (size_t i = 0; env && env[i]; i++)
-		words[n++] = env[i];
-	for (size_t i = 0; argv[i]; i++)
-		words[n++] = argv[i];
-	r = place->wrap(place->arg, words, NULL, false, ret);
-	free(words);
-	return r;
-}
-
-static void execute(void *arg, const struct http_request *q, struct http_response *r)
-{
-	struct rex *rex = arg;
-	static const struct model_field fields[] = {
-		{ "command", MODEL_STRING_OR_STRINGS, offsetof(struct execute_request, command), 0,
-		  true, NULL },
-		{ "timeout", MODEL_FLOAT_OR_NULL, offsetof(struct execute_request, timeout), 0,
-		  false, NULL },
-		{ "shell", MODEL_BOOL, offsetof(struct execute_request, shell), 0, false, NULL },
-		{ "check", MODEL_BOOL, offsetof(struct execute_request, check), 0, false, NULL },
-		{ "error_msg", MODEL_STRING, offsetof(struct execute_request, error_msg),
-		  offsetof(struct execute_request, error_msg_len), false, NULL },
-		{ "env", MODEL_MAP_OR_NULL, offsetof(struct execute_request, env), 0, false, NULL },
-		{ "cwd", MODEL_STRING_OR_NULL, offsetof(struct execute_request, cwd), 0, false,
-		  NULL },
-		{ "merge_output_streams", MODEL_BOOL, offsetof(struct execute_request, merge), 0,
-		  false, NULL },
-	};
-	struct execute_request e = { .timeout = NAN, .error_msg = "" };
-	struct ply_list argv = { 0 }, env = { 0 };
-	struct ply_result result = { 0 };
-	_cleanup_free_ char *cwd = NULL;
-	const char *none[] = { NULL };
-	const char *const *variables = NULL;
-	char **wrapped = NULL;
-	struct model m;
-	int status;
-
-	model_parse(&m, q->body, q->body_len);
-	model_read(&m, fields, ARRAY_SIZE(fields), &e);
-	if (!model_ok(&m)) {
-		refuse(r, &m);
-		goto out;
-	}
-	if (execute_words(&e, &argv, &env, r) < 0)
-		goto out;
-	if (!argv.items[0][0]) {
-		rex_raise_errno(r, EACCES, "", 0);
-		goto out;
-	}
-	if (e.cwd) {
-		int dir = rex_open(rex, e.cwd, O_PATH | O_DIRECTORY, 0);
-
-		/* What a container has beside its view only the command can see. */
-		if (dir < 0 && !(dir == -EACCES && rex->place.locate)) {
-			rex_raise_errno(r, -dir, e.cwd, strlen(e.cwd));
-			goto out;
-		}
-		closep(&dir);
-		if (e.cwd[0] != '/' && rex->place.cwd && !rex->place.wrap) {
-			if (asprintf(&cwd, "%s/%s", rex->place.cwd, e.cwd) < 0) {
-				cwd = NULL;
-				rex_raisef(r, "builtins.MemoryError", "out of memory");
-				goto out;
-			}
-			e.cwd = cwd;
-		}
-	}
-	if (e.env)
-		variables = env.items ? (const char *const *)env.items : none;
-
-	status = rex_wrap(&rex->place, (const char *const *)argv.items, e.cwd, variables, &wrapped);
-	if (status >= 0)
-		status = proc_run(
-			rex->place.keeper,
-			&(struct proc_options){
-				.argv = (const char *const *)(wrapped ? wrapped : argv.items),
-				.limits = rex->place.limits,
-				.env = wrapped ? NULL : variables,
-				.cwd = e.cwd && !wrapped ? e.cwd : rex->place.cwd,
-				.fds = { -1, -1, -1 },
-			},
-			&(struct proc_capture){
-				.merge = e.merge,
-				.limit = rex->place.output_limit,
-				.timeout = isnan(e.timeout) ? 0 : fmax(e.timeout, 1e-6),
-			},
-			&result);
-	if (status == PLY_NOT_FOUND) {
-		rex_raise_errno(r, ENOENT, argv.items[0], strlen(argv.items[0]));
-	} else if (status == PLY_DENIED) {
-		rex_raise_errno(r, EACCES, argv.items[0], strlen(argv.items[0]));
-	} else if (status < 0) {
-		rex_raisef(r, status == PLY_NO_MEMORY ? "builtins.MemoryError" : "builtins.OSError",
-			   "%s", ply_error());
-	} else if (result.timed_out) {
-		char number[32];
-
-		rex_raisef(r, "swerex.exceptions.CommandTimeoutError",
-			   "Timeout (%ss) exceeded while running command",
-			   rex_float(e.timeout, number));
-	} else if (result.truncated) {
-		rex_raisef(r, "builtins.MemoryError",
-			   "the command printed more than %llu bytes; send its output to a file",
-			   (unsigned long long)rex->place.output_limit);
-	} else if (e.check && result.exit_code != 0) {
-		raise_execute(r, &e, &result);
-	} else {
-		reply_json(
-			r, 200,
-			json_pack("{s:o, s:o, s:i}", "stdout",
-				  rex_text(result.out.data ? result.out.data : "", result.out.len),
-				  "stderr",
-				  rex_text(result.err.data ? result.err.data : "", result.err.len),
-				  "exit_code", result.exit_code));
-	}
-out:
-	words_free(wrapped);
-	ply_result_free(&result);
-	ply_list_free(&argv);
-	ply_list_free(&env);
 	model_release(&m);
 }
 
@@ -951,7 +665,7 @@ const struct endpoint rex_endpoints[] = {
 	{ "POST", "/create_session", false, create_session },
 	{ "POST", "/run_in_session", false, run_in_session, true },
 	{ "POST", "/close_session", false, close_session },
-	{ "POST", "/execute", false, execute, true },
+	{ "POST", "/execute", false, rex_execute, true },
 	{ "POST", "/read_file", false, rex_read_file },
 	{ "POST", "/write_file", false, rex_write_file },
 	{ "POST", "/upload", false, rex_upload },

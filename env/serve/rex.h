@@ -65,6 +65,12 @@ void rex_raise(struct http_response *r, const char *class, const char *message, 
 	       json_t *extra);
 void rex_raisef(struct http_response *r, const char *class, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/*
+ * The same with a text that was put together, whose last status is `s`: below 0 it is a MemoryError
+ * instead. Releases the text.
+ */
+void rex_raise_text(struct http_response *r, const char *class, int s, struct ply_text *text,
+		    json_t *extra);
 /* OSError or the subclass that belongs to err: "[Errno 2] No such file or directory: 'PATH'". */
 void rex_raise_errno(struct http_response *r, int err, const char *path, size_t len);
 /* A string for JSON: bytes that are not UTF-8 become \xNN, as four characters. */
@@ -95,7 +101,8 @@ int rex_decode(const struct ply_text *in, const char *encoding, const char *erro
 	       struct ply_text *ret, struct http_response *r);
 int rex_check_encoding(const char *encoding, struct http_response *r); /* 0; 1: raised */
 
-/* rex_files.c, rex_upload.c */
+/* rex_execute.c, rex_files.c, rex_upload.c */
+void rex_execute(void *arg, const struct http_request *q, struct http_response *r);
 void rex_read_file(void *arg, const struct http_request *q, struct http_response *r);
 void rex_write_file(void *arg, const struct http_request *q, struct http_response *r);
 void rex_upload(void *arg, const struct http_request *q, struct http_response *r);

@@ -97,11 +97,8 @@ void rex_read_file(void *arg, const struct http_request *q, struct http_response
 
 	model_parse(&m, q->body, q->body_len);
 	model_read(&m, fields, ARRAY_SIZE(fields), &f);
-	if (!model_ok(&m)) {
-		r->status = 422;
-		r->body = model_complaint(&m, &r->len);
+	if (reply_complaint(r, 422, &m))
 		goto out;
-	}
 	if (strlen(f.path) != f.path_len) {
 		rex_raisef(r, "builtins.ValueError", "embedded null byte");
 		goto out;
@@ -150,11 +147,8 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 
 	model_parse(&m, q->body, q->body_len);
 	model_read(&m, fields, ARRAY_SIZE(fields), &f);
-	if (!model_ok(&m)) {
-		r->status = 422;
-		r->body = model_complaint(&m, &r->len);
+	if (reply_complaint(r, 422, &m))
 		goto out;
-	}
 	if (strlen(f.path) != f.path_len) {
 		rex_raisef(r, "builtins.ValueError", "embedded null byte");
 		goto out;

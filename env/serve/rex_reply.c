@@ -86,6 +86,18 @@ void rex_raisef(struct http_response *r, const char *class, const char *fmt, ...
 	rex_raise(r, class, text ? text : "", text ? (size_t)n : 0, NULL);
 }
 
+void rex_raise_text(struct http_response *r, const char *class, int s, struct ply_text *text,
+		    json_t *extra)
+{
+	if (s == 0) {
+		rex_raise(r, class, text->data, text->len, extra);
+	} else {
+		json_decref(extra);
+		rex_raisef(r, "builtins.MemoryError", "out of memory");
+	}
+	ply_text_free(text);
+}
+
 void rex_raise_errno(struct http_response *r, int err, const char *path, size_t len)
 {
 	static const struct {

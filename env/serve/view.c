@@ -50,13 +50,7 @@ static bool read_body(const struct http_request *q, struct http_response *r, con
 							    : MODEL_STRING_OR_NULL,
 					   .required = required };
 
-	model_parse(m, q->body_len ? q->body : "{}", q->body_len ? q->body_len : 2);
-	model_read(m, &field, 1, ret);
-	if (model_ok(m))
-		return true;
-	r->status = 400;
-	r->body = model_complaint(m, &r->len);
-	return false;
+	return body_read(q, r, &field, 1, m, ret);
 }
 
 static void checkpoint(void *arg, const struct http_request *q, struct http_response *r)
