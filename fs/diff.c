@@ -725,6 +725,10 @@ static int emit(struct diff *d, const struct named *x, const struct named *y)
 		c.what = WHAT_DATA;
 		return d->fn(d->arg, &c);
 	}
+	if (d->flags & DIFF_ALL) {
+		c.kind = strcmp(x->path, y->path) == 0 ? CHANGE_MODIFIED : CHANGE_RENAMED;
+		return d->fn(d->arg, &c);
+	}
 	r = comparer_compare(&d->comparer, &in_a, &in_b, untouched(d, &in_a, &in_b), &c.what);
 	if (r < 0)
 		return r;

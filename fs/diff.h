@@ -28,6 +28,7 @@ enum diff_flags {
 	DIFF_TIMES = 1,   /* objects whose times alone differ are changes, too */
 	DIFF_DIRS = 2,    /* directories themselves are listed (git lists none) */
 	DIFF_RENAMES = 4, /* pair a deleted and an added path of one object; else D and A */
+	DIFF_ALL = 8, /* every object that was touched, its times too; contents are not compared */
 };
 /*
  * Changes from a to b in order of path (the new one; the old one for deletions), each path once.

@@ -732,6 +732,7 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 	b->undo = id_of(e->undo);
 	b->lineage = lineage;
 	b->changes = 0;
+	b->restores++;
 	snap_drop_loose(s, head);
 	snap_drop_loose(s, undo);
 

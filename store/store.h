@@ -156,6 +156,7 @@ struct branch {
 	uint64_t undo;         /* under lock: snapshot that undo would bring back, or 0 */
 	uint64_t lineage;      /* under lock */
 	uint64_t changes;      /* under lock: counts visible changes since head; fs/ adds to it */
+	uint64_t restores;     /* under lock: how often the state was replaced, in this process */
 	int mounted;           /* under the store's table lock: branch_mount() */
 	/* private to store/ */
 	int refs;            /* under the store's table lock */

@@ -87,6 +87,9 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
 
+/* Makes the git repository at the top of a view ask `plyfs fsmonitor` (client_git.c). */
+int fsmonitor_install(struct client *cl, const char *mountpoint);
+
 /* ---- verbs (VERB_LIST) ---- */
 int client_init(struct client *cl);
 int client_mount(struct client *cl);
@@ -98,6 +101,7 @@ int client_fork(struct client *cl);
 int client_run(struct client *cl);
 int client_status(struct client *cl);
 int client_doctor(struct client *cl);
+int client_fsmonitor(struct client *cl);
 int client_bench(struct client *cl);
 int client_completion(struct client *cl);
 int client_version(struct client *cl);

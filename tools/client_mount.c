@@ -247,7 +247,8 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
 }
 
-static int mount_short(struct client *cl, const char *dir, bool fresh, bool update, bool private)
+static int mount_short(struct client *cl, const char *dir, bool fresh, bool update, bool private,
+		       bool fsmonitor)
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	struct fuse_mount m = { .private = private, .over = true };
@@ -300,17 +301,18 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
 	    (cwd[n] == '/' || !cwd[n]))
 		client_talk(cl, "your shell is still in the directory beneath; cd into it again");
-	return r;
+	return r == 0 && fsmonitor ? fsmonitor_install(cl, path) : r;
 }
 
 int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool private = false, fresh = false, update = false;
+	bool private = false, fresh = false, update = false, fsmonitor = false;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
 		{ .name = "fresh", .flag = &fresh },   { .name = "update", .flag = &update },
+		{ .name = "fsmonitor", .flag = &fsmonitor },
 	};
 	_cleanup_free_ char *mountpoint = NULL;
 	struct fuse_mount m = {};
@@ -328,12 +330,14 @@ int client_mount(struct client *cl)
 		if (branch || snapshot)
 			return client_misuse(cl,
 					     "which store? give --store STORE or set PLYFS_STORE");
-		return mount_short(cl, cl->args.v[0], fresh, update, private);
+		return mount_short(cl, cl->args.v[0], fresh, update, private, fsmonitor);
 	}
 	if (fresh || update)
 		return client_misuse(
 			cl, "--%s is for the short form: plyfs mount DIR, without a store",
 			fresh ? "fresh" : "update");
+	if (fsmonitor && snapshot)
+		return client_misuse(cl, "--fsmonitor is for branches: a snapshot cannot change");
 	if (cl->args.n)
 		at = cl->args.v[0];
 	if (!at)
@@ -356,7 +360,8 @@ int client_mount(struct client *cl)
 	if (private)
 		argv[argc++] = (char *)"--private";
 	argv[argc] = NULL;
-	return mount_and_send(cl, &m, argc, argv);
+	r = mount_and_send(cl, &m, argc, argv);
+	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint) : r;
 }
 
 /* ---- unmount ---- */

@@ -121,3 +121,4 @@ int cmd_dump(struct cmd *c);
 int cmd_mount(struct cmd *c);
 int cmd_unmount(struct cmd *c);
 int cmd_writeback(struct cmd *c);
+int cmd_fsmonitor(struct cmd *c);

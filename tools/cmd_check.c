@@ -272,9 +272,10 @@ int cmd_check(struct cmd *c)
 
 /* ---- gc ---- */
 
-/* What a restore replaced is held until the kernel has let go of it. */
+/* What a restore replaced is held until the kernel has let go of it; what git may ask about, too. */
 static int tidy(void *arg, struct view_entry *e)
 {
+	fsmonitor_forget(e);
 	view_tidy(mount_view(e->mount));
 	return 0;
 }

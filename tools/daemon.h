@@ -43,6 +43,7 @@ struct view_entry {
 	struct mount *mount;	 /* under the daemon's lock; NULL while starting */
 	unsigned users;		 /* under the daemon's lock: who was lent it; it outlives them */
 	bool ended;		 /* under the daemon's lock: the kernel has let go */
+	struct fsmonitor *fsmonitor; /* under the daemon's lock; owned, may be NULL */
 	int guard_slot;
 	uint64_t snapshot;		  /* immutable; 0 for a branch */
 	char branch[BRANCH_NAME_MAX + 1]; /* immutable; "" for a snapshot */
@@ -76,6 +77,9 @@ bool views_wait_gone(struct daemon *d, const char *mountpoint, const char *branc
 unsigned views_count(struct daemon *d);
 /* Unmounts all, waits a moment; false when some live on (processes are in them). */
 bool views_end_all(struct daemon *d);
+
+/* Lets go of the states that git may ask about (cmd_fsmonitor.c); it looks itself, once. */
+void fsmonitor_forget(struct view_entry *e);
 
 /* ---- running a verb (verb.c) ---- */
 

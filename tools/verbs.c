@@ -31,7 +31,7 @@ int help_print(void)
 	printf("usage: plyfs [--store STORE] VERB [ARGUMENT]...   (or PLYFS_STORE names it)\n\n");
 	for (unsigned i = 0; i < VERBS_SHOWN; i++)
 		printf("  %-11s %s\n", verb_texts[i].name, verb_texts[i].summary);
-	printf("  also:      ");
+	printf("  also:");
 	for (unsigned i = VERBS_SHOWN; i < n_verb_texts; i++)
 		printf(" %s", verb_texts[i].name);
 	printf("\n\nInside a mounted view no store need be named. "

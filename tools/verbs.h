@@ -38,6 +38,7 @@
 	  "  --branch NAME   the branch (main); one view per branch\n" \
 	  "  --snapshot ID   a snapshot, read-only\n" \
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
+	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
 	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n" \
 	  "time its view goes on where it was; --fresh imports DIR anew, --update only\n" \
@@ -157,6 +158,9 @@
 	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does; the branch must not be mounted.\n" \
 	  "  --dry-run       only list them\n") \
+	X(fsmonitor, BOTH, "2 TOKEN", "answer git's question what may have changed", \
+	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
+	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \
 	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "") \
 	X(completion, LOCAL, "bash", "print a completion script", "") \
 	X(version, LOCAL, "", "print the version", "")

@@ -99,6 +99,7 @@ static void on_ended(void *arg, struct mount *m)
 	pthread_mutex_unlock(&d->lock);
 
 	/* In the list until the view is closed: whoever waits for its end waits for all of it. */
+	fsmonitor_forget(e);
 	mount_free(m);
 	daemon_log("unmounted '%s'", e->mountpoint);
 
