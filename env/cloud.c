@@ -199,13 +199,12 @@ static int setup(struct ply_env *e)
 	if (s == 0 && !e->workdir)
 		s = fail_memory();
 	if (s < 0) {
-		_cleanup_free_ char *why = strdup(ply_error());
-
+		KEEP_SENTENCE;
 		if (created && !env_flag(e, "keep_alive")) {
 			destroy(e, r->cloud);
 			forget_id(e);
 		}
-		return why ? fail(s, "%s", why) : fail_memory();
+		return s;
 	}
 	e->kind = TAKE_PTR(r);
 	return 0;

@@ -334,8 +334,8 @@ static int hand_over(struct ply_env *e)
 
 static int cleanup(struct ply_env *e)
 {
-	_cleanup_free_ char *why = NULL;
 	struct commits *k = commits_of(e);
+	struct sentence why;
 	int r = 0, s;
 
 	if (k && k->queue) {
@@ -347,28 +347,28 @@ static int cleanup(struct ply_env *e)
 		if (workspace_is_dropped(e->ws))
 			(void)vault_drop_ref(k->vault, k->ref); /* stays for nobody, at worst */
 	}
-	if (r < 0)
-		why = strdup(ply_error());
+	sentence_get(&why);
 	if (k)
 		commits_free(k);
 	e->kind = NULL;
 	s = env_local.cleanup(e);
-	return r < 0 && why ? fail(r, "%s", why) : r < 0 ? r : s;
+	if (r < 0)
+		sentence_put(&why);
+	return r < 0 ? r : s;
 }
 
 static int setup(struct ply_env *e)
 {
-	_cleanup_free_ char *why = NULL;
 	int r = env_local.setup(e);
 
 	if (r < 0)
 		return r;
 	r = open_commits(e);
-	if (r == 0)
-		return 0;
-	why = strdup(ply_error());
-	(void)cleanup(e); /* the sentence that counts is the first one */
-	return why ? fail(r, "%s", why) : fail_memory();
+	if (r < 0) {
+		KEEP_SENTENCE;
+		(void)cleanup(e);
+	}
+	return r;
 }
 
 /* The fork continues the line of checkpoints, and knows the tree that we know. */
@@ -408,10 +408,9 @@ static int fork_off(struct ply_env *e, const char *workdir, struct ply_env **ret
 		return r;
 	r = inherit(k, commits_of(fork));
 	if (r < 0) {
-		_cleanup_free_ char *why = strdup(ply_error());
-
+		KEEP_SENTENCE;
 		ply_env_free(fork);
-		return why ? fail(r, "%s", why) : fail_memory();
+		return r;
 	}
 	*ret = fork;
 	return 0;

@@ -123,22 +123,23 @@ static int carry(struct ply_env *e, const char *left)
 static int switch_to(struct ply_env *e, const char *snap)
 {
 	struct commits *k = commits_of(e);
-	_cleanup_free_ char *why = NULL;
 	char left[SNAP_TEXT] = "";
+	struct sentence why;
 	int r, s;
 
 	LOCK_GUARD(&k->queue->sync);
 	r = local_switch(e, snap, left);
 	if (!*left)
 		return r;
-	if (r < 0) /* the switch is done, what `exclude` names is not back */
-		why = strdup(ply_error());
+	sentence_get(&why); /* r < 0: the switch is done, what `exclude` names is not back */
 	k->undo[0] = '\0';
 	commit_queue_sync(k->queue, k->vault);
 	s = carry(e, left);
 	if (s < 0)
 		return fail_in(s, "the restore is done, but keeping commits made before it");
-	return r < 0 ? fail(r, "%s", why ? why : "out of memory") : 0;
+	if (r < 0)
+		sentence_put(&why);
+	return MIN(r, 0);
 }
 
 /* Line "tree ID" of a commit: its tree. */
@@ -161,7 +162,6 @@ static int check_out(struct ply_env *e, const struct repo_id *commit)
 	_cleanup_(repo_batch_freep) struct repo_batch *batch = repo_batch_new();
 	_cleanup_(repo_closep) struct repo *repo = NULL;
 	_cleanup_(repo_reader_closep) struct repo_reader *rd = NULL;
-	_cleanup_free_ char *why = NULL;
 	_cleanup_close_ int fd = open(e->workdir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	char before[SNAP_TEXT];
 	struct repo_id tree;
@@ -196,10 +196,10 @@ static int check_out(struct ply_env *e, const struct repo_id *commit)
 	r = gittree_apply(k->tree, fd, rd, &tree, env_option(e, "exclude"));
 	if (r < 0) {
 		LOCK_GUARD(&k->queue->sync);
-		why = strdup(ply_error());
-		(void)workspace_restore(e->ws, before, NULL); /* the first failure is told */
+		KEEP_SENTENCE;
+		(void)workspace_restore(e->ws, before, NULL);
 		commit_queue_sync(k->queue, k->vault);
-		return why ? fail(r, "%s", why) : fail_memory();
+		return r;
 	}
 	memcpy(k->undo, before, SNAP_TEXT);
 	return 0;

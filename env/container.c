@@ -204,9 +204,9 @@ static int hide_stores(struct ply_env *e, struct ply_list *list)
 /* Nothing of it is left, and it is released. Keeps the sentence that is there. */
 static void end(struct ply_env *e, struct isolation *i)
 {
-	_cleanup_free_ char *why = strdup(ply_error());
 	struct ply_result result = { 0 };
 	char **words = NULL;
+	KEEP_SENTENCE;
 
 	if (e->keeper && isolate_ending(i, &words) == 0 && words) {
 		const struct proc_options o = { .argv = (const char *const *)words,
@@ -219,8 +219,6 @@ static void end(struct ply_env *e, struct isolation *i)
 		argv_free(words);
 	}
 	isolate_release(i);
-	if (why)
-		(void)fail(PLY_FAILED, "%s", why);
 }
 
 static int prepare(struct ply_env *e, const char *runtime, struct isolation *i)
@@ -387,7 +385,6 @@ static int cleanup(struct ply_env *e)
 
 static int setup(struct ply_env *e)
 {
-	_cleanup_free_ char *why = NULL;
 	int r;
 
 	r = env_local.setup(e);
@@ -399,13 +396,13 @@ static int setup(struct ply_env *e)
 		r = make_places(e);
 	if (r == 0)
 		r = tell_keeper(e, e->kind);
-	if (r == 0)
-		return 0;
-	why = strdup(ply_error());
-	(void)cleanup(e); /* the sentence that counts is the first one */
-	free(e->workdir);
-	e->workdir = NULL;
-	return why ? fail(r, "%s", why) : fail_memory();
+	if (r < 0) {
+		KEEP_SENTENCE;
+		(void)cleanup(e);
+		free(e->workdir);
+		e->workdir = NULL;
+	}
+	return r;
 }
 
 /* ---- commands ---- */

@@ -138,12 +138,10 @@ int ply_env_setup(struct ply_env *e)
 		return 0;
 	r = ply_env_start_session(e, NULL);
 	if (r < 0) {
-		_cleanup_free_ char *why = strdup(ply_error());
-
-		(void)ply_env_cleanup(e); /* the sentence that counts is the first one */
-		return why ? fail(r, "%s", why) : fail_memory();
+		KEEP_SENTENCE;
+		(void)ply_env_cleanup(e);
 	}
-	return 0;
+	return r;
 }
 
 /*

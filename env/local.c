@@ -54,14 +54,6 @@ static int move_in(struct ply_env *e)
 	return e->workdir ? 0 : fail_memory();
 }
 
-static int move_out(struct ply_env *e, int r)
-{
-	_cleanup_free_ char *why = strdup(ply_error());
-
-	(void)cleanup(e); /* the sentence that counts is the first one */
-	return why ? fail(r, "%s", why) : fail_memory();
-}
-
 static int setup(struct ply_env *e)
 {
 	const struct workspace_options o = {
@@ -80,7 +72,11 @@ static int setup(struct ply_env *e)
 		r = workspace_open(&o, e->keeper, &e->ws);
 	if (r == 0)
 		r = move_in(e);
-	return r < 0 ? move_out(e, r) : 0;
+	if (r < 0) {
+		KEEP_SENTENCE;
+		(void)cleanup(e);
+	}
+	return r;
 }
 
 /* ---- files ---- */
@@ -262,7 +258,8 @@ int local_clone(struct ply_env *e, const char *workdir, struct ply_env **ret)
 	if (r == 0)
 		r = env_setup(copy);
 	if (r < 0) {
-		r = move_out(copy, r);
+		KEEP_SENTENCE;
+		(void)cleanup(copy);
 		ply_env_free(copy);
 		return r;
 	}

@@ -183,10 +183,9 @@ static int take_output(struct shell *s, struct ply_text *ret)
 /* In front of it: the status and sentence that are kept when that fails, too. */
 static int with_output(struct shell *s, struct ply_observation *ret, int status)
 {
-	_cleanup_free_ char *why = strdup(ply_error());
 	int r = copy_output(s, ret);
 
-	return r < 0 ? r : why ? fail(status, "%s", why) : fail_memory();
+	return r < 0 ? r : status;
 }
 
 static int conclude(struct shell *s, const struct ply_session_run *run, int matched,

@@ -10,9 +10,6 @@
 
 #include "env/status.h"
 
-/* Room for a path (4 KiB) and words around it; longer sentences are cut. */
-#define SENTENCE_MAX 5120
-
 static _Thread_local char sentence[SENTENCE_MAX];
 static _Thread_local int cancel_on = -1;
 
@@ -55,6 +52,16 @@ int fail_in(int status, const char *fmt, ...)
 	len = strlen(sentence);
 	(void)snprintf(sentence + len, sizeof(sentence) - len, ": %s", rest); /* cut is fine */
 	return status;
+}
+
+void sentence_get(struct sentence *ret)
+{
+	memcpy(ret->text, sentence, sizeof(sentence));
+}
+
+void sentence_put(const struct sentence *s)
+{
+	memcpy(sentence, s->text, sizeof(sentence));
 }
 
 static int status_of(int err)

@@ -16,6 +16,22 @@ int fail_memory(void);
 /* Puts "PREFIX: " before the sentence that is there; returns status. */
 int fail_in(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Room for a path (4 KiB) and words around it; longer sentences are cut. */
+#define SENTENCE_MAX 5120
+
+struct sentence {
+	char text[SENTENCE_MAX];
+};
+void sentence_get(struct sentence *ret);
+void sentence_put(const struct sentence *s);
+/*
+ * To the end of the block: the sentence stays what it is, whatever fails in between. For cleaning
+ * up after a failure, whose sentence is the one that counts.
+ */
+#define KEEP_SENTENCE                                                            \
+	__attribute__((cleanup(sentence_put))) struct sentence kept_sentence_; \
+	sentence_get(&kept_sentence_)
+
 /* What the caller gave ply_cancel_on, for poll: -1 if nothing (poll skips that). */
 int cancel_fd(void);
 

@@ -240,11 +240,8 @@ int ply_swe_communicate(struct ply_swe *swe, const char *input,
 			outcome = 1;
 			r = 0;
 		} else if (r == PLY_COMMAND_FAILED && !o->keep_open) {
-			_cleanup_free_ char *sentence = strdup(ply_error());
-
+			KEEP_SENTENCE;
 			(void)ply_swe_close(swe); /* the command's failure is the news */
-			r = fail(PLY_COMMAND_FAILED, "%s",
-				 sentence ? sentence : "a command failed");
 		}
 	}
 	if (r == 0 && o->set_last_action)
@@ -422,11 +419,10 @@ static int init_deployment(struct ply_swe *swe)
 	if (r == 0)
 		r = d->ops->create_session(d);
 	if (r < 0) {
-		_cleanup_free_ char *sentence = strdup(ply_error());
-
+		KEEP_SENTENCE;
 		(void)d->ops->stop(d, true); /* why it failed is the news */
 		swe_deploy_unref(d);
-		return fail(r, "%s", sentence ? sentence : "the deployment did not start");
+		return r;
 	}
 	pthread_mutex_lock(&swe->lock);
 	swe->deploy = d;
