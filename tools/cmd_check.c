@@ -272,7 +272,7 @@ int cmd_check(struct cmd *c)
 
 /* ---- gc ---- */
 
-/* What a restore replaced is held until the kernel has let go of it; what git may ask about, too. */
+/* What a restore replaced is held until the kernel lets go of it, and what git may ask about. */
 static int tidy(void *arg, struct view_entry *e)
 {
 	fsmonitor_forget(e);

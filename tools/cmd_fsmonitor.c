@@ -229,7 +229,7 @@ static int tell_change(void *arg, const struct change *c)
 
 	if (__atomic_load_n(&a->cmd->cancel, __ATOMIC_RELAXED))
 		return -ERR_CANCELLED;
-	/* What a directory holds is told by itself; git does not know a directory's mode or times. */
+	/* A directory tells of its content by itself; git knows neither its mode nor its times. */
 	if (c->kind == CHANGE_MODIFIED && inode_is_dir(c->new_inode))
 		return 0;
 	tell(a, c->old_path);
