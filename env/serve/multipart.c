@@ -116,35 +116,35 @@ static int give(const struct multipart *m, const char *data, size_t len)
 	return m->state == DATA && len ? m->sink->data(m->arg, data, len) : 0;
 }
 
-/* Data up to a delimiter, or all there is. How much was used, or < 0. */
+/*
+ * Data up to a delimiter, or all there is, in one piece: every 256th byte of an archive is a CR.
+ * How much was used, or < 0.
+ */
 static ssize_t take_data(struct multipart *m, const char *data, size_t len)
 {
-	size_t at = 0, run = 0; /* data[run..at) is to be given */
+	size_t held = m->matched; /* of the delimiter, what lies before `data` */
+	size_t at = 0;
 	int r;
 
 	while (at < len && m->matched < m->length) {
 		if (m->matched == 0) {
 			const char *cr = memchr(data + at, '\r', len - at);
 
-			at = cr ? (size_t)(cr - data) : len;
-			r = give(m, data + run, at - run);
-			if (r < 0)
-				return r;
-			run = at;
-			if (at < len) {
-				m->matched = 1;
-				run = ++at;
-			}
+			at = cr ? (size_t)(cr - data) + 1 : len;
+			m->matched = cr ? 1 : 0;
 		} else if (data[at] == m->delimiter[m->matched]) {
 			m->matched++;
-			run = ++at;
+			at++;
 		} else {
-			r = give(m, m->delimiter, m->matched);
+			r = give(m, m->delimiter, held);
 			if (r < 0)
 				return r;
-			m->matched = 0;
+			m->matched = held = 0;
 		}
 	}
+	r = give(m, data, at - (m->matched - held));
+	if (r < 0)
+		return r;
 	if (m->matched == m->length) {
 		m->matched = 0;
 		m->n_behind = 0;
