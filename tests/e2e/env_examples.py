@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import installed
 import ply
 import plypy
 import venv
@@ -30,24 +31,8 @@ TESTS = ("import unittest\n\nimport calc\n\n\nclass Add(unittest.TestCase):\n"
          "    def test_text(self):\n        self.assertEqual(calc.add('a', 'b'), 'ab')\n")
 
 
-class Installed:
-    """The build, installed below a directory that it was not configured for."""
-
-    def __init__(self, t):
-        self.t = t
-        plypy.surroundings(t)
-        self.top = t.at("stage")
-        t.run(["meson", "install", "-C", ply.BUILD, "--no-rebuild", "--quiet", "--destdir",
-               self.top], env=os.environ, timeout=120)
-        found = subprocess.run(["find", self.top, "-name", "libplyfs.pc"], text=True,
-                               stdout=subprocess.PIPE, check=True).stdout.split()
-        assert len(found) == 1, found
-        self.lib = os.path.dirname(os.path.dirname(found[0]))
-        self.prefix = self.lib[:self.lib.rindex("/lib")] if self.lib.endswith("/lib") else \
-            os.path.dirname(os.path.dirname(self.lib))
-        self.env = dict(t.env, PKG_CONFIG_PATH=os.path.dirname(found[0]),
-                        PKG_CONFIG_SYSROOT_DIR=self.top,
-                        PATH=os.path.join(self.prefix, "bin") + ":" + t.env["PATH"])
+class Installed(installed.Installed):
+    """With what the examples need."""
 
     def pkg_config(self, *args):
         return self.t.run(["pkg-config", *args, "libplyfs"], env=self.env).stdout.split()
@@ -76,7 +61,8 @@ def test_what_is_installed(t):
              for d, _, names in os.walk(i.prefix) for f in names}
     for f in ("bin/plyfs", "libexec/plyfs/plyfsd", "libexec/plyfs/plyfs-keeper",
               "libexec/plyfs/plyfs-env", "include/plyfs.h",
-              "share/doc/plyfs/examples/example.c"):
+              "share/doc/plyfs/examples/example.c", "share/doc/plyfs/examples/demo.sh",
+              "share/doc/plyfs/examples/swe-agent/plyfs/bin/_state_plyfs"):
         assert f in there, "%s is missing in %s" % (f, sorted(there))
     soname = t.run(["readelf", "-d", os.path.join(i.lib, "libplyfs.so")]).stdout
     assert "[libplyfs.so.0]" in soname, soname

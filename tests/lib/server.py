@@ -142,14 +142,14 @@ def serve(t, view, *options, **kw):
     return Server(t, [ply.PLYFS, "serve", *where, *options], env=env, **kw)
 
 
-def sdist(name, version):
-    """The unpacked source archive of a package, kept beside the virtual environment; None when it
-    cannot be had."""
-    place = os.path.join(os.path.dirname(os.path.dirname(sys.executable)), "sdist")
+def sdist(name, version, python=sys.executable):
+    """The unpacked source archive of a package, kept beside the virtual environment, whose
+    interpreter `python` is; None when it cannot be had."""
+    place = os.path.join(os.path.dirname(os.path.dirname(python)), "sdist")
     target = os.path.join(place, "%s-%s" % (name, version))
     if not os.path.isdir(target):
         p = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+            [python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
              "--no-binary", ":all:", "--no-deps", "--dest", place, "%s==%s" % (name, version)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         archives = [f for f in os.listdir(place) if f.endswith(".tar.gz")] \

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: serve
+# timeout: 200
+"""
+Coding agents, as their users have them, on an installed plyfs: env/examples/demo.sh with
+mini-swe-agent (its source archive on PyPI) and with SWE-agent. PyPI has no SWE-agent that can be used
+(0.0.1 is a placeholder): PLYFS_TEST_SWEAGENT names a checkout of it with an environment of its own:
+`python3 -m venv .venv && .venv/bin/pip install -e .` in there.
+"""
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import installed
+import ply
+import plypy
+import server
+import venv
+
+PYTHON = venv.python()
+plypy.need_plain_build()
+
+MINI = "2.4.6"
+ACTIONS = ['grep -n "^def', "cat -n clock.py", "python3 -m unittest", "sed -i", "python3 -m unittest"]
+
+
+def demo(t, *args, program, env):
+    """demo.sh, installed; program is in PATH. What it prints after the agent's last words."""
+    ply.need_tool("unshare")
+    i = installed.Installed(t)
+    os.makedirs(t.at("bin"))
+    for name, text in program.items():
+        ply.write(t.at("bin", name), text)
+        os.chmod(t.at("bin", name), 0o755)
+    env = dict(i.env, PATH=t.at("bin") + ":" + i.env["PATH"], TMPDIR=t.path, TERM="dumb", **env)
+    p = t.run([os.path.join(i.examples, "demo.sh"), *args], env=env, timeout=150, check=False,
+              stdin=-3)
+    assert p.returncode == 0, p.stdout[-6000:] + p.stderr[-6000:]
+    assert not ply.mounts_below(t.path, "fuse")
+    return p
+
+
+def solved(p, label):
+    """A checkpoint for each step and before the first; the fix and nothing else."""
+    tree = re.findall(r"(?m)^([0-9a-f]{12})[ *]+\S+  main(?:  (.*?))?$", p.stdout)
+    assert [name for _, name in tree] == ["", *(label % {"n": n} for n in range(7))], p.stdout
+    assert len({snap for snap, _ in tree}) == 8, tree
+    assert re.findall(r"(?m)^[MADRTC]\t.*", p.stdout) == ["M\tclock.py"], p.stdout
+    assert "what was submitted is what differs between step 0 and step 5" in p.stdout
+    snapshots = [snap for snap, _ in tree[1:]]
+    assert re.findall("at ([0-9a-f]{12}):", p.stdout) == [snapshots[0], snapshots[5]], p.stdout
+    verdicts = re.findall(r"timed out|\d+ passed, \d+ failed", p.stderr)
+    assert verdicts[-1] == "3 passed, 0 failed" and verdicts[0] == "timed out", p.stderr
+    return snapshots
+
+
+def test_mini_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
+    source = server.sdist("mini-swe-agent", MINI, PYTHON)
+    if not source:
+        ply.skip("no source archive of mini-swe-agent")
+    mini = "#!/bin/sh\nexec %s -m minisweagent.run.mini \"$@\"\n" % PYTHON
+    p = demo(t, "mini-swe-agent", program={"mini": mini},
+             env={"PYTHONPATH": os.path.join(source, "src"), "MSWEA_SILENT_STARTUP": "1",
+                  "MSWEA_GLOBAL_CONFIG_DIR": t.at("mini")})
+    solved(p, "main/%(n)d step %(n)d")
+    steps = re.findall(r"(?m)^(\d) (.*)", p.stdout)
+    assert [n for n, _ in steps] == list("12345"), p.stdout
+    assert all(s.startswith(a) for (_, s), a in zip(steps, ACTIONS, strict=True)), steps
+
+
+def test_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
+    checkout = os.environ.get("PLYFS_TEST_SWEAGENT")
+    if not checkout:
+        ply.skip("PyPI's sweagent is a placeholder; PLYFS_TEST_SWEAGENT may name a checkout")
+    own = os.path.join(checkout, ".venv", "bin", "sweagent")
+    if not os.path.exists(own):
+        ply.skip("no .venv/bin/sweagent in " + checkout)
+    p = demo(t, "swe-agent", checkout, env={},
+             program={"sweagent": "#!/bin/sh\nexec %s \"$@\"\n" % own})
+    snapshots = solved(p, "step %(n)d")
+    steps = re.findall(r"(?m)^([0-9a-f]{12}) ([a-z].*)", p.stdout)
+    assert [snap for snap, _ in steps] == snapshots[1:], p.stdout
+    assert all(s.startswith(a) for (_, s), a in zip(steps, [*ACTIONS, "submit"], strict=True)), steps
+
+
+ply.main(__name__)
