@@ -46,6 +46,7 @@ def status(code, function, *args, **kw):
 
 def every_method(t, env, read, ls):
     """env: set up, over FILES. read, ls: what is really there."""
+    env = server.Watched(env)
     assert env.read_file("a.txt") == "one\n"
     assert env.read_file("dir/b.py") == "two\nlines\n"
     env.write_file("new/d\u00fc r/x.txt", "text\0 \u00fc\r\n")
@@ -55,6 +56,7 @@ def every_method(t, env, read, ls):
     assert env.list_files("nothing*") == []
     r = env.run_command("echo out; echo err >&2; exit 3")
     assert (r.stdout, r.stderr, r.exit_code, r.success) == ("out\n", "err\n", 3, False)
+    assert env.run_command("echo x", shell_name="other").stdout == "x\n"
     r = env.run_command("echo a; sleep 20", timeout=1)
     assert r.exit_code == 124 and "Command timed out" in r.stderr
     first = env.checkpoint()
@@ -82,6 +84,11 @@ def every_method(t, env, read, ls):
     status(400, env.list_files, "")
     status(404, env.restore, "4711")
     status(404, env.download_file, "nope", t.at("none"))
+    try:
+        env.clone()
+    except NotImplementedError:
+        pass  # by the client: the protocol has nothing for it
+    env.assert_all_called(but=("setup", "cleanup"))
 
 
 def test_remote_environment(t):

@@ -28,10 +28,13 @@ venv.enter()
 import aiohttp
 import pexpect
 from swerex import exceptions as ex
+from swerex.deployment.config import RemoteDeploymentConfig, get_deployment
+from swerex.deployment.hooks.abstract import DeploymentHook
 from swerex.deployment.remote import RemoteDeployment
 from swerex.runtime.abstract import (
     BashAction, BashInterruptAction, CloseBashSessionRequest, Command, CreateBashSessionRequest,
     ReadFileRequest, UploadRequest, WriteFileRequest)
+from swerex.runtime.config import RemoteRuntimeConfig
 from swerex.runtime.remote import RemoteRuntime
 
 logging.disable(logging.CRITICAL)
@@ -765,16 +768,66 @@ def test_the_end_leaves_no_process(t):
 def test_a_deployment_of_upstreams(t):
     async def go():
         s = rex(t)
-        d = RemoteDeployment(auth_token=s.token, host="http://127.0.0.1", port=s.port)
-        try:
-            d.runtime
-        except ex.DeploymentNotStartedError:
-            pass
-        await d.start()
-        assert await d.is_alive()
-        await d.runtime.create_session(create())
-        assert (await d.runtime.run_in_session(quick("echo d"))).output == "d\n"
-        await d.stop()
+        config = RemoteDeploymentConfig(auth_token=s.token, host="http://127.0.0.1", port=s.port)
+        d = server.Watched(get_deployment(config))
+        assert type(d.what) is RemoteDeployment
+        d.from_config(config)
+        d.add_hook(DeploymentHook())
+        for call in (d.is_alive, d.stop):
+            await raises(ex.DeploymentNotStartedError, call(), "Deployment not started")
+        for _ in range(2):
+            await d.start()
+            assert await d.is_alive()
+            await d.runtime.create_session(create())
+            assert (await d.runtime.run_in_session(quick("echo d"))).output == "d\n"
+            await d.stop()
+        await raises(ex.DeploymentNotStartedError, d.is_alive(), "Deployment not started")
+        d.assert_all_called()
+    run(go())
+
+
+def test_every_method_and_every_class_of_errors(t):
+    # The others are the client's own, or those of deployments that start something; a session that
+    # is not initialized is one that does not exist here.
+    ours = {"NonZeroExitCodeError", "NoExitCodeError", "BashIncorrectSyntaxError",
+            "CommandTimeoutError", "SessionExistsError", "SessionDoesNotExistError"}
+    others = {"SwerexException", "SessionNotInitializedError", "DeploymentNotStartedError",
+              "DeploymentStartupError", "DockerPullError", "DummyOutputsExhaustedError"}
+    assert {n for n, c in vars(ex).items() if isinstance(c, type) and
+            issubclass(c, ex.SwerexException)} == ours | others, "swe-rex has new ones"
+
+    async def go():
+        s = rex(t)
+        r = server.Watched(s.runtime)
+        r.from_config(RemoteRuntimeConfig(auth_token=s.token, port=s.port))
+        await r.wait_until_alive(timeout=5)
+        assert await r.is_alive(timeout=5)
+        await r.create_session(create())
+        await r.create_session(create("mute"))
+        mute = asyncio.create_task(r.run_in_session(quick("builtin() { :; }", session="mute")))
+        while not mute.done():
+            await asyncio.sleep(0.2)
+            await r.run_in_session(BashInterruptAction(session="mute"))
+        raised = {type(e).__name__ for e in [
+            await raises(ex.NoExitCodeError, mute),  # the shell can no longer say it
+            await raises(ex.SessionExistsError, r.create_session(create())),
+            await raises(ex.SessionDoesNotExistError, r.run_in_session(quick("x", session="y"))),
+            await raises(ex.NonZeroExitCodeError, r.run_in_session(quick("false"))),
+            await raises(ex.BashIncorrectSyntaxError, r.run_in_session(quick("("))),
+            await raises(ex.CommandTimeoutError, r.execute(Command(command=["cat", "/dev/zero"],
+                                                                   timeout=0.2))),
+        ]}
+        assert raised == ours, ours - raised
+        assert (await r.close_session(CloseBashSessionRequest())).session_type == "bash"
+        await r.write_file(WriteFileRequest(path=t.at("f"), content="text"))
+        assert (await r.read_file(ReadFileRequest(path=t.at("f")))).content == "text"
+        await r.upload(UploadRequest(source_path=t.at("f"), target_path=t.at("g")))
+        assert ply.read(t.at("g")) == "text"
+        await r.close()
+        r.assert_all_called()
+        s.stop()
+        assert not await r.is_alive(timeout=1)
+        await raises(TimeoutError, r.wait_until_alive(timeout=0.5))
     run(go())
 
 

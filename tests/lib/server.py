@@ -4,6 +4,7 @@ Our servers, for the tests that talk to them: `plyfs serve` on a view and swerex
 plain HTTP to them; and upstream's own test suite, from the source archive on PyPI.
 """
 import http.client
+import inspect
 import json
 import os
 import re
@@ -140,6 +141,22 @@ def serve(t, view, *options, **kw):
     env = {"PLYFS_TEST_MARK": os.path.basename(t.path), **kw.pop("env", {})}
     where = ["--in", view.path] if view is not None else []
     return Server(t, [ply.PLYFS, "serve", *where, *options], env=env, **kw)
+
+
+class Watched:
+    """An object of a client's class; what of it was called is remembered."""
+
+    def __init__(self, what):
+        self.what, self.called = what, set()
+
+    def __getattr__(self, name):
+        self.called.add(name)
+        return getattr(self.what, name)
+
+    def assert_all_called(self, but=()):
+        """Every public method of its class."""
+        public = {n for n, _ in inspect.getmembers(type(self.what), callable) if n[0] != "_"}
+        assert public - set(but) <= self.called, public - set(but) - self.called
 
 
 def sdist(name, version, python=sys.executable):
