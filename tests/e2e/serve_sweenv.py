@@ -10,12 +10,15 @@ checkout of it, a stand-in makes its requests by swe-rex's client (tests/lib/rea
 that the stand-in makes the same ones is tested as well.
 """
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import installed
 import ply
 import plypy
+import server
+import smallroot
 import sweenv
 import venv
 
@@ -79,7 +82,18 @@ def plyfs_serve(t, i):
                         {"PATH": i.env["PATH"]})
 
 
-def compare(theirs, ours):
+THEIRS = []  # over swe-rex's own server: once for all tests, it is slow
+
+
+def compare(t, results, hooks):
+    """With the reference's."""
+    if not THEIRS:
+        THEIRS.extend(run(t, sweenv.reference(t, PYTHON), sweenv.CALLS))
+    same(THEIRS[0], results)
+    assert THEIRS[1] == hooks, (THEIRS[1], hooks)
+
+
+def same(theirs, ours):
     wrong = []
     before = None
     for call, x, y in zip(sweenv.CALLS, theirs, ours, strict=True):
@@ -99,26 +113,47 @@ def check_ends(t, port, repo=None):
     assert hooks.count("start_deployment") == 4 and hooks.count("close") == 4, hooks
 
 
-def test_over_our_servers_it_is_what_it_is_over_the_reference(t):
+def test_over_swerex_remote_it_is_what_it_is_over_the_reference(t):
     i = installed.Installed(t)
     sweenv.repository(t)
-    theirs, hooks = run(t, sweenv.reference(t, PYTHON), sweenv.CALLS)
-    for port, repo in ((swerex_remote(t, i), None), (plyfs_serve(t, i), PREPARED)):
-        ours, ours_hooks = run(t, port, sweenv.CALLS, repo)
-        compare(theirs, ours)
-        assert hooks == ours_hooks, (hooks, ours_hooks)
+    port = swerex_remote(t, i)
+    compare(t, *run(t, port, sweenv.CALLS))
+    check_ends(t, port)
 
 
-def test_it_ends_and_begins_again_over_swerex_remote(t):
+def test_on_a_view_it_is_what_it_is_over_the_reference(t):
     i = installed.Installed(t)
     sweenv.repository(t)
-    check_ends(t, swerex_remote(t, i))
+    port = plyfs_serve(t, i)
+    compare(t, *run(t, port, sweenv.CALLS, PREPARED))
+    check_ends(t, port, PREPARED)
 
 
-def test_it_ends_and_begins_again_on_a_view(t):
+def test_in_a_container_whose_root_is_a_view(t):
     i = installed.Installed(t)
     sweenv.repository(t)
-    check_ends(t, plyfs_serve(t, i), PREPARED)
+    smallroot.small_root(t.at("root"), ["git"])
+    ply.write(t.at("root", "etc", "group"), "root:x:0:\n")
+    if os.path.isdir("/usr/lib/locale/C.utf8"):
+        shutil.copytree("/usr/lib/locale/C.utf8", t.at("root", "usr", "lib", "locale", "C.utf8"))
+    env = dict(i.env, PLYFS_STORE=t.at("store"), XDG_STATE_HOME=t.at("state"))
+    plyfs = os.path.join(i.prefix, "bin", "plyfs")
+    t.run([plyfs, "init", t.at("store")], env=env)
+    t.run([plyfs, "import", t.at("root")], env=env)
+    made = t.run([plyfs, "env", "create", "--kind", "container", "--root", "1", "--store",
+                  t.at("store"), "--from", "main", "box"], check=False, env=env)
+    if made.returncode and "no container can run" in made.stderr:
+        ply.skip(made.stderr.strip())
+    assert made.returncode == 0, made
+    t.clean.append(lambda: t.run([plyfs, "env", "destroy", "--force", "box"], env=env))
+    where = made.stdout.strip()
+    s = server.Server(t, [plyfs, "serve", "--in", where], token="t")
+    compare(t, *run(t, s.port, sweenv.CALLS))
+    check_ends(t, s.port)
+    # All of it was in the view.
+    assert ply.read(os.path.join(where, "lrepo/calc.py")) == "x = 1\n" and \
+        not os.path.exists("/lrepo")
+    s.stop()
 
 
 def test_the_stand_in_makes_the_calls_of_swe_agents_own_class(t):
@@ -128,7 +163,7 @@ def test_the_stand_in_makes_the_calls_of_swe_agents_own_class(t):
     sweenv.repository(t)
     real = run(t, swerex_remote(t, i), sweenv.CALLS)
     stand_in = run(t, swerex_remote(t, i, "again"), sweenv.CALLS, checkout=None)
-    compare(real[0], stand_in[0])
+    same(real[0], stand_in[0])
     assert real[1] == stand_in[1], (real[1], stand_in[1])
 
 

@@ -79,11 +79,13 @@ CALLS = [
 
 
 def repository(t):
+    """The same to the commit's id each time."""
     top = t.tree({"calc.py": "x = 1\n", "src/a.txt": "one\n", ".gitignore": "*.o\n",
                   "run.sh": "#!/bin/sh\n"}, "lrepo")
     os.chmod(os.path.join(top, "run.sh"), 0o755)
     os.symlink("src/a.txt", os.path.join(top, "link"))
-    t.sh("cd %s && git init -q -b main && git add -A && git commit -qm first" % top)
+    t.sh("cd %s && git init -q -b main && git add -A && git commit -qm first" % top, env=dict(
+        t.env, GIT_AUTHOR_DATE="2020-01-01T00:00:00Z", GIT_COMMITTER_DATE="2020-01-01T00:00:00Z"))
     return top
 
 
