@@ -81,7 +81,7 @@ mini-swe-agent)
 	PLYFS_TOKEN=demo PYTHONPATH="$here/mini-swe-agent${PYTHONPATH:+:$PYTHONPATH}" \
 	MSWEA_CONFIGURED=1 mini --agent-class default -c mini.yaml \
 		-c "$here/mini-swe-agent/plyfs.yaml" -c "environment.url=http://127.0.0.1:$port" \
-		-c environment.timeout=3 -c "$work/script.yaml" \
+		-c environment.timeout=5 -c "$work/script.yaml" \
 		-t "$(cat "$here/bug/bug.md")" -o "$work/trajectory.json"
 	python3 -c 'import json, sys
 print(json.load(sys.stdin)["info"]["submission"], end="")' \
@@ -110,5 +110,5 @@ echo "what was submitted is what differs between step 0 and step 5"
 for step in "$first" "$last"; do
 	plyfs restore "$step" >>"$work/log"
 	echo "at $step:"
-	plyfs test --timeout 3 -- python3 -m unittest || :
+	plyfs test --timeout 5 -- python3 -m unittest || :
 done
