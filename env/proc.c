@@ -18,7 +18,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -28,6 +27,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "env/child.h"
 #include "env/keeper.h"
 #include "env/status.h"
 #include "store/base/util.h"

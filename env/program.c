@@ -19,7 +19,6 @@
 #include <linux/close_range.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "env/child.h"
 #include "env/status.h"
 #include "store/base/util.h"
 

@@ -23,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "env/child.h"
 #include "env/group.h"
 #include "env/tree.h"
 #include "store/base/util.h"

@@ -721,9 +721,7 @@ def test_a_body_of_hundreds_of_megabytes_takes_no_memory(t):
     assert answer.status == 200, answer.read()
     c.close()
     assert os.path.getsize(t.at("huge")) == size
-    with open("/proc/%d/status" % s.process.pid) as f:
-        anon = [int(x.split()[1]) for x in f if x.startswith("RssAnon")][0]
-    assert anon < 40 << 10, "%d KiB of memory" % anon
+    assert s.memory("RssAnon") < 40 << 10, "%d KiB of memory" % s.memory("RssAnon")
 
 
 # ---- the program ----

@@ -419,6 +419,7 @@ class Bench:
         self.path = tempfile.mkdtemp(prefix="plyfs-%s-" % name[:30], dir=base)
         self.stores = []
         self.clean = []
+        self.said = []  # by sanitizers, in other programs than daemons
         home = self.at("home")
         os.mkdir(home)
         keep = ("PATH", "LANG", "LD_LIBRARY_PATH", "PLYFS_BUILD", "ASAN_OPTIONS", "UBSAN_OPTIONS",
@@ -457,7 +458,7 @@ class Bench:
         return store.mount(**kw)
 
     def cleanup(self, keep=False):
-        """Takes everything away; returns what a sanitizer said in a daemon's log, if anything."""
+        """Takes everything away; returns what sanitizers said, if anything."""
         for f in reversed(self.clean):
             with contextlib.suppress(Exception):
                 f()
@@ -473,7 +474,7 @@ class Bench:
                 if alive(pid) and "plyfsd" in read("/proc/%d/cmdline" % pid):
                     os.kill(pid, signal.SIGKILL)
                     print("# the daemon %d did not end by itself; killed" % pid)
-        said = "".join(s.sanitizer_reports() for s in self.stores)
+        said = "".join([*self.said, *(s.sanitizer_reports() for s in self.stores)])
         for where in mounts_below(self.path):
             if subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode:
                 subprocess.run(["umount", "-l", where])
@@ -531,7 +532,7 @@ def main(module="__main__"):
             keep = bad and bool(os.environ.get("PLYFS_TEST_KEEP"))
             said = t.cleanup(keep)
             if said:
-                print("-- a sanitizer in the daemon of %s:\n%s" % (name, said))
+                print("-- a sanitizer in %s:\n%s" % (name, said))
             if good and said:
                 failed += 1
                 print("FAILED " + name)

@@ -45,6 +45,7 @@ class Server:
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True, env=self.env, cwd=cwd or t.path)
         t.clean.append(self.kill)
+        self.said = t.said
         line = self.process.stdout.readline()
         found = re.match(r"listening at (?:\S+ port |https?://[^/ ]*:)(\d+)", line)
         assert found, "%r %s" % (line, self.process.stderr.read() if not line else "")
@@ -55,6 +56,12 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+        # Of a sanitizer; its children may have it open still, so what is there now.
+        if not self.process.stderr.closed:
+            os.set_blocking(self.process.stderr.fileno(), False)
+            err = self.process.stderr.read() or ""
+            if "Sanitizer" in err:
+                self.said.append(err)
 
     def stop(self, seconds=20):
         """As an administrator does it."""
@@ -102,6 +109,15 @@ class Server:
             except (TimeoutError, ConnectionResetError):
                 pass
         return answer
+
+    def memory(self, field):
+        """KiB, of /proc/PID/status; 0 in a build with a sanitizer, whose own there is."""
+        with open("/proc/%d/exe" % self.process.pid, "rb") as f:
+            program = f.read()
+        if b"__asan_init" in program or b"__tsan_init" in program:
+            return 0
+        with open("/proc/%d/status" % self.process.pid) as f:
+            return [int(x.split()[1]) for x in f if x.startswith(field + ":")][0]
 
     def children(self):
         """Processes that it, or its keeper, has started and that live: (pid, command line)."""
