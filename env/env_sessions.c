@@ -158,19 +158,14 @@ static int get(struct ply_env *e, const char *name, struct ply_session **ret)
 	return 0;
 }
 
-/* The output, without its last newline and what is beyond the limit. */
-static void take_output(struct ply_env *e, struct ply_observation *o, struct ply_result *ret)
+/* The output, without its last newline. */
+static void take_output(struct ply_observation *o, struct ply_result *ret)
 {
-	uint64_t limit = env_count(e, "output_limit");
-
 	ret->out = o->output;
+	ret->truncated = o->truncated;
 	o->output = (struct ply_text){ 0 };
 	if (ret->out.len && ret->out.data[ret->out.len - 1] == '\n')
 		ret->out.len--;
-	if (limit && ret->out.len > limit) {
-		ret->out.len = limit;
-		ret->truncated = true;
-	}
 	if (ret->out.data)
 		ret->out.data[ret->out.len] = '\0';
 }
@@ -207,7 +202,7 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 	} else {
 		result.exit_code = o.exit_code;
 	}
-	take_output(e, &o, &result);
+	take_output(&o, &result);
 	*ret = result;
 	return 0;
 }

@@ -135,8 +135,8 @@ int expect_scan(struct expect *e, const char *data, size_t len, struct expect_ma
 	return 1;
 }
 
-void expect_rewind(struct expect *e)
+void expect_rewind(struct expect *e, size_t at)
 {
 	for (size_t i = 0; e && i < e->n; i++)
-		e->patterns[i].from = 0;
+		e->patterns[i].from = MIN(e->patterns[i].from, at);
 }

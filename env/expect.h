@@ -25,5 +25,5 @@ struct expect_match {
  * place the first in order. 0: not yet (also for NULL). PLY_FAILED, PLY_NO_MEMORY.
  */
 int expect_scan(struct expect *e, const char *data, size_t len, struct expect_match *ret);
-/* The data changed: the next scan begins at its start. NULL is fine. */
-void expect_rewind(struct expect *e);
+/* The data changed from there on: the next scan begins there at the latest. NULL is fine. */
+void expect_rewind(struct expect *e, size_t at);

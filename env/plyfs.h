@@ -272,6 +272,7 @@ struct ply_observation {
 	struct ply_text output; /* exact bytes */
 	int exit_code;
 	bool exit_code_known;
+	bool truncated; /* as ply_result's; without an environment the limit is 1 GiB */
 	int matched; /* index into expect of what ended it; -1: the command's end */
 };
 PLY_API void ply_observation_free(struct ply_observation *o);

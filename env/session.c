@@ -21,6 +21,9 @@
 /* As swe-rex has it. Sourcing a heavy bashrc takes longer: there is an option. */
 #define STARTUP_TIMEOUT 1.0
 
+/* As output_limit of environments. */
+#define OUTPUT_LIMIT (UINT64_C(1) << 30)
+
 struct ply_session {
 	atomic_uint refs;
 	struct ply_env *env; /* borrowed; not looked at once it has started */
@@ -121,6 +124,7 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 		.env = (const char *const *)s->env_vars.items,
 		.sources = (const char *const *)s->sources.items,
 		.timeout = s->timeout,
+		.output_limit = OUTPUT_LIMIT,
 	};
 	int r;
 
@@ -137,6 +141,7 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 	if (r < 0)
 		return r;
 	o.keeper = s->env->keeper;
+	o.output_limit = env_count(s->env, "output_limit");
 	if (!o.cwd)
 		o.cwd = s->env->workdir;
 	if (s->env->ops->wrap) {
@@ -240,8 +245,13 @@ int ply_session_interrupt(struct ply_session *s, double timeout, int tries,
 		.tries = MAX(tries, 0),
 		.gentle = true,
 	};
+	struct ply_observation o = { 0 };
+	int r = shell ? shell_interrupt(shell, &how, &o) : PLY_STATE;
 
-	if (ret_output)
-		*ret_output = (struct ply_text){ 0 };
-	return shell ? shell_interrupt(shell, &how, ret_output, NULL) : PLY_STATE;
+	if (ret_output) {
+		*ret_output = o.output;
+		o.output = (struct ply_text){ 0 };
+	}
+	ply_observation_free(&o);
+	return r;
 }

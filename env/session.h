@@ -25,6 +25,7 @@ struct shell_options {
 	const char *const *env; /* "K=V", besides the caller's and ours; NULL: none */
 	const char *const *sources; /* files to source; NULL: none */
 	double timeout; /* of the start; 0: none */
+	uint64_t output_limit; /* bytes kept of a command's output; 0: all */
 	struct proc_limits limits;
 	/* As env_ops.wrap. */
 	int (*wrap)(void *arg, const char *const *argv, const char *const *env, char ***ret);
@@ -55,12 +56,12 @@ struct shell_interrupt {
 	size_t n_expect;
 };
 /*
- * Until the shell itself is back. With nothing running: at once. ret_output and ret_matched may be
- * NULL; empty and -1 when another thread's shell_run has it: that ends with the output.
- * PLY_TIMEOUT: the shell does not react.
+ * Until the shell itself is back. With nothing running: at once. Of *ret output, truncated
+ * and matched are set; empty and -1 when another thread's shell_run has it: that ends with the
+ * output. PLY_TIMEOUT: the shell does not react.
  */
-int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct ply_text *ret_output,
-		    int *ret_matched);
+int shell_interrupt(struct shell *s, const struct shell_interrupt *how,
+		    struct ply_observation *ret);
 /* Is there a program of it in the foreground, or a command of a shell_run that timed out? */
 bool shell_is_busy(struct shell *s);
 bool shell_is_alive(struct shell *s);

@@ -63,7 +63,9 @@ struct shell {
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out */
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
-	bool dropped;	     /* something was taken out of the middle of out */
+	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
+	uint64_t limit;	     /* immutable: of out; 0: none */
+	bool truncated;	     /* out was longer: after `limit` bytes some are missing */
 	int code;	     /* exit code of the command, when over */
 	int status;	     /* $? for the next */
 	char flags[8];	     /* those of x and v that are to be set for the next */
@@ -85,8 +87,8 @@ void pty_flush(struct shell *s); /* forgets what was typed and not read */
 pid_t pty_foreground(struct shell *s);
 /* Types; what does not fit waits until `end` (< 0: for ever) while output is taken. */
 int pty_type(struct shell *s, const char *data, size_t len, double end);
-/* Appends what can be read now to s->out, at most `limit` bytes. */
-int pty_drain(struct shell *s, size_t limit);
+/* Appends what can be read now to s->out, at most `most` bytes. */
+int pty_drain(struct shell *s, size_t most);
 /* All that was written before now: the kernel's buffers (640 KiB a terminal) hold no more. */
 #define PTY_ALL (1024 * 1024)
 

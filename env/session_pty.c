@@ -165,14 +165,40 @@ int pty_type(struct shell *s, const char *data, size_t len, double end)
 	return 0;
 }
 
+/*
+ * Behind the limit the end of the output is kept, so that patterns and a prompt are still seen: at
+ * least this much of it, and at most twice.
+ */
+#define TAIL ((size_t)65536)
+
+/* Takes the middle out of what is longer than the limit. */
+static void hold_limit(struct shell *s)
+{
+	size_t limit = s->limit, gap;
+
+	if (!limit || s->out.len <= limit)
+		return;
+	s->truncated = true;
+	if (s->out.len - limit <= 2 * TAIL)
+		return;
+	gap = s->out.len - limit - TAIL;
+	memmove(s->out.data + limit, s->out.data + limit + gap, TAIL);
+	s->out.len -= gap;
+	if (s->mark > limit)
+		s->mark = MAX(limit, s->mark - MIN(gap, s->mark));
+	if (s->cut != SIZE_MAX && s->cut > limit)
+		s->cut = MAX(limit, s->cut - MIN(gap, s->cut));
+	s->changed_at = MIN(s->changed_at, limit);
+}
+
 /* The kernel gives 4 KiB at most; room for some more reads than one before the next realloc. */
 #define READ_ROOM ((size_t)16384)
 
-int pty_drain(struct shell *s, size_t limit)
+int pty_drain(struct shell *s, size_t most)
 {
 	size_t taken = 0;
 
-	while (!s->hung_up && taken < limit) {
+	while (!s->hung_up && taken < most) {
 		ssize_t n;
 		int r = buffer_room(&s->out, READ_ROOM);
 
@@ -189,6 +215,7 @@ int pty_drain(struct shell *s, size_t limit)
 		}
 		s->out.len += (size_t)n;
 		taken += (size_t)n;
+		hold_limit(s);
 	}
 	return 0;
 }

@@ -60,7 +60,8 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
 	if (!s)
 		return fail_memory();
 	s->master = s->slave = s->text = s->reports = s->wake = -1;
-	s->cut = SIZE_MAX;
+	s->cut = s->changed_at = SIZE_MAX;
+	s->limit = o->output_limit;
 	s->owed = true; /* bash's own prompt, before our first line */
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->changed, NULL);
@@ -165,19 +166,36 @@ void shell_free(struct shell *s)
 
 /* ---- running ---- */
 
+/* How much of the first len bytes is handed out, and says whether that is not all. */
+static size_t within_limit(struct shell *s, size_t len, struct ply_observation *ret)
+{
+	ret->truncated = s->truncated;
+	return s->truncated ? MIN(len, s->limit) : len;
+}
+
 /* A command that goes on has its output still to come: here is a copy. */
 static int copy_output(struct shell *s, struct ply_observation *ret)
 {
-	return text_set(&ret->output, s->out.data ?: "", s->out.len);
+	return text_set(&ret->output, s->out.data ?: "", within_limit(s, s->out.len, ret));
+}
+
+/* Takes the first len bytes away, of which the first `keep` are the output. */
+static int take(struct shell *s, size_t keep, size_t len, struct ply_observation *ret)
+{
+	int r = buffer_take(&s->out, within_limit(s, keep, ret), len, &ret->output);
+
+	if (r == 0)
+		s->truncated = false;
+	return r;
 }
 
 /* All output, but for what came after a SIGKILL. */
-static int take_output(struct shell *s, struct ply_text *ret)
+static int take_output(struct shell *s, struct ply_observation *ret)
 {
 	size_t len = MIN(s->out.len, s->cut);
 
 	s->cut = SIZE_MAX;
-	return buffer_take(&s->out, len, len, ret);
+	return take(s, len, len, ret);
 }
 
 /* In front of it: the status and sentence that are kept when that fails, too. */
@@ -195,7 +213,7 @@ static int conclude(struct shell *s, const struct ply_session_run *run, int matc
 
 	ret->matched = matched ? g->match.index : -1;
 	if (matched) {
-		r = buffer_take(&s->out, g->match.start, g->match.end, &ret->output);
+		r = take(s, g->match.start, g->match.end, ret);
 		if (r < 0)
 			return r;
 		ret->exit_code = 0;
@@ -211,7 +229,7 @@ static int conclude(struct shell *s, const struct ply_session_run *run, int matc
 		return fail(PLY_SYNTAX, "bash cannot parse the command, nothing of it was run: %s",
 			    s->complaint.data);
 	}
-	r = take_output(s, &ret->output);
+	r = take_output(s, ret);
 	if (r < 0)
 		return r;
 	if (run->check == PLY_CHECK_IGNORE) {
@@ -299,10 +317,9 @@ int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
 /* ---- interrupting ---- */
 
 static int interrupt_owned(struct shell *s, const struct shell_interrupt *how,
-			   struct ply_text *ret_output, int *ret_matched)
+			   struct ply_observation *ret)
 {
 	_cleanup_(expect_freep) struct expect *expect = NULL;
-	_cleanup_(ply_text_free) struct ply_text output = { 0 };
 	struct goal g = { .end = -1, .cancel = -1 };
 	struct stop stop;
 	int r;
@@ -320,29 +337,16 @@ static int interrupt_owned(struct shell *s, const struct shell_interrupt *how,
 	r = shell_wait(s, &g);
 	if (r < 0)
 		return r;
-	if (ret_matched)
-		*ret_matched = r == MATCHED ? g.match.index : -1;
-	r = r == MATCHED ? buffer_take(&s->out, g.match.start, g.match.end, &output)
-			 : take_output(s, &output);
-	if (r < 0)
-		return r;
-	if (ret_output) {
-		*ret_output = output;
-		output = (struct ply_text){ 0 };
-	}
-	return 0;
+	ret->matched = r == MATCHED ? g.match.index : -1;
+	return r == MATCHED ? take(s, g.match.start, g.match.end, ret) : take_output(s, ret);
 }
 
-int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct ply_text *ret_output,
-		    int *ret_matched)
+int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct ply_observation *ret)
 {
 	struct stop stop;
 	int r;
 
-	if (ret_output)
-		*ret_output = (struct ply_text){ 0 };
-	if (ret_matched)
-		*ret_matched = -1;
+	*ret = (struct ply_observation){ .matched = -1, .exit_code = -1 };
 	pthread_mutex_lock(&s->lock);
 	if (s->asked) {
 		pthread_mutex_unlock(&s->lock);
@@ -365,7 +369,7 @@ int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct p
 	r = own(s);
 	if (r < 0)
 		return r;
-	r = interrupt_owned(s, how, ret_output, ret_matched);
+	r = interrupt_owned(s, how, ret);
 	disown(s);
 	return r;
 }

@@ -411,7 +411,7 @@ static void drop(struct shell *s, size_t at, size_t len)
 {
 	s->out.len -= len;
 	memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
-	s->dropped = true;
+	s->changed_at = 0; /* what is on both sides may match now */
 }
 
 /* Takes the prompt out of the output: the last `times` that lie behind `from`. Returns how many. */

@@ -306,9 +306,8 @@ static int wait_end(struct shell *s, struct goal *g)
 			if (r < 0)
 				return r;
 		}
-		if (s->dropped)
-			expect_rewind(g->expect);
-		s->dropped = false;
+		expect_rewind(g->expect, s->changed_at);
+		s->changed_at = SIZE_MAX;
 		r = expect_scan(g->expect, s->out.data, s->out.len, &g->match);
 		if (r < 0)
 			return r;

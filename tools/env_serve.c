@@ -26,7 +26,7 @@
 struct asked {
 	const char *host, *token, *token_file, *in, *from, *test_command, *timeout;
 	const char *certificate, *key;
-	uint64_t port, max_connections, max_body, max_sessions;
+	uint64_t port, max_connections, max_body, max_sessions, max_output;
 	bool insecure, cloud;
 };
 
@@ -177,6 +177,7 @@ int verb_serve(struct cmd *c)
 		{ .name = "max-connections", .number = &a.max_connections },
 		{ .name = "max-body", .number = &a.max_body },
 		{ .name = "max-sessions", .number = &a.max_sessions },
+		{ .name = "max-output", .number = &a.max_output },
 	};
 	struct serve_options o = { 0 };
 	struct cloud *cloud = NULL;
@@ -209,7 +210,9 @@ int verb_serve(struct cmd *c)
 	o.key = key;
 	o.max_connections = (unsigned)MIN(a.max_connections, 100000);
 	o.max_body = a.max_body;
-	serve_environment(&o, env);
+	o.max_output = a.max_output;
+	if (serve_environment(&o, env) < 0)
+		return cmd_ply_failed(c);
 	o.place.max_sessions = (unsigned)MIN(a.max_sessions, 100000);
 	if (a.cloud) {
 		if (cloud_new(env, &o, &cloud) < 0)

@@ -133,7 +133,8 @@
 	  "  --cloud         POST /sandboxes makes forks, each with a port of its own\n" \
 	  "  --test-command C, --timeout S    of the environment\n" \
 	  "  --certificate F, --key F         PEM: https\n" \
-	  "  --max-connections N (1024), --max-sessions N (512), --max-body BYTES (4 GiB)\n") \
+	  "  --max-connections N (1024), --max-sessions N (512), --max-body BYTES (4 GiB)\n" \
+	  "  --max-output BYTES   kept of a command's output (256 MiB)\n") \
 	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes", \
 	  "Starts no daemon.\n" \
 	  "  --ops           requests of the kernel to each view, by kind\n" \

@@ -135,7 +135,9 @@ static void create(void *arg, const struct http_request *q, struct http_response
 	if (status >= 0 && b.image && *b.image)
 		status = ply_env_restore(s->env, b.image);
 	if (status >= 0) {
-		serve_environment(&o, s->env);
+		status = serve_environment(&o, s->env);
+	}
+	if (status >= 0) {
 		status = serve_start(&o, &s->serve);
 	}
 	if (status < 0) {

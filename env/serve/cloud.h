@@ -13,8 +13,11 @@
 
 struct cloud;
 
-/* Sets place and protocols of o to what serves one environment (not its cloud). */
-void serve_environment(struct serve_options *o, struct ply_env *env);
+/*
+ * Sets place and protocols of o to what serves one environment (not its cloud), which is set up and
+ * used by nobody yet: its output_limit is lowered to o->max_output. PLY_NO_MEMORY.
+ */
+int serve_environment(struct serve_options *o, struct ply_env *env);
 
 /* What sandboxes are forks of, and how they are to be served: borrowed; the port is not used. */
 int cloud_new(struct ply_env *env, const struct serve_options *o, struct cloud **ret);

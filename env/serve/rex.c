@@ -12,6 +12,7 @@
 #include "env/serve/rex.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -26,7 +27,6 @@
 #include "store/base/util.h"
 
 #define SESSIONS_MAX 512	     /* each is a bash, a terminal and a thread's worth of memory */
-#define OUTPUT_MAX (UINT64_C(1) << 30) /* of a command: it is held in memory, as JSON once more */
 
 /* The prompt that the reference sets; users' commands see it in PS1. */
 #define PROMPT "SHELLPS1PREFIX"
@@ -58,7 +58,7 @@ int rex_new(const struct rex_place *place, struct rex **ret)
 	if (!rex->place.max_sessions)
 		rex->place.max_sessions = SESSIONS_MAX;
 	if (!rex->place.output_limit)
-		rex->place.output_limit = OUTPUT_MAX;
+		rex->place.output_limit = REX_OUTPUT_LIMIT;
 	pthread_mutex_init(&rex->lock, NULL);
 	*ret = rex;
 	return 0;
@@ -320,6 +320,7 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 						      "PS2=", "PS0=", NULL },
 			.sources = (const char *const *)sources.items,
 			.timeout = c.timeout,
+			.output_limit = rex->place.output_limit,
 		};
 
 		status = shell_start(&o, &shell, &output);
@@ -401,6 +402,13 @@ static json_t *observation(json_t *output, json_t *exit_code, const char *expect
 {
 	return json_pack("{s:o, s:o, s:s, s:s, s:s}", "output", output, "exit_code", exit_code,
 			 "failure_reason", "", "expect_string", expect, "session_type", "bash");
+}
+
+void rex_raise_limit(struct http_response *r, const struct rex_place *place)
+{
+	rex_raisef(r, "builtins.MemoryError",
+		   "the command printed more than %" PRIu64 " bytes; send its output to a file",
+		   place->output_limit);
 }
 
 /* The patterns as an array of C strings, borrowed from the model. */
@@ -485,6 +493,18 @@ static json_t *trimmed_json(const struct ply_text *out)
 	return cut;
 }
 
+/* An interrupt succeeds, however much it found; but it says that something is missing. */
+static json_t *interrupted(const struct ply_observation *o, const char *expect)
+{
+	json_t *body = observation(trimmed_json(&o->output), json_integer(0), expect);
+
+	if (o->truncated && body)
+		(void)json_object_set_new(body, "failure_reason",
+					  json_string("the end of the output is missing: it was "
+						      "more than the server's limit"));
+	return body;
+}
+
 /* An interactive program's output: without the echo of what was typed and without its edges. */
 static json_t *interactive_json(const struct action *a, const struct ply_text *out)
 {
@@ -505,7 +525,8 @@ static json_t *interactive_json(const struct action *a, const struct ply_text *o
 	return cut;
 }
 
-static void run_command(struct http_response *r, struct session *s, const struct action *a)
+static void run_command(struct rex *rex, struct http_response *r, struct session *s,
+			const struct action *a)
 {
 	_cleanup_free_ const char **expect = patterns(a->expect);
 	struct ply_session_run run = {
@@ -540,6 +561,8 @@ static void run_command(struct http_response *r, struct session *s, const struct
 		rex_raisef(r, "re.error", "%s", ply_error());
 	} else if (status < 0) {
 		raise_status(r, status);
+	} else if (o.truncated) {
+		rex_raise_limit(r, &rex->place);
 	} else if (a->interactive) {
 		reply_json(r, 200,
 			   observation(interactive_json(a, &o.output), json_integer(0), matched));
@@ -569,14 +592,14 @@ static void run_interrupt(struct http_response *r, struct session *s, const stru
 		.expect = expect,
 		.n_expect = json_array_size(a->expect),
 	};
-	struct ply_text output = { 0 };
-	int matched = -1, status;
+	struct ply_observation o;
+	int status;
 
 	if (!expect) {
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
 		return;
 	}
-	status = shell_interrupt(s->shell, &how, &output, &matched);
+	status = shell_interrupt(s->shell, &how, &o);
 	if (status == PLY_TIMEOUT)
 		rex_raisef(r, "pexpect.exceptions.TIMEOUT", "Failed to interrupt session");
 	else if (status == PLY_INVALID)
@@ -584,10 +607,8 @@ static void run_interrupt(struct http_response *r, struct session *s, const stru
 	else if (status < 0)
 		raise_status(r, status);
 	else
-		reply_json(r, 200,
-			   observation(trimmed_json(&output), json_integer(0),
-				       matched >= 0 ? expect[matched] : PROMPT));
-	ply_text_free(&output);
+		reply_json(r, 200, interrupted(&o, o.matched >= 0 ? expect[o.matched] : PROMPT));
+	ply_observation_free(&o);
 }
 
 static void run_in_session(void *arg, const struct http_request *q, struct http_response *r)
@@ -641,7 +662,7 @@ static void run_in_session(void *arg, const struct http_request *q, struct http_
 		run_interrupt(r, s, &a);
 	else {
 		session_wait_turn(rex, s);
-		run_command(r, s, &a);
+		run_command(rex, r, s, &a);
 		session_pass_turn(rex, s);
 	}
 	if (s)

@@ -19,6 +19,12 @@
 
 struct rex;
 
+/*
+ * What is kept of a command's output. It is held in memory, for a moment up to five times: as
+ * bytes, as text, as JSON that grows.
+ */
+#define REX_OUTPUT_LIMIT (UINT64_C(256) << 20)
+
 /* Where sessions and commands run. Everything is borrowed. */
 struct rex_place {
 	struct keeper *keeper;
@@ -30,7 +36,7 @@ struct rex_place {
 	const char *root;
 	void *arg; /* theirs */
 	struct proc_limits limits;
-	uint64_t output_limit; /* of a command; 0: 1 GiB; more is an error */
+	uint64_t output_limit; /* bytes of a command; 0: REX_OUTPUT_LIMIT; more is an error */
 	unsigned max_sessions; /* 0: 512 */
 };
 
@@ -73,6 +79,8 @@ void rex_raise_text(struct http_response *r, const char *class, int s, struct pl
 		    json_t *extra);
 /* OSError or the subclass that belongs to err: "[Errno 2] No such file or directory: 'PATH'". */
 void rex_raise_errno(struct http_response *r, int err, const char *path, size_t len);
+/* A command printed more than the place allows. */
+void rex_raise_limit(struct http_response *r, const struct rex_place *place);
 /* A string for JSON: bytes that are not UTF-8 become \xNN, as four characters. */
 json_t *rex_text(const char *data, size_t len);
 /* A float as Python writes it. */

@@ -259,9 +259,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 			   "Timeout (%ss) exceeded while running command",
 			   rex_float(e.timeout, number));
 	} else if (result.truncated) {
-		rex_raisef(r, "builtins.MemoryError",
-			   "the command printed more than %llu bytes; send its output to a file",
-			   (unsigned long long)place->output_limit);
+		rex_raise_limit(r, place);
 	} else if (e.check && result.exit_code != 0) {
 		raise_execute(r, &e, &result);
 	} else {

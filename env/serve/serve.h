@@ -34,6 +34,7 @@ struct serve_options {
 	const char *certificate, *key; /* PEM text; NULL: plain HTTP */
 	unsigned max_connections;      /* 0: the default of http.h, like the next */
 	uint64_t max_body;
+	uint64_t max_output; /* of a command; 0: that of rex.h */
 	struct rex_place place;
 	struct serve_protocol protocols[SERVE_PROTOCOLS_MAX]; /* those with endpoints */
 };

@@ -298,23 +298,92 @@ START_TEST(a_forced_interrupt_is_told_with_the_next_command)
 					 .n_expect = 1 };
 	const struct ply_session_run next = { .command = "echo next", .timeout = 60 };
 	struct ply_observation seen;
-	struct ply_text text;
 	struct shell *shell;
-	int matched;
 
 	ok(shell_start(&o, &shell, NULL));
 	ok(shell_run(shell, &start, -1, &seen));
 	ply_observation_free(&seen);
 	ck_assert(shell_is_busy(shell));
-	ok(shell_interrupt(shell, &how, &text, &matched));
-	ck_assert_ptr_null(strstr(text.data, "Killed"));
-	ply_text_free(&text);
-	ck_assert_int_eq(matched, -1);
+	ok(shell_interrupt(shell, &how, &seen));
+	ck_assert_ptr_null(strstr(seen.output.data, "Killed"));
+	ck_assert_int_eq(seen.matched, -1);
+	ply_observation_free(&seen);
 	ck_assert(!shell_is_busy(shell));
 	ok(shell_run(shell, &next, -1, &seen));
 	ck_assert_ptr_nonnull(strstr(seen.output.data, "Killed"));
 	ck_assert_ptr_nonnull(strstr(seen.output.data, "next\n"));
 	ck_assert_ptr_null(strstr(seen.output.data, "no\n"));
+	ply_observation_free(&seen);
+	shell_free(shell);
+}
+END_TEST
+
+/* KiB of memory that is ours alone. */
+static long memory(void)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[256];
+	long kib = -1;
+
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "RssAnon: %ld", &kib) == 1)
+			break;
+	(void)fclose(f);
+	return kib;
+}
+
+START_TEST(output_without_end_is_cut_and_the_shell_goes_on)
+{
+	const struct shell_options o = {
+		.keeper = env->keeper, .path = "bash", .timeout = 60, .output_limit = 100000
+	};
+	const struct shell_interrupt how = { .window = 5, .tries = 3 };
+	const char *expect[] = { "x\nF[O]UND" };
+	const struct ply_session_run endless = { .command = "echo first; yes", .timeout = 1 };
+	const struct ply_session_run much = {
+		.command = "head -c 300000000 /dev/zero | tr '\\0' x; exec 3>&1; (exit 3)",
+		.timeout = 200
+	};
+	const struct ply_session_run late = {
+		.command = "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo FOUND; cat",
+		.timeout = 60, .interactive = true, .expect = expect, .n_expect = 1
+	};
+	const struct ply_session_run next = { .command = "echo next", .timeout = 60 };
+	struct ply_observation seen;
+	struct shell *shell;
+	long before;
+
+	ok(shell_start(&o, &shell, NULL));
+	before = memory();
+	ck_assert_int_eq(shell_run(shell, &endless, -1, &seen), PLY_TIMEOUT);
+	ck_assert(seen.truncated);
+	ck_assert_uint_eq(seen.output.len, 100000);
+	ck_assert_int_eq(strncmp(seen.output.data, "first\ny\ny\n", 10), 0);
+	ply_observation_free(&seen);
+	ok(shell_interrupt(shell, &how, &seen));
+	ck_assert(seen.truncated);
+	ck_assert_uint_eq(seen.output.len, 100000);
+	ply_observation_free(&seen);
+
+	ok(shell_run(shell, &much, -1, &seen));
+	ck_assert(seen.truncated && seen.exit_code_known);
+	ck_assert_int_eq(seen.exit_code, 3);
+	ck_assert_uint_eq(seen.output.len, 100000);
+	ply_observation_free(&seen);
+	ck_assert_int_lt(memory() - before, 30000);
+
+	/* What comes behind the limit still ends a wait. */
+	ok(shell_run(shell, &late, -1, &seen));
+	ck_assert_int_eq(seen.matched, 0);
+	ck_assert(seen.truncated);
+	ply_observation_free(&seen);
+	ok(shell_interrupt(shell, &how, &seen));
+	ck_assert(!seen.truncated);
+	ply_observation_free(&seen);
+	ok(shell_run(shell, &next, -1, &seen));
+	ck_assert_str_eq(seen.output.data, "next\n");
+	ck_assert(!seen.truncated);
 	ply_observation_free(&seen);
 	shell_free(shell);
 }
@@ -332,18 +401,17 @@ START_TEST(an_interrupt_may_be_content_with_a_pattern)
 	};
 	const struct shell_interrupt hard = { .window = 0.1, .tries = 1, .gentle = true };
 	struct ply_observation seen;
-	struct ply_text text;
 	struct shell *shell;
-	int matched;
 
 	ok(shell_start(&o, &shell, NULL));
 	ok(shell_run(shell, &start, -1, &seen));
 	ply_observation_free(&seen);
-	ok(shell_interrupt(shell, &how, &text, &matched));
-	ck_assert_int_eq(matched, 1);
-	ply_text_free(&text);
+	ok(shell_interrupt(shell, &how, &seen));
+	ck_assert_int_eq(seen.matched, 1);
+	ply_observation_free(&seen);
 	ck_assert(shell_is_busy(shell));
-	ok(shell_interrupt(shell, &hard, NULL, NULL));
+	ok(shell_interrupt(shell, &hard, &seen));
+	ply_observation_free(&seen);
 	ck_assert(!shell_is_busy(shell));
 	shell_free(shell);
 }
@@ -370,6 +438,7 @@ int main(void)
 	tcase_add_test(t, a_cancelled_command_leaves_the_shell_usable);
 	tcase_add_test(t, shells_are_wrapped_as_the_kind_wants);
 	tcase_add_test(t, a_forced_interrupt_is_told_with_the_next_command);
+	tcase_add_test(t, output_without_end_is_cut_and_the_shell_goes_on);
 	tcase_add_test(t, an_interrupt_may_be_content_with_a_pattern);
 	suite_add_tcase(suite, t);
 	runner = srunner_create(suite);

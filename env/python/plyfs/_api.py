@@ -46,7 +46,7 @@ class ply_session_run(Structure):
 
 class ply_observation(Structure):
     _fields_ = [("output", ply_text), ("exit_code", c_int), ("exit_code_known", c_bool),
-                ("matched", c_int)]
+                ("truncated", c_bool), ("matched", c_int)]
 
 
 SweCallback = CFUNCTYPE(c_int, c_void_p)

@@ -138,6 +138,8 @@ class Observation:
     exit_code: int | None
     #: Which of ``expect`` ended the wait; None: the command's end.
     matched: int | None = None
+    #: It printed more than the limit; ``raw`` is the beginning.
+    truncated: bool = False
 
     @property
     def output(self) -> str:

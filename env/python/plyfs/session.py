@@ -116,7 +116,7 @@ class Session:
             error = _api.last_error(status) if status < 0 else None
             seen = Observation(_api.text_bytes(o.output),
                                o.exit_code if o.exit_code_known else None,
-                               o.matched if o.matched >= 0 and expect else None)
+                               o.matched if o.matched >= 0 and expect else None, o.truncated)
         finally:
             _api.lib.ply_observation_free(byref(o))
         if isinstance(error, (PlyTimeoutError, SessionGoneError)):
