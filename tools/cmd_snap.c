@@ -312,13 +312,28 @@ static void drop_number(struct cmd *c, const char *branch)
 		(void)unlink(path); /* most branches have none */
 }
 
-static int drop_one(struct cmd *c, const char *text, bool dry, bool with_snapshots)
+/* What a word may stand for. People may mean either; programs say which. */
+enum meant { EITHER, BRANCH, SNAPSHOT };
+
+/* A name or the beginning of an id could be something else tomorrow. */
+static bool is_whole_id(const char *text)
+{
+	return *text == '@' ||
+	       (strlen(text) == SNAP_ID_SIZE - 1 && !text[strspn(text, "0123456789abcdef")]);
+}
+
+static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
+		    bool with_snapshots)
 {
 	char name[SNAP_ID_SIZE];
 	uint64_t id;
 	int r;
 
-	if (branch_is_there(c, text)) {
+	if (meant == SNAPSHOT && !is_whole_id(text))
+		return cmd_fail(c, 0, "'%s' is neither a whole id of a snapshot nor @LABEL", text);
+	if (meant == BRANCH && !branch_is_there(c, text))
+		return cmd_fail(c, 0, "there is no branch '%s'", text);
+	if (meant != SNAPSHOT && branch_is_there(c, text)) {
 		r = dry ? 0 : branch_drop(c->store, text);
 		if (r == -ERR_BRANCH_IN_USE) {
 			_cleanup_(views_putp) struct view_entry *e =
@@ -347,17 +362,23 @@ static int drop_one(struct cmd *c, const char *text, bool dry, bool with_snapsho
 
 int cmd_drop(struct cmd *c)
 {
-	bool dry = false, with_snapshots = false;
+	bool dry = false, with_snapshots = false, branch = false, snapshot = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &dry },
 		{ .name = "with-snapshots", .flag = &with_snapshots },
+		{ .name = "branch", .flag = &branch },
+		{ .name = "snapshot", .flag = &snapshot },
 	};
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, -1);
 	if (r)
 		return r;
+	if (snapshot && (branch || with_snapshots))
+		return cmd_misuse(c, "--snapshot goes without --%s",
+				  branch ? "branch" : "with-snapshots");
 	for (int i = 0; i < c->args.n && !r; i++)
-		r = drop_one(c, c->args.v[i], dry, with_snapshots);
+		r = drop_one(c, c->args.v[i], branch ? BRANCH : snapshot ? SNAPSHOT : EITHER, dry,
+			     with_snapshots);
 	return r;
 }

@@ -66,9 +66,11 @@
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
 	  "  --private       with --at, as mount has it\n") \
-	X(drop, DAEMON, "[--with-snapshots] ID|NAME...", "forget snapshots or branches", \
+	X(drop, DAEMON, "[OPTION]... ID|NAME...", "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \
+	  "  --branch        NAMEs are branches, never ids\n" \
+	  "  --snapshot      whole IDs of snapshots or @LABEL, never branches\n" \
 	  "  --dry-run       only say what would be dropped\n") \
 	X(log, DAEMON, "[--branch NAME] [-n N] [--json]", "the snapshots, newest first", \
 	  "  --branch NAME   those that led to this branch, or were made on it\n" \

@@ -18,7 +18,7 @@
 #include "store/base/util.h"
 
 struct state_body {
-	const char *label, *id, *name, *from;
+	const char *label, *id, *name, *from, *snapshot;
 	bool with_snapshots;
 };
 static const struct model_field label_field[] = {
@@ -32,7 +32,8 @@ static const struct model_field fork_fields[] = {
 	{ "from", MODEL_STRING_OR_NULL, offsetof(struct state_body, from), 0, false, NULL },
 };
 static const struct model_field drop_fields[] = {
-	{ "name", MODEL_STRING, offsetof(struct state_body, name), 0, true, NULL },
+	{ "name", MODEL_STRING_OR_NULL, offsetof(struct state_body, name), 0, false, NULL },
+	{ "snapshot", MODEL_STRING_OR_NULL, offsetof(struct state_body, snapshot), 0, false, NULL },
 	{ "with_snapshots", MODEL_BOOL, offsetof(struct state_body, with_snapshots), 0, false,
 	  NULL },
 };
@@ -171,15 +172,20 @@ static void drop(void *arg, const struct http_request *q, struct http_response *
 {
 	_cleanup_(model_release) struct model m = { 0 };
 	struct state_body b = { 0 };
-	const char *words[5] = { "drop" };
+	const char *words[6] = { "drop" };
 	size_t n = 1;
 
 	if (!body_read(q, r, drop_fields, ARRAY_SIZE(drop_fields), &m, &b))
 		return;
+	if (!b.name == !b.snapshot) {
+		reply_detail(r, 400, "either 'name', a branch, or 'snapshot', an id or @LABEL");
+		return;
+	}
+	words[n++] = b.name ? "--branch" : "--snapshot";
 	if (b.with_snapshots)
 		words[n++] = "--with-snapshots";
 	words[n++] = "--";
-	words[n++] = b.name;
+	words[n++] = b.name ? b.name : b.snapshot;
 	if (did(r, arg, words))
 		reply_json(r, 200, json_object());
 }

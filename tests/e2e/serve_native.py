@@ -185,6 +185,33 @@ def test_fork_tree_drop(t):
     assert n.view.ls() == ["a.txt", "dir"]
 
 
+def test_drop_takes_a_branch_or_a_snapshot_as_it_is_told(t):
+    n = Native(t)
+    n.post("/v1/checkpoint")
+    snapshot = n.get("/v1/snapshots")["snapshots"][0]["id"]
+    looks_like_it = snapshot[:6]
+
+    def are(snapshots, branches):
+        tree = n.get("/v1/tree")
+        assert [s["id"] for s in tree["snapshots"] if s["id"] == snapshot] == snapshots
+        assert {b["name"] for b in tree["branches"]} == branches
+    assert "no branch" in n.post("/v1/drop", {"name": looks_like_it}, status=400)["detail"]
+    assert "no branch" in n.post("/v1/drop", {"name": snapshot}, status=400)["detail"]
+    are([snapshot], {"main"})
+    n.post("/v1/fork", {"name": looks_like_it})
+    assert "whole id" in n.post("/v1/drop", {"snapshot": looks_like_it}, status=400)["detail"]
+    assert "whole id" in n.post("/v1/drop", {"snapshot": "main"}, status=400)["detail"]
+    are([snapshot], {"main", looks_like_it})
+    n.post("/v1/drop", {"name": looks_like_it})
+    are([snapshot], {"main"})
+    n.post("/v1/fork", {"name": snapshot})
+    n.post("/v1/drop", {"snapshot": snapshot})
+    are([], {"main", snapshot})
+    for body in ({}, {"name": None}, {"name": "main", "snapshot": snapshot},
+                 {"snapshot": snapshot, "with_snapshots": True}):
+        n.post("/v1/drop", body, status=400)
+
+
 def test_diff(t):
     n = Native(t)
     first = n.post("/v1/checkpoint")["id"]

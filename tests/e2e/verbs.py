@@ -160,6 +160,21 @@ def test_drop_and_what_depends_on_it(t):
     view.store.fails("mount", "--branch", "side", "--at", t.at("home"))
 
 
+def test_drop_can_be_told_what_a_word_means(t):
+    view = t.view({"f": "0"})
+    first, second = view.checkpoint(), view.checkpoint("two")
+    view.store.ply("fork", first[:5], cwd=view.path)
+    view.store.fails("drop", "--snapshot", first[:5], says="whole id")
+    view.store.fails("drop", "--snapshot", "main", says="whole id")
+    view.store.fails("drop", "--branch", first, says="no branch")
+    for other in ("--branch", "--with-snapshots"):
+        view.store.fails("drop", "--snapshot", other, first, says="goes without", code=2)
+    view.store.ply("drop", "--branch", first[:5])
+    view.store.fails("drop", "--branch", first[:5], says="no branch")
+    view.store.ply("drop", "--snapshot", first, "@two")
+    assert not {first, second} & {s["id"] for s in view.store.json("log")}
+
+
 def test_drop_with_snapshots_takes_what_was_made_on_the_branch(t):
     view = t.view({"f": "0"})
     first = view.checkpoint()
