@@ -280,6 +280,11 @@ static int finish(int fd, int r, const char *path)
 	return r < 0 ? fail_errno(-r, "writing '%s'", path) : 0;
 }
 
+int files_open_to_read(const char *root, const char *path)
+{
+	return open_file(root, path, false, 0);
+}
+
 int files_read(const char *root, const char *path, struct ply_text *ret)
 {
 	_cleanup_(ply_text_free) struct ply_text text = { 0 };

@@ -22,7 +22,12 @@ int files_resolve(const char *root, const char *path, char **ret);
 /* What files_resolve gave, as open(2) with O_CLOEXEC. A descriptor, or -errno. */
 int files_open(const char *root, const char *resolved, int flags);
 
-/* PLY_NOT_FOUND "File not found: PATH", PLY_IS_DIRECTORY, PLY_INVALID: not a regular file. */
+/*
+ * A regular file: a descriptor, given. PLY_NOT_FOUND "File not found: PATH", PLY_IS_DIRECTORY,
+ * PLY_INVALID: not a regular file.
+ */
+int files_open_to_read(const char *root, const char *path);
+/* The same, and what it holds. */
 int files_read(const char *root, const char *path, struct ply_text *ret);
 /* Makes parents, truncates. PLY_EXISTS: a parent is a file. PLY_IS_DIRECTORY. */
 int files_write(const char *root, const char *path, const void *data, size_t len);

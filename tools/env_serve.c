@@ -7,7 +7,6 @@
 
 #include "tools/env.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -81,14 +80,6 @@ static int find_token(const struct cmd *c, const struct asked *a, char **ret)
 	return *ret ? DONE : cmd_fail(c, "%s", strerror(ENOMEM));
 }
 
-static bool is_loopback(const char *host)
-{
-	struct in_addr v4;
-
-	return strcmp(host, "::1") == 0 ||
-	       (inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
-}
-
 /* What can be told to be wrong before anything is mounted. */
 static int check(const struct cmd *c, const struct asked *a, const char *token)
 {
@@ -98,7 +89,7 @@ static int check(const struct cmd *c, const struct asked *a, const char *token)
 		return cmd_misuse(c, "--certificate and --key go together");
 	if (a->in && a->from)
 		return cmd_misuse(c, "either --in, or a fork: --store and --from");
-	if (!*token && !is_loopback(a->host) && !a->insecure)
+	if (!*token && !http_is_loopback(a->host) && !a->insecure)
 		return cmd_misuse(c, "without a token only this machine is served; give "
 				     "--token-file, or --insecure to serve whoever can reach %s",
 				  a->host);

@@ -74,7 +74,10 @@ int main(int argc, char **argv)
 			printf("%s\nServes the SWE-ReX remote runtime protocol.\n"
 			       "  --host HOST         the address to listen at (0.0.0.0)\n"
 			       "  --port PORT         (8000); 0: any free one, which is printed\n"
-			       "  --auth-token TOKEN  what clients must send; '': nothing\n",
+			       "  --auth-token TOKEN  what clients must send; '': nothing\n"
+			       "Limits: 1024 connections, 512 sessions, bodies of 4 GiB (of JSON: "
+			       "512 MiB),\n256 MiB of a command's output. Without a token no web "
+			       "page is served.\n",
 			       usage);
 			return 0;
 		default:

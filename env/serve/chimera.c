@@ -6,12 +6,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "env/env_internal.h"
+#include "env/files.h"
 #include "env/serve/model.h"
 #include "env/serve/rex.h"
 #include "env/status.h"
@@ -26,7 +30,7 @@ void reply_failure(struct http_response *r, int status)
 		{ PLY_NOT_FOUND, 404 },	   { PLY_UNKNOWN_ID, 404 }, { PLY_DENIED, 403 },
 		{ PLY_IS_DIRECTORY, 400 }, { PLY_INVALID, 400 },    { PLY_ENCODING, 400 },
 		{ PLY_SYNTAX, 400 },	   { PLY_STATE, 409 },	    { PLY_EXISTS, 409 },
-		{ PLY_UNSUPPORTED, 501 },  { PLY_TIMEOUT, 504 },
+		{ PLY_UNSUPPORTED, 501 },  { PLY_TIMEOUT, 504 },    { PLY_CANCELLED, 499 },
 	};
 	unsigned http = 500;
 
@@ -50,12 +54,38 @@ static void health(void *arg, const struct http_request *q, struct http_response
 	reply_json(r, 200, json_pack("{s:s}", "status", "ok"));
 }
 
+/* A descriptor, given, and the size. What is read here lies in a view, in a container as well. */
+static int open_file(struct ply_env *e, const char *path, uint64_t *ret_size)
+{
+	char inside[PATH_MAX];
+	struct stat st;
+	int fd = env_enter(e);
+
+	if (fd < 0)
+		return fd;
+	if (e->ops->locate)
+		fd = e->ops->locate(e, path, inside);
+	if (fd == 0)
+		fd = files_open_to_read(e->workdir, e->ops->locate ? inside : path);
+	env_leave(e);
+	if (fd < 0)
+		return fd;
+	if (fstat(fd, &st) < 0) {
+		(void)close(fd);
+		return fail_errno(errno, "'%s'", path);
+	}
+	*ret_size = (uint64_t)st.st_size;
+	return fd;
+}
+
 /* Text as Python's open() reads it; the protocol has no way to say anything else. */
-static void files_read(void *arg, const struct http_request *q, struct http_response *r)
+static void read_file(void *arg, const struct http_request *q, struct http_response *r)
 {
 	const char *path = http_argument(q, "path");
+	_cleanup_close_ int fd = -1;
 	struct ply_text text;
 	json_t *content;
+	uint64_t size;
 	size_t to = 0;
 	int status;
 
@@ -63,7 +93,12 @@ static void files_read(void *arg, const struct http_request *q, struct http_resp
 		reply_detail(r, 400, "the argument 'path' is missing");
 		return;
 	}
-	status = ply_env_read_file(arg, path, &text);
+	fd = open_file(arg, path, &size);
+	if (fd >= 0 && size > HTTP_JSON_MAX) {
+		reply_detail(r, 400, "the file is too large for JSON; /files/download gives it");
+		return;
+	}
+	status = fd < 0 ? fd : ply_env_read_file(arg, path, &text);
 	if (status < 0) {
 		reply_failure(r, status);
 		return;
@@ -88,7 +123,7 @@ struct write_body {
 	size_t content_len;
 };
 
-static void files_write(void *arg, const struct http_request *q, struct http_response *r)
+static void write_file(void *arg, const struct http_request *q, struct http_response *r)
 {
 	static const struct model_field fields[] = {
 		{ "path", MODEL_STRING, offsetof(struct write_body, path), 0, true, NULL },
@@ -109,7 +144,7 @@ static void files_write(void *arg, const struct http_request *q, struct http_res
 	model_release(&m);
 }
 
-static void files_list(void *arg, const struct http_request *q, struct http_response *r)
+static void list_files(void *arg, const struct http_request *q, struct http_response *r)
 {
 	const char *pattern = http_argument(q, "pattern");
 	struct ply_list list;
@@ -152,16 +187,19 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 	int status;
 
 	if (body(q, r, fields, ARRAY_SIZE(fields), &m, &b)) {
+		_cleanup_(client_unwatch) int watch = client_watch(q);
+
 		status =
 			ply_env_run(arg, b.cmd, isnan(b.timeout) ? 0 : b.timeout, b.shell, &result);
 		if (status < 0) {
 			reply_failure(r, status);
 		} else {
 			reply_json(r, 200,
-				   json_pack("{s:o, s:o, s:i, s:b}", "stdout",
+				   json_pack("{s:o, s:o, s:i, s:b, s:b}", "stdout",
 					     text_json(&result.out), "stderr",
 					     text_json(&result.err), "exit_code", result.exit_code,
-					     "timed_out", result.timed_out));
+					     "timed_out", result.timed_out, "truncated",
+					     result.truncated));
 			ply_result_free(&result);
 		}
 	}
@@ -170,6 +208,7 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 
 static void tests_run(void *arg, const struct http_request *q, struct http_response *r)
 {
+	_cleanup_(client_unwatch) int watch = client_watch(q);
 	struct ply_tests t;
 	int status = ply_env_run_tests(arg, &t);
 
@@ -221,7 +260,7 @@ static void restore(void *arg, const struct http_request *q, struct http_respons
 	model_release(&m);
 }
 
-static void files_upload(void *arg, const struct http_request *q, struct http_response *r)
+static void upload(void *arg, const struct http_request *q, struct http_response *r)
 {
 	const struct http_part *file = http_part(q, "file"), *path = http_part(q, "path");
 	int status;
@@ -237,24 +276,23 @@ static void files_upload(void *arg, const struct http_request *q, struct http_re
 		reply_json(r, 200, json_object());
 }
 
-static void files_download(void *arg, const struct http_request *q, struct http_response *r)
+static void download(void *arg, const struct http_request *q, struct http_response *r)
 {
 	const char *path = http_argument(q, "path");
-	struct ply_text text;
-	int status;
+	uint64_t size;
+	int fd;
 
 	if (!path) {
 		reply_detail(r, 400, "the argument 'path' is missing");
 		return;
 	}
-	status = ply_env_read_file(arg, path, &text);
-	if (status < 0) {
-		reply_failure(r, status);
+	fd = open_file(arg, path, &size);
+	if (fd < 0) {
+		reply_failure(r, fd);
 		return;
 	}
 	r->type = "application/octet-stream";
-	r->body = text.data;
-	r->len = text.len;
+	r->fd = fd;
 }
 
 bool chimera_is_execute(const struct http_request *q)
@@ -272,11 +310,11 @@ bool chimera_is_execute(const struct http_request *q)
 
 const struct endpoint chimera_endpoints[] = {
 	{ "GET", "/health", false, health },
-	{ "GET", "/files/read", false, files_read },
-	{ "POST", "/files/write", false, files_write },
-	{ "GET", "/files/list", false, files_list },
-	{ "POST", "/files/upload", false, files_upload },
-	{ "GET", "/files/download", false, files_download },
+	{ "GET", "/files/read", false, read_file },
+	{ "POST", "/files/write", false, write_file },
+	{ "GET", "/files/list", false, list_files },
+	{ "POST", "/files/upload", false, upload },
+	{ "GET", "/files/download", false, download },
 	{ "POST", "/execute", false, execute, true },
 	{ "POST", "/tests/run", false, tests_run, true },
 	{ "POST", "/checkpoint", false, checkpoint },

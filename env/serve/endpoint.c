@@ -5,6 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "env/plyfs.h"
+#include "store/base/util.h"
+
+int client_watch(const struct http_request *q)
+{
+	int watch = http_header(q, "X-Request-ID") ? -1 : http_watch(q);
+
+	ply_cancel_on(watch);
+	return watch;
+}
+
+void client_unwatch(int *watch)
+{
+	ply_cancel_on(-1);
+	closep(watch);
+}
+
 void reply_json(struct http_response *r, unsigned status, json_t *body)
 {
 	char *text = body ? json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;

@@ -15,6 +15,14 @@ struct endpoint {
 	bool is_command; /* counted as such */
 };
 
+/*
+ * What this thread runs ends from now on when the client goes away (ply_cancel_on): nobody would
+ * hear of it. Not so when the request has an X-Request-ID: it may be asked for again (once.h).
+ * `int watch = client_watch(q)`, with client_unwatch for its cleanup.
+ */
+int client_watch(const struct http_request *q);
+void client_unwatch(int *watch);
+
 /* The answer is this JSON, compact; takes the reference. */
 void reply_json(struct http_response *r, unsigned status, json_t *body);
 /* {"detail": TEXT}: how errors look in all protocols. */

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -44,7 +45,7 @@ struct http_server {
 	uint16_t port;
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
-	unsigned running; /* under lock: requests in a handler */
+	unsigned running; /* under lock: requests that have begun and are not answered */
 	bool stopping;	  /* under lock */
 	atomic_uint connections;
 };
@@ -195,7 +196,13 @@ int http_watch(const struct http_request *q)
 	const union MHD_ConnectionInfo *info =
 		MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
 
-	return info ? fcntl(info->connect_fd, F_DUPFD_CLOEXEC, 0) : -1;
+	struct epoll_event hangup = { .events = EPOLLRDHUP };
+	_cleanup_close_ int fd = info ? epoll_create1(EPOLL_CLOEXEC) : -1;
+
+	/* What the client sends is no news: POLLIN of the socket itself would be that, too. */
+	if (fd < 0 || epoll_ctl(fd, EPOLL_CTL_ADD, info->connect_fd, &hangup) < 0)
+		return -1;
+	return TAKE_FD(fd);
 }
 
 /* ---- answers ---- */
@@ -334,6 +341,8 @@ static enum MHD_Result answer(struct MHD_Connection *c, struct http_response *r)
 		return MHD_NO; /* closes the connection: there is no memory to say anything */
 	}
 	(void)MHD_add_response_header(m, "Content-Type", r->type ? r->type : "application/json");
+	/* Or a web page could load a file of ours as its script, and read what it sets. */
+	(void)MHD_add_response_header(m, "X-Content-Type-Options", "nosniff");
 	if (r->header_name && r->header_value)
 		(void)MHD_add_response_header(m, r->header_name, r->header_value);
 	result = MHD_queue_response(c, r->status, m);
@@ -374,6 +383,23 @@ static void refuse_form(struct exchange *x, int status)
 	refuse(x, status == PLY_INVALID ? 400 : status == PLY_NO_MEMORY ? 500 : 507, ply_error());
 }
 
+/* Whether a request may still begin; its answer is waited for in any case. */
+static bool running_begin(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	s->running++;
+	return !s->stopping;
+}
+
+static void running_end(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	if (--s->running == 0)
+		pthread_cond_broadcast(&s->idle);
+}
+
 static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
 				     const char *method, const char *path)
 {
@@ -388,6 +414,8 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	x->q = (struct http_request){
 		.method = method, .path = path, .connection = c, .parts = x->part_list
 	};
+	if (!running_begin(s))
+		refuse(x, 503, "this server is about to end");
 	if (http_connections(s) > s->o.max_connections)
 		refuse(x, 503, "too many connections to this server; try again later");
 	if (s->o.admit && !x->refused) {
@@ -413,6 +441,8 @@ static void exchange_piece(struct exchange *x, const char *data, size_t len)
 	x->received += len;
 	if (x->received > x->server->o.max_body)
 		refuse(x, 413, "the body of this request is too large");
+	if (!x->form && x->received > HTTP_JSON_MAX)
+		refuse(x, 413, "a body of JSON is too large; upload a file instead");
 	if (x->refused)
 		return;
 	if (x->form) {
@@ -448,23 +478,6 @@ static void exchange_finish(struct exchange *x)
 	}
 }
 
-static bool running_begin(struct http_server *s)
-{
-	LOCK_GUARD(&s->lock);
-
-	if (!s->stopping)
-		s->running++;
-	return !s->stopping;
-}
-
-static void running_end(struct http_server *s)
-{
-	LOCK_GUARD(&s->lock);
-
-	if (--s->running == 0)
-		pthread_cond_broadcast(&s->idle);
-}
-
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *path,
 				  const char *method, const char *version, const char *data,
 				  size_t *len, void **state)
@@ -483,15 +496,12 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 		return MHD_YES;
 	}
 	exchange_finish(x);
-	if (!x->refused && !running_begin(s))
-		refuse(x, 503, "this server is about to end");
 	if (x->refused) {
 		if (s->o.refused)
 			s->o.refused(s->o.arg, x->refusal.status);
 		return answer(c, &x->refusal);
 	}
 	s->o.handle(s->o.arg, &x->q, &r);
-	running_end(s);
 	return answer(c, &r);
 }
 
@@ -510,6 +520,7 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 		free(x->part_list[i].filename);
 	}
 	response_release(&x->refusal);
+	running_end(x->server);
 	free(x);
 	*state = NULL;
 }
@@ -554,6 +565,16 @@ static int address_of(const char *host, uint16_t port, struct sockaddr_storage *
 		return 0;
 	}
 	return fail(PLY_INVALID, "'%s' is no address to listen at (127.0.0.1, 0.0.0.0, ::1)", host);
+}
+
+bool http_is_loopback(const char *host)
+{
+	struct in6_addr v6;
+	struct in_addr v4;
+
+	if (inet_pton(AF_INET, host, &v4) == 1)
+		return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+	return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
 /* Binds by hand: libmicrohttpd does not say why it could not. */

@@ -16,6 +16,11 @@
 
 #define HTTP_BODY_IN_MEMORY (256u * 1024)
 #define HTTP_PARTS_MAX 16 /* of a form; no protocol here has more than three */
+/*
+ * A body that is no form is JSON, which is parsed in memory: for a moment it is there twice more.
+ * Larger ones are answered with 413.
+ */
+#define HTTP_JSON_MAX (UINT64_C(512) << 20)
 
 struct http_part {
 	char *name, *filename; /* owned; filename NULL: a plain field */
@@ -40,8 +45,9 @@ const char *http_header(const struct http_request *q, const char *name);
 const char *http_argument(const struct http_request *q, const char *name);
 const struct http_part *http_part(const struct http_request *q, const char *name);
 /*
- * A descriptor, given, that polls POLLRDHUP when the client has gone, or the server ends; nothing
- * else is to be done with it. -1: none to be had.
+ * A descriptor, given, that polls POLLIN when the client has gone (or will send nothing more: a
+ * client that wants an answer does not close its half), or the server ends; nothing else is to be
+ * done with it. -1: none to be had.
  */
 int http_watch(const struct http_request *q);
 
@@ -79,10 +85,13 @@ struct http_options {
 	void (*handle)(void *arg, const struct http_request *q, struct http_response *r);
 	/* A request was answered without handle. May be NULL. */
 	void (*refused)(void *arg, unsigned status);
-	/* At the end, when requests still run: makes their handlers return soon. May be NULL. */
+	/* At the end: makes handlers that still run return soon. May be NULL. */
 	void (*abandon)(void *arg);
 	void *arg;
 };
+
+/* Whether an address is this machine's alone: 127.0.0.0/8, ::1. A name is not. */
+bool http_is_loopback(const char *host);
 
 struct http_server;
 
@@ -93,5 +102,8 @@ struct http_server;
 int http_start(const struct http_options *o, struct http_server **ret);
 uint16_t http_port(const struct http_server *s);
 unsigned http_connections(const struct http_server *s);
-/* Takes no more requests, waits up to `grace` seconds for those that run, abandons them. Frees. */
+/*
+ * Takes no more requests; those that have begun to come have up to `grace` seconds to be answered,
+ * and their clients to read it; then they are abandoned. Frees.
+ */
 void http_stop(struct http_server *s, double grace);

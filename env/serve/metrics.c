@@ -9,7 +9,7 @@
 
 /* What our protocols answer with; the last stands for any other. */
 static const unsigned statuses[] = { 200, 307, 400, 401, 403, 404, 405, 409, 413,
-				     422, 500, 501, 503, 504, 507, 511, 0 };
+				     422, 499, 500, 501, 503, 504, 507, 511, 0 };
 _Static_assert(ARRAY_SIZE(statuses) <= METRICS_STATUSES, "each has its counter");
 
 void metrics_answered(struct metrics *m, size_t protocol, unsigned status)

@@ -3,9 +3,10 @@
 /*
  * POST /v1/exec: a command, its output as one answer or, as server-sent events, while it comes.
  *
- * A stream ends with the command, or the other way round: when the client goes away, or the server
- * ends, the command and all that it started are killed. A stream's events: `stdout` and `stderr`
- * with {"data": TEXT}, at last `exit` with {"exit_code", "timed_out"}, or `error` with {"detail"}.
+ * When the client goes away, or the server ends, the command and all that it started are killed
+ * (but for one with an X-Request-ID that is no stream: it may be asked for again). A stream's
+ * events: `stdout` and `stderr` with {"data": TEXT}, at last `exit` with {"exit_code",
+ * "timed_out"}, or `error` with {"detail"}.
  */
 
 #include <errno.h>
@@ -57,7 +58,7 @@ struct exec {
 	/* Of a stream: */
 	struct proc p;
 	struct channel channels[2];
-	int watch; /* tells when the client is gone */
+	int watch; /* of http_watch */
 };
 
 static void exec_free(void *arg)
@@ -196,8 +197,9 @@ static int make_options(const struct exec_body *b, struct exec *x)
 
 /* ---- as one answer ---- */
 
-static int run(struct exec *x, struct http_response *r)
+static int run(struct exec *x, const struct http_request *q, struct http_response *r)
 {
+	_cleanup_(client_unwatch) int watch = client_watch(q);
 	struct ply_result result = { 0 };
 	int status = proc_run(x->e->keeper, &x->o, &x->c, &result);
 
@@ -296,7 +298,7 @@ static int follow(struct exec *x, const struct events *s)
 		struct pollfd polls[] = { { .fd = x->p.fd, .events = POLLIN },
 					  { .fd = x->channels[0].fd, .events = POLLIN },
 					  { .fd = x->channels[1].fd, .events = POLLIN },
-					  { .fd = x->watch, .events = POLLRDHUP } };
+					  { .fd = x->watch, .events = POLLIN } };
 		double left = (end > 0 && end < comment ? end : comment) - now();
 		int n = poll(polls, 4, left > 0 ? (int)(MIN(left, 1e6) * 1000) + 1 : 0);
 
@@ -435,7 +437,7 @@ static int exec_entered(struct ply_env *e, const struct exec_body *b, const stru
 
 	if (s < 0)
 		return s;
-	return b->stream || wants_events(q) ? begin_stream(&x, q, r) : run(x, r);
+	return b->stream || wants_events(q) ? begin_stream(&x, q, r) : run(x, q, r);
 }
 
 void native_exec(void *arg, const struct http_request *q, struct http_response *r)

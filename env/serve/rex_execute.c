@@ -193,6 +193,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 	_cleanup_free_ char *cwd = NULL;
 	const char *none[] = { NULL };
 	const char *const *variables = NULL;
+	_cleanup_(client_unwatch) int watch = -1;
 	char **wrapped = NULL;
 	struct model m;
 	int status;
@@ -228,6 +229,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 	if (e.env)
 		variables = env.items ? (const char *const *)env.items : none;
 
+	watch = client_watch(q);
 	status = rex_wrap(place, (const char *const *)argv.items, e.cwd, variables, &wrapped);
 	if (status >= 0)
 		status = proc_run(

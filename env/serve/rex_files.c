@@ -32,6 +32,8 @@ static int read_whole(struct rex *rex, const char *path, struct ply_text *ret)
 		return -errno;
 	if (S_ISDIR(st.st_mode))
 		return -EISDIR;
+	if (S_ISREG(st.st_mode) && (uint64_t)st.st_size > HTTP_JSON_MAX)
+		return -EFBIG;
 	room = (size_t)st.st_size + 4096; /* what is in /proc says 0 */
 	ret->data = malloc(room + 1);
 	while (ret->data) {
@@ -45,6 +47,8 @@ static int read_whole(struct rex *rex, const char *path, struct ply_text *ret)
 		ret->data[ret->len] = '\0';
 		if (n == 0)
 			return 0;
+		if (ret->len > HTTP_JSON_MAX) /* a device has no size, and may have no end */
+			return -EFBIG;
 		if (ret->len == room) {
 			char *p = realloc(ret->data, room * 2 + 1);
 

@@ -4,6 +4,7 @@
 
 #include "env/serve/serve.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,7 @@ struct serve {
 	struct rex *rex;
 	struct once *once;
 	bool tls;
+	bool is_local; /* listens at an address of this machine alone */
 	struct serve_protocol protocols[PROTOCOLS]; /* immutable */
 	struct metrics metrics;
 };
@@ -40,6 +42,47 @@ static bool same_token(const char *ours, const char *given)
 	return !differ;
 }
 
+/* "HOST" or "HOST:PORT" names an address or localhost: nobody's name server decides what it is. */
+static bool is_our_name(const char *header)
+{
+	unsigned char address[sizeof(struct in6_addr)];
+	bool bracketed = *header == '[';
+	const char *port;
+	char host[INET6_ADDRSTRLEN];
+	size_t len;
+
+	header += bracketed;
+	len = strcspn(header, bracketed ? "]" : ":");
+	port = header + len;
+	if ((bracketed && *port++ != ']') || len >= sizeof(host))
+		return false;
+	if (*port && (*port != ':' || port[1 + strspn(port + 1, "0123456789")]))
+		return false;
+	memcpy(host, header, len);
+	host[len] = '\0';
+	return strcasecmp(host, "localhost") == 0 || inet_pton(AF_INET, host, address) == 1 ||
+	       inet_pton(AF_INET6, host, address) == 1;
+}
+
+/*
+ * Without a token whoever reaches us is served, but a web page in a browser that reaches us is
+ * somebody else. What a browser sends for a page has an Origin (all but plain GETs) or says where
+ * the page is from (Sec-Fetch-Site; "none": a person typed the address). A page whose name was made
+ * to stand for this machine meanwhile (DNS rebinding) counts as ours for the browser: but then the
+ * Host is that name, where only we ourselves can be reached at all. NULL: fine.
+ */
+static const char *why_not_without_token(const struct serve *s, const struct http_request *q)
+{
+	const char *site = http_header(q, "Sec-Fetch-Site"), *host = http_header(q, "Host");
+
+	if (http_header(q, "Origin") || (site && strcmp(site, "none") != 0))
+		return "a server without a token serves no web pages";
+	if (s->is_local && host && !is_our_name(host))
+		return "a server without a token is called localhost or by its address, not by "
+		       "another name; use a token";
+	return NULL;
+}
+
 static bool admit(void *arg, const struct http_request *q, struct http_response *r)
 {
 	const struct serve *s = arg;
@@ -47,11 +90,11 @@ static bool admit(void *arg, const struct http_request *q, struct http_response 
 	const char *bearer = http_header(q, "Authorization");
 
 	if (!*s->token) {
-		/* Any page that a browser here shows can send requests; the browser says so. */
-		if (!http_header(q, "Origin"))
-			return true;
-		reply_detail(r, 403, "a server without a token serves no web pages");
-		return false;
+		const char *why = why_not_without_token(s, q);
+
+		if (why)
+			reply_detail(r, 403, why);
+		return !why;
 	}
 	if (!given && bearer && strncasecmp(bearer, "Bearer ", 7) == 0)
 		given = bearer + 7;
@@ -224,6 +267,7 @@ int serve_start(const struct serve_options *o, struct serve **ret)
 						     .n = n_rex_endpoints,
 						     .arg = s->rex };
 	s->tls = o->certificate;
+	s->is_local = http_is_loopback(o->host);
 	if (r >= 0)
 		r = once_new(&s->once);
 	if (r >= 0)

@@ -311,6 +311,36 @@ def test_a_client_that_goes_away_ends_its_stream(t):
     assert n.get("/health") == {"status": "ok"}
 
 
+def test_a_client_that_goes_away_ends_its_command(t):
+    n = Native(t, "--test-command", "sh slow.sh", files={"slow.sh": "sleep 41.4"})
+
+    def begin(path, body, **headers):
+        c = n.server.connection()
+        c.request("POST", path, json.dumps(body), {"X-API-Key": n.server.token, **headers})
+        return c
+
+    def sleeps():
+        return [x for _, x in n.server.children() if "41.4" in x]
+    for path, body in (("/v1/exec", {"command": "(setsid sleep 41.4 &); sleep 41.4"}),
+                       ("/execute", {"cmd": "sleep 41.4"}), ("/execute", {"command": ["sleep", "41.4"]}),
+                       ("/tests/run", {})):
+        c = begin(path, body)
+        ply.wait_for("the command", sleeps)
+        c.close()
+        ply.wait_for("its end", lambda: not sleeps())
+    # Who gave the request an id may come back for the answer.
+    again = {"X-Request-ID": "again"}
+    for path, body in (("/v1/exec", {"command": "echo x >> v1; sleep 1; cat v1"}),
+                       ("/execute", {"cmd": "echo x >> chimera; sleep 1; cat chimera"}),
+                       ("/execute", {"command": "echo x >> rex; sleep 1; cat rex", "shell": True})):
+        c = begin(path, body, **again)
+        ply.wait_for("the command", lambda: [x for _, x in n.server.children() if "sleep 1" in x])
+        c.close()
+        assert n.post(path, body, headers=again)["stdout"] == "x\n"
+        again = {"X-Request-ID": again["X-Request-ID"] + "+"}
+    n.server.stop()
+
+
 def numbers(text):
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
             for line in text.splitlines() if not line.startswith("#")}
@@ -464,14 +494,87 @@ def test_limits_have_words(t):
     assert not os.path.exists(view.at("x"))
     assert s.post("/files/write", {"path": "x", "content": "y" * 90000}).status == 200
     held = [s.connection() for _ in range(3)]
-    for c in held:
-        assert s.get("/health", connection=c).status == 200
+    for c in held:  # those of before may not be quite gone
+        ply.wait_for("a place", lambda: s.get("/health", connection=c).status == 200)
     a = s.get("/health")
     assert a.status == 503 and "too many connections" in a.json["detail"], a
     for c in held:
         c.close()
     ply.wait_for("room again", lambda: s.get("/health").status == 200)
     s.stop()
+
+
+def test_output_has_a_limit(t):
+    n = Native(t, "--max-output", "100000")
+    much = "echo begin; head -c 5000000 /dev/zero | tr '\\0' x"
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+
+    def run(command, status=200, **kw):
+        return n.post("/run_in_session", {"action_type": "bash", "command": command, **kw}, status)
+    for a in (run(much, 511), n.post("/execute", {"command": much, "shell": True}, status=511)):
+        e = a["swerexception"]
+        assert e["class_path"] == "builtins.MemoryError", e
+        assert "more than 100000 bytes; send its output to a file" in e["message"], e
+    assert run("echo next")["output"] == "next\n"
+    e = run("yes", 511, timeout=0.5)["swerexception"]
+    assert e["class_path"].endswith("CommandTimeoutError")
+    assert len(e["extra_info"]["partial_output"]) == 100000
+    a = n.post("/run_in_session", {"action_type": "bash_interrupt"})
+    assert len(a["output"]) <= 100000 and "missing" in a["failure_reason"], a["failure_reason"]
+    assert run("echo next")["output"] == "next\n"
+    for a in (n.post("/v1/exec", {"command": much}), n.post("/execute", {"cmd": much})):
+        assert a["truncated"] and len(a["stdout"]) == 100000 and a["exit_code"] == 0
+        assert a["stdout"].startswith("begin\n")
+    c, found = stream(n, {"command": much, "stream": True})  # kept nowhere, so whole
+    assert sum(len(d["data"]) for e, d, _ in found if e == "stdout") == 5000006
+    n.server.stop()
+
+
+def test_a_large_file_is_downloaded_without_memory(t):
+    n = Native(t)
+    size = 200 << 20
+    with open(n.view.at("large"), "wb") as f:
+        for _ in range(size >> 20):
+            f.write(os.urandom(1 << 10) * (1 << 10))
+    c = n.server.connection()
+    c.request("GET", "/files/download?path=large", headers={"X-API-Key": n.server.token})
+    r = c.getresponse()
+    got = 0
+    while piece := r.read(1 << 20):
+        got += len(piece)
+    assert got == size
+    assert n.server.memory("VmHWM") < size >> 11, "%d KiB of memory" % n.server.memory("VmHWM")
+    n.server.stop()
+
+
+def test_the_end_lets_answers_through(t):
+    n = Native(t)
+    size = 30 << 20
+    with open(n.view.at("large"), "wb") as f:
+        f.write(b"x" * size)
+    answers = []
+    busy = threading.Thread(target=lambda: answers.append(
+        n.server.post("/v1/exec", {"command": "sleep 1; echo done"})))
+    busy.start()
+    ply.wait_for("the command", lambda: [x for _, x in n.server.children() if "sleep 1" in x])
+    slow = n.server.connection()
+    slow.request("GET", "/files/download?path=large", headers={"X-API-Key": n.server.token})
+    r = slow.getresponse()
+    held = n.server.connection()
+    assert n.server.get("/health", connection=held).status == 200
+    begun = n.server.connection()
+    begun.request("POST", "/files/write", b'{"path": "w", ', {"X-API-Key": n.server.token,
+                                                              "Content-Length": "29"})
+    n.server.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    a = n.server.get("/health", connection=held)
+    assert a.status == 503 and "about to end" in a.json["detail"], a
+    begun.send(b'"content": "x"}')
+    assert begun.getresponse().status == 200 and n.view.read("w") == "x"
+    assert len(r.read()) == size
+    busy.join()
+    assert answers[0].json["stdout"] == "done\n", answers
+    assert n.server.process.wait(20) == 0
 
 
 def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):

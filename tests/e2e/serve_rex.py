@@ -509,6 +509,28 @@ def test_who_may_speak_comes_first(t):
 def test_without_a_token_anybody_but_web_pages(t):
     s = rex(t, token="")
     assert s.get("/is_alive").json == {"is_alive": True, "message": ""}
+    for headers, status in [
+        ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
+        ({"Origin": s.url}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403), ({"Sec-Fetch-Site": "same-origin"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 200), ({"Host": "evil.example:%d" % s.port}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403), ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "[::1].evil.example"}, 403), ({"Host": "x" * 300}, 403), ({"Host": "[::1"}, 403),
+        ({"Host": "127.0.0.1:80.evil.example"}, 403), ({"Host": ""}, 403),
+        ({"Host": "localhost:%d" % s.port}, 200), ({"Host": "LOCALHOST"}, 200),
+        ({"Host": "[::1]:%d" % s.port}, 200), ({"Host": "10.1.2.3:80"}, 200),
+    ]:
+        for method, path in (("GET", "/is_alive"), ("POST", "/close")):
+            a = s.call(method, path, headers=headers)
+            assert a.status == status, (method, headers, a)
+            if status == 403:
+                assert "without a token" in a.json["detail"], a
+            assert a.headers["X-Content-Type-Options"] == "nosniff"
+    assert b" 200 " in s.raw(b"GET /is_alive HTTP/1.0\r\n\r\n").split(b"\r\n")[0]
+    s = rex(t)  # with a token, a page would have to know it
+    assert s.get("/is_alive", headers={"Host": "sandbox.example", "Origin": "x"}).status == 200
+    s = rex(t, "--host", "0.0.0.0", token="")  # where others come from, it has names
+    assert s.get("/is_alive", headers={"Host": "sandbox.example"}).status == 200
     assert s.get("/is_alive", headers={"Origin": "http://evil.example"}).status == 403
 
 
@@ -618,6 +640,39 @@ def test_a_slow_command_blocks_nobody(t):
                                       for i in range(5)))
         assert [o.output for o in both] == ["%d\n" % i for i in range(5)]
     run(go())
+
+
+def test_sixty_four_busy_connections_hold_up_nobody(t):
+    s = rex(t)
+    stop, wrong, count = threading.Event(), [], [0] * 64
+
+    def work(i):
+        c = s.connection()
+        name = {"session": "s%d" % i, "session_type": "bash", "startup_timeout": 60}
+        calls = [("/execute", {"command": ["echo", str(i)]}, "stdout")] if i % 4 else [
+            ("/run_in_session", {"action_type": "bash", "command": "echo %d" % i,
+                                 "session": name["session"]}, "output"),
+            ("/execute", {"command": "sleep 1; echo %d" % i, "shell": True}, "stdout")]
+        if len(calls) == 2 and s.post("/create_session", name, connection=c).status != 200:
+            wrong.append(name)
+        while not stop.is_set() and not wrong:
+            for path, body, key in calls:
+                a = s.post(path, body, connection=c)
+                if a.status != 200 or a.json[key] != "%d\n" % i:
+                    wrong.append(a)
+                count[i] += 1
+        c.close()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(64)]
+    for x in threads:
+        x.start()
+    for _ in range(40):
+        assert s.get("/is_alive", timeout=5).json["is_alive"]
+        time.sleep(0.1)
+    ply.wait_for("each to have had its turn", lambda: min(count) > 0 or wrong, 60)
+    stop.set()
+    for x in threads:
+        x.join()
+    assert not wrong, wrong[:3]
 
 
 def test_a_session_may_be_closed_while_it_is_busy(t):
