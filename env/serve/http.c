@@ -18,11 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 
 #include "env/serve/multipart.h"
+#include "env/serve/spool.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -32,6 +32,8 @@
 #define ABANDONED_SECONDS 2 /* for answers of what was just ended */
 #define MAX_BODY (UINT64_C(4) << 30)
 #define STREAM_BLOCK (16 * 1024)
+/* About half of it is for a header block; the reference takes 64 KiB. Unused pages cost none. */
+#define CONNECTION_MEMORY (192 * 1024)
 /*
  * Handlers run commands and parse JSON of depth up to 2048 by recursion; the default of 8 MiB times
  * a thousand connections is only address space, but some containers limit that.
@@ -50,14 +52,6 @@ struct http_server {
 	atomic_uint connections;
 };
 
-/* Bytes that come piece by piece. */
-struct spool {
-	char *data; /* in memory, with room for a NUL; or the mapping */
-	size_t len, room;
-	int fd;	       /* -1: in memory */
-	size_t mapped; /* bytes of the mapping; 0: none */
-};
-
 struct exchange { /* one request */
 	struct http_server *server;
 	struct http_request q;
@@ -69,107 +63,6 @@ struct exchange { /* one request */
 	struct http_response refusal;
 	bool refused;
 };
-
-/* ---- bodies ---- */
-
-static int spool_to_file(struct spool *s, const char *dir)
-{
-	int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-
-	if (fd < 0) {
-		/* Not every filesystem has files without names. */
-		_cleanup_free_ char *path = NULL;
-
-		if (asprintf(&path, "%s/plyfs-body-XXXXXX", dir) < 0)
-			return -ENOMEM;
-		fd = mkostemp(path, O_CLOEXEC);
-		if (fd < 0)
-			return -errno;
-		(void)unlink(path);
-	}
-	for (size_t done = 0; done < s->len;) {
-		ssize_t n = write(fd, s->data + done, s->len - done);
-
-		if (n < 0) {
-			int r = -errno;
-
-			(void)close(fd);
-			return r;
-		}
-		done += (size_t)n;
-	}
-	free(s->data);
-	s->data = NULL;
-	s->room = 0;
-	s->fd = fd;
-	return 0;
-}
-
-static int spool_add(struct spool *s, const char *dir, const char *data, size_t len)
-{
-	int r;
-
-	if (s->fd < 0 && s->len + len > HTTP_BODY_IN_MEMORY) {
-		r = spool_to_file(s, dir);
-		if (r < 0)
-			return r;
-	}
-	if (s->fd >= 0) {
-		for (size_t done = 0; done < len;) {
-			ssize_t n = write(s->fd, data + done, len - done);
-
-			if (n < 0)
-				return -errno;
-			done += (size_t)n;
-		}
-		s->len += len;
-		return 0;
-	}
-	if (s->len + len + 1 > s->room) {
-		size_t room = s->room ? s->room : 4096;
-		char *p;
-
-		while (room < s->len + len + 1)
-			room *= 2;
-		p = realloc(s->data, room);
-		if (!p)
-			return -ENOMEM;
-		s->data = p;
-		s->room = room;
-	}
-	memcpy(s->data + s->len, data, len);
-	s->len += len;
-	return 0;
-}
-
-/* The whole of it, with a NUL behind, in the file as well: a mapping must not end at its end. */
-static int spool_finish(struct spool *s)
-{
-	if (s->fd < 0) {
-		if (!s->data && !(s->data = malloc(1)))
-			return -ENOMEM;
-		s->data[s->len] = '\0';
-		return 0;
-	}
-	if (ftruncate(s->fd, (off_t)s->len + 1) < 0)
-		return -errno;
-	s->data = mmap(NULL, s->len + 1, PROT_READ, MAP_SHARED, s->fd, 0);
-	if (s->data == MAP_FAILED) {
-		s->data = NULL;
-		return -errno;
-	}
-	s->mapped = s->len + 1;
-	return 0;
-}
-
-static void spool_release(struct spool *s)
-{
-	if (s->mapped)
-		(void)munmap(s->data, s->mapped);
-	else
-		free(s->data);
-	closep(&s->fd);
-}
 
 /* ---- what a handler asks ---- */
 
@@ -652,6 +545,7 @@ int http_start(const struct http_options *o, struct http_server **ret)
 				     MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
 				     MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
 				     MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
+				     MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
 				     MHD_OPTION_ARRAY, o->certificate ? tls : none, MHD_OPTION_END);
 	if (!s->daemon) {
 		(void)close(fd);

@@ -502,6 +502,11 @@ def test_limits_have_words(t):
         c.close()
     ply.wait_for("room again", lambda: s.get("/health").status == 200)
     s.stop()
+    s = server.serve(t, view, env={"TMPDIR": t.at("none")})
+    a = s.post("/files/write", {"path": "y", "content": "y" * 300000})
+    assert (a.status, a.json) == (507, {"detail": "no room for the body of this request"})
+    assert s.post("/files/write", {"path": "y", "content": "y" * 200000}).status == 200
+    s.stop()
 
 
 def test_output_has_a_limit(t):

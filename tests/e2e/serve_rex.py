@@ -551,6 +551,8 @@ def test_paths_and_methods(t):
     a = s.get("/is_alive/")
     assert a.status == 307 and a.headers["Location"] == s.url + "/is_alive"
     assert s.get("/is_alive?x=1&y").status == 200
+    assert s.get("/is_alive", headers={"X-Long": "x" * 60000}).status == 200
+    assert s.get("/is_alive?x=" + "y" * 60000).status == 200
 
 
 def test_a_body_that_does_not_fit_is_422(t):
