@@ -28,7 +28,7 @@ ROOMS = {
     "tools/bench": ["fs"],  # the ioctl header only
     "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/transfer", "fs", "store",
                    "store/base"],
-    "tests/lib": ["tests/lib"],
+    "tests/lib": ["tests/lib", "fs"],  # of fs the ioctl header only
     "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
     "tests/fuzz": ["tests/fuzz", "tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
 }
