@@ -24,6 +24,9 @@
 
 extern char **environ;
 
+/* What holds for every view. Devices and setuid programs in one are as its writer made them. */
+#define VIEW_FLAGS (MS_NOSUID | MS_NODEV | MS_NOATIME)
+
 static int open_fuse(struct client *cl, int *ret_fd)
 {
 	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -59,8 +62,7 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 		 "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd,
 		 (unsigned)getuid(), (unsigned)getgid(), m->private ? "" : ",allow_other");
 	if (mount("plyfs", m->mountpoint, PLYFS_FS_TYPE,
-		  MS_NOSUID | MS_NODEV | MS_NOATIME | (m->read_only ? MS_RDONLY : 0),
-		  options) < 0) {
+		  VIEW_FLAGS | (m->read_only ? MS_RDONLY : 0), options) < 0) {
 		if (errno == EPERM)
 			return client_fail(cl,
 					   "this root may not mount; in a container: run it with "
@@ -176,4 +178,28 @@ void fuse_unmount(const char *mountpoint)
 {
 	(void)mounts_unmount(mountpoint,
 			     true); /* best effort: there is an error to report already */
+}
+
+int fuse_remount(struct client *cl, const char *mountpoint, char *options)
+{
+	unsigned long flags = VIEW_FLAGS | MS_REMOUNT;
+	bool remount = false;
+	char *save = NULL;
+
+	/* All that it was mounted with comes again; the kernel lets only these change. */
+	for (char *o = strtok_r(options, ",", &save); o; o = strtok_r(NULL, ",", &save)) {
+		if (strcmp(o, "remount") == 0)
+			remount = true;
+		if (strcmp(o, "ro") == 0)
+			flags |= MS_RDONLY;
+		if (strcmp(o, "noexec") == 0)
+			flags |= MS_NOEXEC;
+	}
+	if (!remount)
+		return client_fail(cl, "a view is mounted by 'plyfs mount', not by mount(8)");
+	if (mount("plyfs", mountpoint, PLYFS_FS_TYPE, flags, NULL) < 0)
+		return client_fail(cl, "remounting '%s': %s", mountpoint,
+				   errno == EBUSY ? "a file in it is open for writing"
+						  : strerror(errno));
+	return DONE;
 }

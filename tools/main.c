@@ -202,6 +202,9 @@ int main(int argc, char **argv)
 		return MISUSE;
 	}
 
+	if (argc == 5 && strcmp(argv[1], "plyfs") == 0 && strcmp(argv[3], "-o") == 0)
+		return fuse_remount(&cl, argv[2], argv[4]);
+
 	cl.argc = argc - i;
 	cl.argv = argv + i;
 	/* --store may stand behind the verb as well, up to "--" or the command of run. */
