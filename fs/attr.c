@@ -16,6 +16,17 @@ static bool times_ok(const struct fs_set *set)
 	       !((set->mask & SET_CTIME) && set->ctime.nsec > NSEC_MAX);
 }
 
+/*
+ * The kernel asks with the same words for chown(2) to nobody new, which takes the bits for the owner
+ * only, and for fallocate(2) by anybody who has the file open for writing. So whoever could have
+ * opened it so may: in the group or not is not known here, nor what an ACL grants, whose mask is
+ * the group's bits.
+ */
+static bool may_kill_priv(const struct inode *i, uint32_t caller)
+{
+	return caller == 0 || caller == i->uid || (i->mode & (S_IWGRP | S_IWOTH));
+}
+
 /* Mode, owner and group. */
 static int set_access(const struct fs *fs, struct inode *i, const struct fs_set *set)
 {
@@ -30,8 +41,13 @@ static int set_access(const struct fs *fs, struct inode *i, const struct fs_set 
 		i->mode = (i->mode & S_IFMT) | (set->mode & 07777);
 	else if (set->mask & (SET_UID | SET_GID))
 		i->mode = mode_without_priv(i->mode); /* a new owner did not ask for these rights */
-	if (set->mask & SET_KILL_PRIV)
-		i->mode = mode_without_priv(i->mode);
+	if (set->mask & SET_KILL_PRIV) {
+		uint32_t mode = mode_without_priv(i->mode);
+
+		if ((set->mask & SET_KILL_AS) && mode != i->mode && !may_kill_priv(i, set->caller))
+			return -EPERM;
+		i->mode = mode;
+	}
 
 	if (set->mask & SET_MODE) {
 		r = acl_follow_mode(fs, i);

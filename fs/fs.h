@@ -132,10 +132,12 @@ enum set_mask {
 	SET_ATIME = 16, SET_MTIME = 32, SET_CTIME = 64,
 	SET_ATIME_NOW = 128, SET_MTIME_NOW = 256,
 	SET_KILL_PRIV = 512, /* clear suid, and sgid where the group may execute */
+	SET_KILL_AS = 1024,  /* -EPERM if that takes bits which .caller may not take (attr.c) */
 };
 struct fs_set {
 	uint32_t mask; /* enum set_mask */
 	uint32_t mode, uid, gid;
+	uint32_t caller; /* of SET_KILL_AS */
 	uint64_t size;
 	struct timens atime, mtime, ctime;
 };

@@ -472,9 +472,14 @@ static void op_setattr(fuse_req_t req, fuse_ino_t node, struct stat *st, int to_
 		set.mask |= SET_CTIME;
 	/*
 	 * A request that sets nothing is how the kernel says, under HANDLE_KILLPRIV_V2, that the
-	 * bits must go: chown(2) to nobody new. (With a new owner the model clears them itself.)
+	 * bits must go: chown(2) to nobody new, fallocate(2). Who may take them, it leaves to us.
+	 * (With a new owner it has checked, and the model clears them itself.)
 	 */
-	if ((valid & FATTR_KILL_SUIDGID) || !set.mask)
+	if (!set.mask) {
+		set.mask = SET_KILL_PRIV | SET_KILL_AS;
+		set.caller = cred_of(req).uid;
+	}
+	if (valid & FATTR_KILL_SUIDGID)
 		set.mask |= SET_KILL_PRIV;
 
 	reply_attr(req, view_setattr(view_of(req), node, &set, &i), &i);

@@ -180,7 +180,8 @@ static int watch(const char *p)
 	X(link_follow, linkat(AT_FDCWD, p, AT_FDCWD, q, AT_SYMLINK_FOLLOW)) \
 	X(rename, rename(p, q)) \
 	X(rename_noreplace, renameat2(AT_FDCWD, p, AT_FDCWD, q, RENAME_NOREPLACE)) \
-	X(rename_exchange, renameat2(AT_FDCWD, p, AT_FDCWD, q, RENAME_EXCHANGE))
+	X(rename_exchange, renameat2(AT_FDCWD, p, AT_FDCWD, q, RENAME_EXCHANGE)) \
+	X(rename_whiteout, renameat2(AT_FDCWD, p, AT_FDCWD, q, RENAME_WHITEOUT))
 /* clang-format on */
 
 #define X(name, call)                         \

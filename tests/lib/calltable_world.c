@@ -172,7 +172,7 @@ static void make_world(void)
 	make_file("theirs", 0644, 1000, 1000);
 	make_file("theirs-ro", 0444, 1000, 1000);
 	make_file("groups", 0664, 0, GROUP);
-	make_file("suid", 04777, 1000, GROUP);
+	make_file("suid", 04755, 1000, GROUP);
 	make_file("sgid", 02777, 1000, GROUP);
 	make_file("sgid-nox", 02666, 1000, GROUP);
 	make_dir("udir", 0755, 1000, 1000);

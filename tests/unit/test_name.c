@@ -593,6 +593,15 @@ START_TEST(attributes_are_set_as_asked)
 	set = (struct fs_set){ .mask = SET_KILL_PRIV };
 	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
 	ck_assert_uint_eq(i.mode, S_IFREG | 02745); /* sgid without group execute is no privilege */
+	set = (struct fs_set){ .mask = SET_MODE, .mode = 04755 };
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
+	set = (struct fs_set){ .mask = SET_KILL_PRIV | SET_KILL_AS, .caller = 10 };
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), -EPERM);
+	set.caller = 9; /* the owner */
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
+	ck_assert_uint_eq(i.mode, S_IFREG | 0755);
+	set.caller = 10; /* nothing is taken */
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
 
 	set = (struct fs_set){ .mask = SET_MODE, .mode = 02755 };
 	ck_assert_int_eq(fs_setattr(&fs, d, &set, &i), 0);

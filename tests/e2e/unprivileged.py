@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: posix
+# timeout: 120
+"""Views of ordinary users: mounted by fusermount3, in namespaces, and closed to everybody else."""
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_BIND, MS_PRIVATE_ALL = 0x1000, 0x44000
+
+
+def enter_mount_namespace():
+    """For a root that may: nobody else sees what is mounted from now on."""
+    return (libc.unshare(CLONE_NEWNS) == 0 and
+            libc.mount(b"none", b"/", None, MS_PRIVATE_ALL, None) == 0)
+
+
+def need_dev_fuse(t):
+    """Where no udev cares for it, /dev/fuse is open to root alone: one for all, in here only."""
+    if os.stat("/dev/fuse").st_mode & 0o006 == 0o006:
+        return
+    ply.need_root()
+    node = t.at("fuse")
+    os.mknod(node, 0o20666, os.makedev(10, 229))
+    os.chmod(node, 0o666)
+    if not enter_mount_namespace() or libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND,
+                                                 None) < 0:
+        ply.skip("/dev/fuse is open to root alone")
+
+
+class User:
+    """nobody (or whoever runs this, when that is not root), with a directory and the programs."""
+
+    def __init__(self, t):
+        ply.need_tool("fusermount3")
+        need_dev_fuse(t)
+        self.t = t
+        self.uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid
+        self.gid = os.getegid() or pwd.getpwnam("nobody").pw_gid
+        self.home = t.at("user")
+        os.chmod(t.path, 0o755)
+        os.mkdir(self.home)
+        # Where the user can reach them, wherever the sources are.
+        for program in (ply.PLYFS, ply.PLYFSD):
+            shutil.copy(program, t.at(os.path.basename(program)))
+        self.own(self.home)
+        self.env = dict(t.env, HOME=self.home, XDG_DATA_HOME=self.home + "/data",
+                        PLYFS_STORE=self.at("store"))
+        self.env.pop("PLYFS_BUILD", None)
+        t.clean.append(self.end)
+
+    def at(self, *names):
+        return os.path.join(self.home, *names)
+
+    def own(self, path):
+        if os.geteuid() == 0:
+            os.chown(path, self.uid, self.gid)
+
+    def run(self, argv, check=True, **kw):
+        if os.geteuid() == 0 and "preexec_fn" not in kw:
+            kw.update(user=self.uid, group=self.gid, extra_groups=[])
+        kw.setdefault("cwd", self.home)
+        return ply.run(argv, check=check, env=self.env, **kw)
+
+    def ply(self, *args, **kw):
+        return self.run([self.t.at("plyfs"), *args], **kw)
+
+    def sh(self, script, **kw):
+        return self.run(["sh", "-euc", script], **kw).stdout
+
+    def view(self, name="mnt"):
+        """A store with two files, mounted."""
+        self.ply("init", self.at("store"))
+        self.sh("mkdir -p source/d; echo one >source/a; echo two >source/d/b; mkdir " + name)
+        self.ply("import", self.at("source"))
+        self.ply("mount", "--at", self.at(name))
+        return self.at(name)
+
+    def end(self):
+        for where in ply.mounts_below(self.home, "fuse"):
+            self.ply("unmount", where, check=False)
+        with contextlib.suppress(Exception):
+            pid = json.loads(self.ply("status", "--json").stdout)["daemon"]["pid"]
+            os.kill(pid, 15)
+            ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+
+
+def test_an_ordinary_user_mounts_works_and_goes_back(t):
+    u = User(t)
+    view = u.view()
+    first = u.ply("checkpoint", view).stdout.strip()
+    u.sh("""
+        cd mnt
+        echo more >>a; mkdir n; echo three >n/c; ln a n/hard; ln -s ../a n/soft; rm -r d
+        chmod 4711 n/c; mkfifo n/pipe; touch -d @5.5 n/c
+        test "$(stat -c '%a %h %Y' n/c n/hard | tr '\\n' ' ')" != ''
+    """)
+    assert u.sh("stat -c '%u %a %h' mnt/n/c") == "%d 4711 1\n" % u.uid
+    second = u.ply("checkpoint", view).stdout.strip()
+    u.ply("restore", first, view)
+    assert u.sh("cd mnt; cat a d/b; ls") == "one\ntwo\na\nd\n"
+    u.ply("restore", second, view)
+    assert u.sh("cd mnt; cat n/soft; stat -c %h a; ls n") == "one\nmore\n2\nc\nhard\npipe\nsoft\n"
+    u.sh("mkdir fork; cd mnt; %s fork idea --at ../fork" % t.at("plyfs"))
+    u.sh("echo only here >fork/x; test ! -e mnt/x")
+    u.ply("unmount", u.at("fork"))
+    u.ply("unmount", view)
+    assert u.sh("ls mnt") == ""
+    u.ply("check")
+    u.ply("mount", "--at", view)
+    assert u.sh("cat mnt/n/hard") == "one\nmore\n"
+    u.ply("mount", "--snapshot", first, "--at", u.at("fork"))
+    p = u.run(["touch", u.at("fork/x")], check=False)
+    assert "Read-only" in p.stderr, p.stderr
+
+
+def test_what_an_ordinary_user_may_not(t):
+    ply.need_root()
+    u = User(t)
+    view = u.view()
+    for script in ("chown 0 mnt/a", "chgrp 0 mnt/a", "mknod mnt/dev c 1 3",
+                   "setfattr -n trusted.x -v 1 mnt/a", "mount -o remount,suid mnt"):
+        p = u.run(["sh", "-c", script], check=False)
+        assert p.returncode != 0, script + ": allowed"
+    u.sh("chmod 777 mnt; chmod 666 mnt/a; chgrp %d mnt/a; setfattr -n user.x -v 1 mnt/a" % u.gid)
+    # It is that user's alone: neither another one nor root looks in.
+    for uid in (0, 1234):
+        p = ply.run(["cat", view + "/a"], check=False, user=uid, group=uid, extra_groups=[])
+        assert "Permission denied" in p.stderr, (uid, p.stderr)
+    # But root can take it away.
+    ply.run(["umount", view])
+    assert u.sh("ls mnt") == ""
+
+
+def test_unmounting_and_the_helper_tell_what_is_wrong(t):
+    u = User(t)
+    view = u.view()
+    sleeper = subprocess.Popen(
+        ["sh", "-c", "cd %s && exec sleep 100" % view], env=u.env,
+        **(dict(user=u.uid, group=u.gid, extra_groups=[]) if os.geteuid() == 0 else {}))
+    t.clean.append(lambda: (sleeper.kill(), sleeper.wait()))
+    ply.wait_for("cwd", lambda: ply.read("/proc/%d/comm" % sleeper.pid) == "sleep\n")
+    p = u.ply("unmount", view, check=False)
+    assert p.returncode == 1 and "%d (sleep)" % sleeper.pid in p.stderr, p.stderr
+    sleeper.kill()
+    sleeper.wait()
+    u.ply("unmount", view)
+    if os.geteuid() == 0:
+        os.mkdir(t.at("roots"))
+        p = u.ply("mount", "--at", t.at("roots"), check=False)
+        assert p.returncode == 1 and "roots" in p.stderr and p.stderr.count("\n") == 1, p.stderr
+
+
+def test_a_mount_namespace_of_its_own(t):
+    # As in a container whose process is an ordinary user: only it sees the view.
+    ply.need_root()
+    u = User(t)
+    u.view()
+    u.ply("unmount", u.at("mnt"))
+
+    def enter():
+        if not enter_mount_namespace():
+            os._exit(77)
+        os.setgroups([])
+        os.setgid(u.gid)
+        os.setuid(u.uid)
+    p = u.run(["sh", "-euc", """
+        plyfs=$1
+        $plyfs mount --at "$PWD/mnt"
+        echo inside >mnt/a
+        id=$($plyfs checkpoint mnt)
+        echo later >mnt/a
+        (cd mnt; $plyfs restore $id)
+        cat mnt/a
+        $plyfs unmount "$PWD/mnt"
+    """, "sh", t.at("plyfs")], check=False, preexec_fn=enter)
+    if p.returncode == 77:
+        ply.skip("no mount namespaces here")
+    assert p.returncode == 0 and p.stdout.endswith("inside\n"), p.stdout + p.stderr
+
+
+def in_user_namespace(u, script, map_line, uid):
+    """Runs a script in a user and a mount namespace, as a user of it: its status and output."""
+    ready, go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        out = os.open(u.t.at("out"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        try:
+            if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0:
+                os._exit(77)
+            os.write(ready[1], b"1")
+            os.read(go[0], 1)
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.chdir(u.home)
+            os.execvpe("sh", ["sh", "-euc", script, "sh", u.t.at("plyfs")], u.env)
+        finally:
+            os._exit(1)
+    os.close(ready[1])
+    if os.read(ready[0], 1) == b"1":
+        for name in ("uid_map", "gid_map"):
+            ply.write("/proc/%d/%s" % (pid, name), map_line)
+    os.write(go[1], b"1")
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    for fd in (ready[0], *go):
+        os.close(fd)
+    return status, ply.read(u.t.at("out"))
+
+
+USE = """
+    plyfs=$1
+    id -u
+    $plyfs init "$PWD/inner"
+    export PLYFS_STORE=$PWD/inner
+    mkdir -p src at; echo one >src/a; $plyfs import src >/dev/null
+    $plyfs mount --at "$PWD/at" >/dev/null
+    first=$($plyfs checkpoint at)
+    echo two >at/a; ln at/a at/b; stat -c '%u %h' at/b
+    (cd at; $plyfs restore $first >/dev/null 2>&1)
+    cat at/a; ls at
+    $plyfs unmount "$PWD/at"; ls at
+    grep -q " $PWD/at " /proc/self/mountinfo || echo gone
+"""
+
+
+def test_a_user_namespace_where_one_is_an_ordinary_user(t):
+    # All numbers are mapped to themselves: fusermount3 is root's there, and so of use.
+    ply.need_root()
+    u = User(t)
+    status, out = in_user_namespace(u, USE, "0 0 65536\n", u.uid if u.uid < 65536 else 1)
+    if status == 77:
+        ply.skip("no user namespaces here")
+    if "fusermount3" in out and "Operation not permitted" in out:
+        ply.skip("fusermount3 may not mount in a user namespace here: " + out)
+    assert out == "%d\n%d 2\none\na\ngone\n" % (u.uid, u.uid) and status == 0, out
+
+
+def test_a_user_namespace_where_one_is_root(t):
+    # An ordinary user of the machine, root in here, mounts without fusermount3.
+    ply.need_root()
+    u = User(t)
+    status, out = in_user_namespace(u, USE, "0 %d 1\n" % u.uid, 0)
+    if status == 77:
+        ply.skip("no user namespaces here")
+    assert out == "0\n0 2\none\na\ngone\n" and status == 0, out
+
+
+if __name__ == "__main__":
+    ply.main()
