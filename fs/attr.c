@@ -17,10 +17,10 @@ static bool times_ok(const struct fs_set *set)
 }
 
 /*
- * The kernel asks with the same words for chown(2) to nobody new, which takes the bits for the owner
- * only, and for fallocate(2) by anybody who has the file open for writing. So whoever could have
- * opened it so may: in the group or not is not known here, nor what an ACL grants, whose mask is
- * the group's bits.
+ * The kernel asks in the same words for chown(2) to nobody new, where only the owner may take the
+ * bits, and for fallocate(2) by anybody who has the file open for writing. So whoever could have
+ * opened it so may: who is in the group is not known here, nor whom an ACL names, whose mask is the
+ * group's bits.
  */
 static bool may_kill_priv(const struct inode *i, uint32_t caller)
 {

@@ -20,6 +20,7 @@
 
 #include "store/base/err.h"
 #include "store/base/util.h"
+#include "tools/mount_users.h"
 #include "tools/mounts.h"
 
 static void closedirp(DIR **d)
@@ -366,97 +367,18 @@ int client_mount(struct client *cl)
 
 /* ---- unmount ---- */
 
-static bool is_below(const char *path, const char *top)
-{
-	size_t n = strlen(top);
-
-	return strncmp(path, top, n) == 0 && (path[n] == '/' || path[n] == 0 || path[n] == ' ');
-}
-
-/* Does a link of a process (cwd, root, exe, fd/N) lead below the mount point? */
-static bool link_is_below(int dir_fd, const char *name, const char *top)
-{
-	char to[PATH_MAX];
-	ssize_t n = readlinkat(dir_fd, name, to, sizeof(to) - 1);
-
-	if (n <= 0)
-		return false;
-	to[n] = 0;
-	return is_below(to, top);
-}
-
-static bool process_is_below(int proc_fd, const char *pid, const char *top)
-{
-	_cleanup_close_ int fd = openat(proc_fd, pid, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	_cleanup_(closedirp) DIR *fds = NULL;
-	_cleanup_fclose_ FILE *maps = NULL;
-	_cleanup_free_ char *line = NULL;
-	struct dirent *e;
-	size_t cap = 0;
-	int sub;
-
-	if (fd < 0)
-		return false;
-	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) ||
-	    link_is_below(fd, "exe", top))
-		return true;
-
-	sub = openat(fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	fds = sub >= 0 ? fdopendir(sub) : NULL;
-	while (fds && (e = readdir(fds)))
-		if (link_is_below(dirfd(fds), e->d_name, top))
-			return true;
-
-	sub = openat(fd, "maps", O_RDONLY | O_CLOEXEC);
-	maps = sub >= 0 ? fdopen(sub, "r") : NULL;
-	while (maps && getline(&line, &cap, maps) > 0) {
-		char *path = strchr(line, '/');
-
-		line[strcspn(line, "\n")] = 0;
-		if (path && is_below(path, top))
-			return true;
-	}
-	return false;
-}
-
-/* "pid (name), ..." of up to five processes below a mount point, as far as we may look. */
-static void find_users(const char *top, char *buf, size_t size)
-{
-	_cleanup_(closedirp) DIR *proc = opendir("/proc");
-	struct dirent *e;
-	size_t len = 0;
-	int found = 0;
-
-	buf[0] = 0;
-	while (proc && (e = readdir(proc)) && found < 5) {
-		char name[64] = "", path[300];
-		_cleanup_close_ int fd = -1;
-		ssize_t n;
-
-		if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid() ||
-		    !process_is_below(dirfd(proc), e->d_name, top))
-			continue;
-		snprintf(path, sizeof(path), "%s/comm", e->d_name);
-		fd = openat(dirfd(proc), path, O_RDONLY | O_CLOEXEC);
-		n = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
-		name[n > 0 ? n : 0] = 0;
-		name[strcspn(name, "\n")] = 0;
-		len += (size_t)snprintf(buf + len, size - len, "%s%s (%s)", found ? ", " : "",
-					e->d_name, name);
-		if (len >= size)
-			return;
-		found++;
-	}
-}
-
 /* A view that is in use by nobody that we find: somebody passes through (df, a search), who is gone
  * in a moment. Half a second in all. */
 #define LOOKERS_TRIES 25
 #define LOOKERS_NS 20000000
+/* Other mounts of it may be about to go, as with the processes of a container. Two seconds. */
+#define HOLDERS_TRIES 20
+#define HOLDERS_NS 100000000
 
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
 {
-	char snapshot[PLYFS_ID_SIZE + 1] = "", users[400];
+	char snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
+	const uint64_t dev = mount_users_dev(mountpoint);
 	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint,
 			 cl->info.branch,   snapshot,	  NULL };
 	int r;
@@ -470,7 +392,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	r = mounts_unmount(mountpoint, lazy);
 	users[0] = 0;
 	for (int i = 0; r == -EBUSY && i < LOOKERS_TRIES; i++) {
-		find_users(mountpoint, users, sizeof(users));
+		mount_users(mountpoint, users);
 		if (*users)
 			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = LOOKERS_NS }, NULL);
@@ -489,6 +411,16 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 		return client_fail(cl, "unmounting '%s': %s", mountpoint, strerror(-r));
 	if (lazy || !cl->in_view)
 		return DONE;
+
+	for (int i = 0; i < HOLDERS_TRIES; i++) {
+		mount_users_elsewhere(dev, users);
+		if (!*users)
+			break;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = HOLDERS_NS }, NULL);
+	}
+	if (*users)
+		return client_fail(cl, "'%s' is unmounted, but its view lives on: held by %s",
+				   mountpoint, users);
 
 	/* The kernel has let go; it tells the daemon, which closes the view in a moment. */
 	cl->in_view = false; /* its descriptor is closed: no way around the socket */

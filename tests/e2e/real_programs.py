@@ -118,21 +118,6 @@ def test_sqlite_and_mapped_databases_work_in_a_view(t):
     db.close()
 
 
-def test_an_overlay_mount_on_a_view(t):
-    ply.need_root()
-    view = t.view({"lower/a": "1", "lower/d/b": "2"})
-    for n in ("upper", "work", "merged"):
-        os.mkdir(t.at(n))
-    p = t.run(["mount", "-t", "overlay", "overlay", "-o", "lowerdir=%s,upperdir=%s,workdir=%s" % (
-        view.at("lower"), t.at("upper"), t.at("work")), t.at("merged")], check=False)
-    if p.returncode:
-        ply.skip("no overlayfs here: " + p.stderr.strip())
-    t.clean.append(lambda: t.run(["umount", t.at("merged")], check=False))
-    ply.write(t.at("merged/d/b"), "changed")
-    assert ply.read(t.at("merged/a")) == "1" and view.read("lower/d/b") == "2"
-    t.run(["umount", t.at("merged")])
-
-
 def test_programs_run_from_a_view(t):
     view = t.view({"x": "1"})
     shutil.copy2(os.path.realpath(shutil.which("ls")), view.at("ls"))

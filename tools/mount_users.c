@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Who is in a view: processes by where their links in /proc lead, mounts and loop devices by what
+ * the kernel lists. Paths are compared as text, because asking a view that is stuck would hang.
+ */
+
+#include "tools/mount_users.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/base/util.h"
+#include "tools/mounts.h"
+
+/* More are no help: whoever ends these will be told of the next. */
+#define USERS_MAX 5
+
+struct users {
+	const char *top; /* absolute; of mount_users */
+	uint64_t dev;	 /* of mount_users_elsewhere */
+	char *text;
+	size_t len;
+	int n;
+	char seen[64][64]; /* mount namespaces; the first one is ours */
+	size_t n_seen;
+};
+
+__attribute__((format(printf, 2, 3))) static void add_user(struct users *u, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	if (u->n++ >= USERS_MAX)
+		return;
+	if (u->len > 0)
+		u->len += (size_t)snprintf(u->text + u->len, MOUNT_USERS_BYTES - u->len, ", ");
+	if (u->len < MOUNT_USERS_BYTES) {
+		va_start(ap, fmt);
+		n = vsnprintf(u->text + u->len, MOUNT_USERS_BYTES - u->len, fmt, ap);
+		va_end(ap);
+		u->len += n > 0 ? (size_t)n : 0;
+	}
+	u->len = MIN(u->len, (size_t)MOUNT_USERS_BYTES - 1);
+}
+
+/* ---- processes ---- */
+
+static void closedirp(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d); /* read only */
+}
+
+static bool is_below(const char *path, const char *top)
+{
+	size_t n = strlen(top);
+
+	return strncmp(path, top, n) == 0 && (path[n] == '/' || path[n] == 0 || path[n] == ' ');
+}
+
+/* Does a link of a process (cwd, root, exe, fd/N) lead below the mount point? */
+static bool link_is_below(int dir_fd, const char *name, const char *top)
+{
+	char to[PATH_MAX];
+	ssize_t n = readlinkat(dir_fd, name, to, sizeof(to) - 1);
+
+	if (n <= 0)
+		return false;
+	to[n] = 0;
+	return is_below(to, top);
+}
+
+static bool process_is_below(int proc_fd, const char *pid, const char *top)
+{
+	_cleanup_close_ int fd = openat(proc_fd, pid, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_(closedirp) DIR *fds = NULL;
+	_cleanup_fclose_ FILE *maps = NULL;
+	_cleanup_free_ char *line = NULL;
+	struct dirent *e;
+	size_t cap = 0;
+	int sub;
+
+	if (fd < 0)
+		return false;
+	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) ||
+	    link_is_below(fd, "exe", top))
+		return true;
+
+	sub = openat(fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fds = sub >= 0 ? fdopendir(sub) : NULL;
+	while (fds && (e = readdir(fds)))
+		if (link_is_below(dirfd(fds), e->d_name, top))
+			return true;
+
+	sub = openat(fd, "maps", O_RDONLY | O_CLOEXEC);
+	maps = sub >= 0 ? fdopen(sub, "r") : NULL;
+	while (maps && getline(&line, &cap, maps) > 0) {
+		char *path = strchr(line, '/');
+
+		line[strcspn(line, "\n")] = 0;
+		if (path && is_below(path, top))
+			return true;
+	}
+	return false;
+}
+
+/* Does a mount namespace that was not seen before have the device? */
+static bool process_has_mount(struct users *u, int proc_fd, const char *pid)
+{
+	char path[300], ns[64] = "";
+	_cleanup_fclose_ FILE *f = NULL;
+	_cleanup_free_ char *line = NULL;
+	unsigned major, minor;
+	size_t cap = 0;
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/ns/mnt", pid);
+	if (readlinkat(proc_fd, path, ns, sizeof(ns) - 1) <= 0) /* mnt:[4026531841] */
+		return false;
+	for (size_t i = 0; i < u->n_seen; i++)
+		if (strcmp(u->seen[i], ns) == 0)
+			return false;
+	if (u->n_seen < ARRAY_SIZE(u->seen))
+		strcpy(u->seen[u->n_seen++], ns);
+
+	(void)snprintf(path, sizeof(path), "%s/mountinfo", pid);
+	fd = openat(proc_fd, path, O_RDONLY | O_CLOEXEC);
+	f = fd >= 0 ? fdopen(fd, "r") : NULL;
+	while (f && getline(&line, &cap, f) > 0)
+		if (sscanf(line, "%*u %*u %u:%u", &major, &minor) == 2 &&
+		    ((uint64_t)major << 32 | minor) == u->dev)
+			return true;
+	return false;
+}
+
+static void find_processes(struct users *u)
+{
+	_cleanup_(closedirp) DIR *proc = opendir("/proc");
+	struct dirent *e;
+
+	while (proc && (e = readdir(proc)) && u->n < USERS_MAX) {
+		char name[64] = "", path[300];
+		_cleanup_close_ int fd = -1;
+		ssize_t n;
+
+		if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid())
+			continue;
+		if (u->top ? !process_is_below(dirfd(proc), e->d_name, u->top)
+			   : !process_has_mount(u, dirfd(proc), e->d_name))
+			continue;
+		snprintf(path, sizeof(path), "%s/comm", e->d_name);
+		fd = openat(dirfd(proc), path, O_RDONLY | O_CLOEXEC);
+		n = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
+		name[n > 0 ? n : 0] = 0;
+		name[strcspn(name, "\n")] = 0;
+		add_user(u, "%s (%s)%s", e->d_name, name,
+			 u->top ? "" : " in another mount namespace");
+	}
+}
+
+/* ---- what is no process ---- */
+
+static uint64_t dev_of(const struct mount_entry *e)
+{
+	return (uint64_t)e->major << 32 | e->minor;
+}
+
+static int find_mount(void *arg, const struct mount_entry *e)
+{
+	struct users *u = arg;
+
+	if (u->top ? is_below(e->path, u->top) && strcmp(e->path, u->top) != 0
+		   : dev_of(e) == u->dev)
+		add_user(u, "the mount on %s", e->path);
+	return 0;
+}
+
+static void find_loops(struct users *u)
+{
+	_cleanup_(closedirp) DIR *block = opendir("/sys/block");
+	struct dirent *e;
+
+	while (block && (e = readdir(block))) {
+		char path[300], file[PATH_MAX];
+		_cleanup_close_ int fd = -1;
+		ssize_t n;
+
+		if (strncmp(e->d_name, "loop", 4))
+			continue;
+		snprintf(path, sizeof(path), "%s/loop/backing_file", e->d_name);
+		fd = openat(dirfd(block), path, O_RDONLY | O_CLOEXEC);
+		n = fd >= 0 ? read(fd, file, sizeof(file) - 1) : 0;
+		file[n > 0 ? n : 0] = 0;
+		file[strcspn(file, "\n")] = 0;
+		if (is_below(file, u->top))
+			add_user(u, "%s", e->d_name);
+	}
+}
+
+/* ---- */
+
+void mount_users(const char *top, char ret[MOUNT_USERS_BYTES])
+{
+	struct users u = { .top = top, .text = ret };
+
+	ret[0] = 0;
+	find_processes(&u);
+	(void)mounts_each(find_mount, &u); /* what is not found is not told */
+	find_loops(&u);
+}
+
+static int note_dev(void *arg, const struct mount_entry *e)
+{
+	struct users *u = arg;
+
+	if (strcmp(e->path, u->top) == 0) /* a later line lies on top */
+		u->dev = dev_of(e);
+	return 0;
+}
+
+uint64_t mount_users_dev(const char *path)
+{
+	struct users u = { .top = path };
+
+	(void)mounts_each(note_dev, &u);
+	return u.dev;
+}
+
+void mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES])
+{
+	struct users u = { .dev = dev, .text = ret };
+
+	ret[0] = 0;
+	if (dev == 0)
+		return;
+	(void)mounts_each(find_mount, &u);
+	if (readlink("/proc/self/ns/mnt", u.seen[0], sizeof(u.seen[0]) - 1) > 0)
+		u.n_seen = 1;
+	find_processes(&u);
+}

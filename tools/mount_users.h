@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Who is in a mounted view: for the sentence that says why it cannot be unmounted. As far as we may
+ * look: the processes of other users are hidden from an ordinary one.
+ */
+
+#include <stdint.h>
+
+#define MOUNT_USERS_BYTES 1024 /* some names, a path: the rest is cut off */
+
+/*
+ * What keeps the mount point at an absolute path busy: "1234 (sleep), the mount on /a/b, loop0";
+ * "" when nothing is found. Never opens the mount point.
+ */
+void mount_users(const char *top, char ret[MOUNT_USERS_BYTES]);
+
+/* The device of the mount at an absolute path; 0 when there is none. */
+uint64_t mount_users_dev(const char *path);
+/*
+ * What holds a view that is not mounted any more where it was: other mounts of this device, here
+ * ("the mount on /a/b") and in other mount namespaces ("1234 (sleep) in another mount namespace").
+ */
+void mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES]);
