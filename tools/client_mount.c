@@ -371,7 +371,7 @@ int client_mount(struct client *cl)
  * in a moment. Half a second in all. */
 #define LOOKERS_TRIES 25
 #define LOOKERS_NS 20000000
-/* Other mounts of it may be about to go, as with the processes of a container. Two seconds. */
+/* Who holds it elsewhere may be about to go, as the processes of a container. Two seconds. */
 #define HOLDERS_TRIES 20
 #define HOLDERS_NS 100000000
 
@@ -379,6 +379,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 {
 	char snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
 	const uint64_t dev = mount_users_dev(mountpoint);
+	bool here = false;
 	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint,
 			 cl->info.branch,   snapshot,	  NULL };
 	int r;
@@ -413,14 +414,17 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 		return DONE;
 
 	for (int i = 0; i < HOLDERS_TRIES; i++) {
-		mount_users_elsewhere(dev, users);
+		here = mount_users_elsewhere(dev, users);
 		if (!*users)
 			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = HOLDERS_NS }, NULL);
 	}
-	if (*users)
+	if (here)
 		return client_fail(cl, "'%s' is unmounted, but its view lives on: held by %s",
 				   mountpoint, users);
+	if (*users)
+		client_talk(cl, "'%s' is unmounted; waiting until its view is let go by %s",
+			    mountpoint, users);
 
 	/* The kernel has let go; it tells the daemon, which closes the view in a moment. */
 	cl->in_view = false; /* its descriptor is closed: no way around the socket */

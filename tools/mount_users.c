@@ -233,15 +233,18 @@ uint64_t mount_users_dev(const char *path)
 	return u.dev;
 }
 
-void mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES])
+bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES])
 {
 	struct users u = { .dev = dev, .text = ret };
+	bool here;
 
 	ret[0] = 0;
 	if (dev == 0)
-		return;
+		return false;
 	(void)mounts_each(find_mount, &u);
+	here = u.n > 0;
 	if (readlink("/proc/self/ns/mnt", u.seen[0], sizeof(u.seen[0]) - 1) > 0)
 		u.n_seen = 1;
 	find_processes(&u);
+	return here;
 }

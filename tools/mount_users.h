@@ -6,6 +6,7 @@
  * look: the processes of other users are hidden from an ordinary one.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MOUNT_USERS_BYTES 1024 /* some names, a path: the rest is cut off */
@@ -20,6 +21,7 @@ void mount_users(const char *top, char ret[MOUNT_USERS_BYTES]);
 uint64_t mount_users_dev(const char *path);
 /*
  * What holds a view that is not mounted any more where it was: other mounts of this device, here
- * ("the mount on /a/b") and in other mount namespaces ("1234 (sleep) in another mount namespace").
+ * ("the mount on /a/b"; returns true) and in other mount namespaces ("1234 (sleep) in another mount
+ * namespace"), which go with their processes.
  */
-void mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES]);
+bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES]);

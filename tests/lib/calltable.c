@@ -3,7 +3,7 @@
  * calltable: what each call about paths answers and does, line by line, to be compared between two
  * filesystems.
  *
- *     calltable [--every N] [--seed N] [--no-ctime] DIR
+ *     calltable [--every N] [--seed N] [--call NAME] [--no-ctime] DIR
  *     calltable --make DIR
  *     calltable --read-only [...] DIR
  *
@@ -13,9 +13,9 @@
  * else now, types, modes, owners, link counts, sizes, contents, and which times. A case that
  * changed something is followed by a new world, so cases do not depend on each other.
  *
- * --every N runs one case of N, chosen by the seed. --make only makes the world; --read-only uses
- * one that is there, and fails if a case changed it. --no-ctime leaves ctime out, for kernels whose
- * clock for it ticks every few milliseconds. Needs root.
+ * --every N runs one case of N, chosen by the seed, --call those of one call. --make only makes the
+ * world; --read-only uses one that is there, and fails if a case changed it. --no-ctime leaves ctime
+ * out, for kernels whose clock for it ticks every few milliseconds. Needs root.
  */
 
 #include <errno.h>
@@ -33,6 +33,7 @@
 #include "tests/lib/calltable.h"
 
 static uint64_t every = 1, seed, n_case, n_run;
+static const char *only; /* the call, or NULL for all */
 static bool read_only;
 
 /* ---- users ---- */
@@ -64,12 +65,12 @@ static const char *path_of(const struct place *p)
 	return p->path ? p->path : p->label;
 }
 
-static bool chosen(void)
+static bool chosen(const char *call)
 {
 	uint64_t z = (n_case++ + seed) * 0x9e3779b97f4a7c15u;
 
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	return (z >> 20) % every == 0;
+	return (z >> 20) % every == 0 && (!only || strcmp(only, call) == 0);
 }
 
 static void run(const struct user *u, const char *name, const struct call *c,
@@ -114,12 +115,12 @@ static void run_all(void)
 	for (size_t u = 0; u < N_USERS; u++)
 		for (size_t a = 0; a < n_places; a++) {
 			for (size_t c = 0; c < n_calls; c++)
-				if (chosen())
+				if (chosen(calls[c].name))
 					run(&users[u], calls[c].name, &calls[c], NULL, &places[a],
 					    NULL);
 			for (size_t c = 0; c < n_pair_calls; c++)
 				for (size_t b = 0; b < n_places; b++)
-					if (chosen())
+					if (chosen(pair_calls[c].name))
 						run(&users[u], pair_calls[c].name, NULL,
 						    &pair_calls[c], &places[a], &places[b]);
 		}
@@ -140,15 +141,19 @@ static uint64_t number(const char *s)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "every", 1, NULL, 'e' },     { "seed", 1, NULL, 's' },
-		{ "no-ctime", 0, NULL, 'c' },  { "make", 0, NULL, 'm' },
-		{ "read-only", 0, NULL, 'r' }, { NULL, 0, NULL, 0 },
+		{ "call", 1, NULL, 'l' }, { "every", 1, NULL, 'e' },
+		{ "seed", 1, NULL, 's' }, { "no-ctime", 0, NULL, 'c' },
+		{ "make", 0, NULL, 'm' }, { "read-only", 0, NULL, 'r' },
+		{ NULL, 0, NULL, 0 },
 	};
 	bool make = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (c) {
+		case 'l':
+			only = optarg;
+			break;
 		case 'e':
 			every = number(optarg);
 			break;
@@ -169,8 +174,9 @@ int main(int argc, char **argv)
 		}
 	}
 	if (optind + 1 != argc || geteuid() != 0) {
-		fprintf(stderr, "usage (as root): calltable [--every N] [--seed N] [--no-ctime] "
-				"[--make | --read-only] DIR\n");
+		fprintf(stderr,
+			"usage (as root): calltable [--every N] [--seed N] [--call NAME] "
+			"[--no-ctime] [--make | --read-only] DIR\n");
 		return 2;
 	}
 	top_fd = open(argv[optind], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
