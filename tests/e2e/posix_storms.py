@@ -60,14 +60,14 @@ def test_a_tree_is_sound_after_a_storm(t):
     inodes = view.inodes()
     os.mkdir(view.at("s"))
     exercise(TREESTORM, "--seed", SEED, "--processes", 8 if ply.LONG else 4,
-             "--seconds", 600 if ply.LONG else 4, view.at("s"))
+             "--seconds", 600 if ply.LONG else 3, view.at("s"))
     drop_caches()
     exercise(TREESTORM, "--judge", view.at("s"))
     before = view.digest()
     snap = view.checkpoint()
 
     # The same tree in each way in which it can come back.
-    exercise(TREESTORM, "--seed", SEED, "--seconds", 2, view.at("s"))
+    exercise(TREESTORM, "--seed", SEED, "--seconds", 1, view.at("s"))
     view.restore(snap)
     exercise(TREESTORM, "--judge", view.at("s"))
     assert view.digest() == before
@@ -94,7 +94,7 @@ def test_stress_ng_verifies(t):
     which = ["--class", "filesystem", "--sequential", "2", "--timeout", "20"] if ply.LONG else [
         x for s in STRESSORS for x in ("--" + s, "1")] + [
             x for s in ("fallocate", "hdd", "iomix")
-            for x in ("--%s-bytes" % s, "16m")] + ["--timeout", "4"]
+            for x in ("--%s-bytes" % s, "16m")] + ["--timeout", "3"]
     p = ply.run(["stress-ng", *which, "--verify", "--temp-path", view.path, "--metrics-brief"],
                 check=False, timeout=3600, cwd=view.path)
     said = p.stdout + p.stderr

@@ -14,8 +14,8 @@
  * changed something is followed by a new world, so cases do not depend on each other.
  *
  * --every N runs one case of N, chosen by the seed, --call those of one call. --make only makes the
- * world; --read-only uses one that is there, and fails if a case changed it. --no-ctime leaves ctime
- * out, for kernels whose clock for it ticks every few milliseconds. Needs root.
+ * world; --read-only uses one that is there, and fails if a case changed it. --no-ctime leaves out
+ * ctime, for kernels whose clock for it ticks every few milliseconds. Needs root.
  */
 
 #include <errno.h>
