@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: posix
-# timeout: 120
+# timeout: 240
 """Long random work on one file and on one tree: lib/filemodel.c, lib/treestorm.c, stress-ng."""
 import os
 import subprocess
@@ -91,7 +91,7 @@ def test_a_tree_is_sound_after_a_storm(t):
 def test_stress_ng_verifies(t):
     ply.need_tool("stress-ng")
     view = t.view({"x": ""})
-    which = ["--class", "filesystem", "--sequential", "2", "--timeout", "20"] if ply.LONG else [
+    which = ["--class", "filesystem", "--sequential", "2", "--timeout", "6"] if ply.LONG else [
         x for s in STRESSORS for x in ("--" + s, "1")] + [
             x for s in ("fallocate", "hdd", "iomix")
             for x in ("--%s-bytes" % s, "16m")] + ["--timeout", "3"]
