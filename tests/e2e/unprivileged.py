@@ -18,13 +18,7 @@ import ply
 
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_BIND, MS_PRIVATE_ALL = 0x1000, 0x44000
-
-
-def enter_mount_namespace():
-    """For a root that may: nobody else sees what is mounted from now on."""
-    return (libc.unshare(CLONE_NEWNS) == 0 and
-            libc.mount(b"none", b"/", None, MS_PRIVATE_ALL, None) == 0)
+MS_BIND = 0x1000
 
 
 def need_dev_fuse(t):
@@ -35,7 +29,7 @@ def need_dev_fuse(t):
     node = t.at("fuse")
     os.mknod(node, 0o20666, os.makedev(10, 229))
     os.chmod(node, 0o666)
-    if not enter_mount_namespace() or libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND,
+    if not ply.enter_mount_namespace() or libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND,
                                                  None) < 0:
         ply.skip("/dev/fuse is open to root alone")
 
@@ -171,7 +165,7 @@ def test_a_mount_namespace_of_its_own(t):
     u.ply("unmount", u.at("mnt"))
 
     def enter():
-        if not enter_mount_namespace():
+        if not ply.enter_mount_namespace():
             os._exit(77)
         os.setgroups([])
         os.setgid(u.gid)

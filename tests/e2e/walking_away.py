@@ -118,14 +118,10 @@ def test_unmount_names_mounts_and_loop_devices_in_a_view(t):
     view.unmount()
 
 
-def enter_mount_namespace():
-    assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
-    assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
-
-
 def test_unmount_tells_what_holds_a_view_elsewhere(t):
     ply.need_root()
-    enter_mount_namespace()  # or sandboxes of other tests, born meanwhile, hold the view as well
+    # Or the sandboxes of other tests, born meanwhile, hold the view as well.
+    assert ply.enter_mount_namespace()
     view = t.view()
     os.mkdir(t.at("bound"))
     t.run(["mount", "--bind", view.at("dir"), t.at("bound")])
@@ -137,7 +133,12 @@ def test_unmount_tells_what_holds_a_view_elsewhere(t):
 
     view.store.mount(at=view.path)
 
-    with holder(enter_mount_namespace) as who:
+
+    def leave():
+        assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
+        assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
+
+    with holder(leave) as who:
         p = subprocess.Popen([ply.PLYFS, "unmount", view.path], stderr=subprocess.PIPE, text=True,
                              env=t.env)
         said = p.stderr.readline()
