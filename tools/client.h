@@ -82,13 +82,13 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd);
 /* Takes it down again when the daemon refused. */
 void fuse_unmount(const char *mountpoint);
-/* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
 /*
  * `mount -o remount,ro MOUNTPOINT` comes here: mount(8) leaves filesystems of type fuse.X to
  * mount.fuse(8), and that to a program X: `plyfs plyfs MOUNTPOINT -o OPTIONS`. Takes ro, rw and
  * noexec; options is cut up.
  */
 int fuse_remount(struct client *cl, const char *mountpoint, char *options);
+/* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
