@@ -10,6 +10,7 @@ The bench runs, and what it finds is of the right order. Limits here are far abo
 import json
 import os
 import sys
+import xml.etree.ElementTree
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -67,6 +68,40 @@ def test_a_bench_without_its_reference_says_so(t):
                "--reference", t.at("nowhere")], check=False)
     assert p.returncode == 1
     assert p.stderr == "bench: there is no program '%s'\n" % t.at("nowhere"), p.stderr
+
+
+def test_the_quick_view_bench(t):
+    # Once, and tiny. What takes seconds anywhere (npm, make, venv, git) is left to real runs.
+    rows = "untar,stat,open,search,overwrite,read,storm,sqlite-nosync,rm"
+    p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--only", rows, "--plot",
+               t.at("table.svg"), "--dir", t.path], timeout=200)
+    found = json.loads(p.stdout)
+    for place, why in found["left_out"]:
+        print("# %s is left out: %s" % (place, why))
+    assert {"plyfs", "disk", "floor"} <= set(found["places"]), found["left_out"]
+    groups = {g["group"]: g for g in found["groups"]}
+    assert set(groups) == set(rows.split(","))
+    for r in found["rows"]:
+        print("# %s: %s ms, %s" % (r["row"], r["ms"], r["ratio"]))
+        assert all(r["ms"][place] > 0 for place in found["places"]), r
+    # What is warm asks for nothing (a walk may want the directory's free space).
+    for warm in ("stat", "open", "read"):
+        assert sum(groups[warm]["requests"]["plyfs"].values()) <= 2, groups[warm]
+    # The floor has our flags, so the kernel asks it for as much as it asks us.
+    for name, g in groups.items():
+        ours, floor = (sum(g["requests"][place].values()) for place in ("plyfs", "floor"))
+        print("# %s: %d requests, the floor %d" % (name, ours, floor))
+        assert ours <= floor * 1.1 + 20, g
+    picture = xml.etree.ElementTree.parse(t.at("table.svg")).getroot()
+    assert len([e for e in picture.iter() if e.tag.endswith("rect")]) > len(found["rows"])
+
+
+def test_an_unknown_row_or_option_is_named(t):
+    for words, what in ((["--only", "stat,nosuch"], "nosuch"), (["--rounds", "many"], "--rounds"),
+                        (["--frobnicate"], "--frobnicate"), (["--plot"], "--plot")):
+        p = t.run([ply.PLYFS, "bench", "view", *words], check=False)
+        assert p.returncode == 2 and what in p.stderr, p
+        assert not p.stdout
 
 
 def test_every_rival_keeps_its_promise(t):
