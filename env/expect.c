@@ -4,6 +4,12 @@
  * PCRE2 tells of a match that the end of the data cut off (PCRE2_PARTIAL_SOFT) where it begins: the
  * next scan starts there, or at the end when nothing has begun. Bytes that are not UTF-8 match
  * nothing but end no scan (PCRE2_MATCH_INVALID_UTF).
+ *
+ * Patterns are strangers', and a short one can be made to take any time and memory. Memory and the
+ * steps from one place are PCRE2's to limit; it does not limit the places, of which "a*b" tries
+ * each in a megabyte of "a", a megabyte long. So PCRE2 asks us at every item of a pattern (a
+ * callout) whether to go on, and a search ends after SEARCH_SECONDS. What it has not looked at by
+ * then is skipped, as it is after the other limits: it does not match.
  */
 
 #include "env/expect.h"
@@ -13,11 +19,26 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "env/status.h"
 #include "store/base/util.h"
 
+/* For all patterns together: then a session looks at its timeout and at interrupts again. */
+#define SEARCH_SECONDS 1.0
+/*
+ * "(a|b)*" takes a step and a frame of 128 bytes for a character: it may reach over half a million.
+ * A million steps take 10 ms.
+ */
+#define STEPS 1000000
+#define HEAP_KIB (64 * 1024)
+/* Between two looks at the clock; one item may run over all of the output once. */
+#define CALLOUTS 16
+
 struct expect {
+	pcre2_match_context *context;
+	unsigned callouts;
+	double end; /* of the search under way */
 	size_t n;
 	struct pattern {
 		pcre2_code *code;
@@ -32,12 +53,30 @@ void expect_free(struct expect *e)
 		pcre2_match_data_free(e->patterns[i].match);
 		pcre2_code_free(e->patterns[i].code);
 	}
+	if (e)
+		pcre2_match_context_free(e->context);
 	free(e);
 }
 
 void expect_freep(struct expect **e)
 {
 	expect_free(*e);
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* PCRE2 asks: 0 goes on, a negative number is what pcre2_match returns. */
+static int go_on(pcre2_callout_block *block, void *arg)
+{
+	struct expect *e = arg;
+
+	return ++e->callouts % CALLOUTS || now() < e->end ? 0 : PCRE2_ERROR_MATCHLIMIT;
 }
 
 int expect_new(const char *const *patterns, size_t n, struct expect **ret)
@@ -52,6 +91,12 @@ int expect_new(const char *const *patterns, size_t n, struct expect **ret)
 	if (!e)
 		return fail_memory();
 	e->n = n;
+	e->context = pcre2_match_context_create(NULL);
+	if (!e->context)
+		return fail_memory();
+	(void)pcre2_set_match_limit(e->context, STEPS);
+	(void)pcre2_set_heap_limit(e->context, HEAP_KIB);
+	(void)pcre2_set_callout(e->context, go_on, e);
 	for (size_t i = 0; i < n; i++) {
 		struct pattern *p = &e->patterns[i];
 		PCRE2_SIZE at;
@@ -59,7 +104,8 @@ int expect_new(const char *const *patterns, size_t n, struct expect **ret)
 
 		p->code = pcre2_compile((PCRE2_SPTR)patterns[i], PCRE2_ZERO_TERMINATED,
 					PCRE2_DOTALL | PCRE2_UTF | PCRE2_UCP |
-						PCRE2_MATCH_INVALID_UTF,
+						PCRE2_MATCH_INVALID_UTF |
+						PCRE2_AUTO_CALLOUT,
 					&error, &at, NULL);
 		if (!p->code) {
 			PCRE2_UCHAR why[256];
@@ -90,7 +136,7 @@ static size_t whole(const char *data, size_t len)
 	return len;
 }
 
-/* Limits of PCRE2 for a pattern that is too much for it: such a place does not match. */
+/* A limit was met, ours of time as well. */
 static bool is_limit(int r)
 {
 	return r == PCRE2_ERROR_MATCHLIMIT || r == PCRE2_ERROR_DEPTHLIMIT ||
@@ -111,8 +157,9 @@ int expect_scan(struct expect *e, const char *data, size_t len, struct expect_ma
 
 		if (p->from > len)
 			continue;
+		e->end = now() + SEARCH_SECONDS / (double)e->n;
 		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT,
-				p->match, NULL);
+				p->match, e->context);
 		if (r == PCRE2_ERROR_PARTIAL) {
 			p->from = at[0];
 		} else if (r == PCRE2_ERROR_NOMATCH || is_limit(r)) {

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Expected patterns that are made to cost much: a search ends, and takes no memory worth naming. */
+
+#include "env/expect.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "store/base/util.h"
+
+/* What a session looks through at once, at most; and the other end of each below. */
+#define OUTPUT (4u << 20)
+
+static const struct {
+	const char *pattern, *fill;
+} costly[] = {
+	{ "a*b", "a" },		       /* every place, to the end: a square */
+	{ "(a+)+b", "a" },	       /* 2 to the length */
+	{ "(a|b)*c", "ab" },	       /* a frame of memory for each character */
+	{ "(?:(a)|b)*c", "ab" },
+	{ "([a-z]+ ?)+x", "abcdefg " },
+	{ "(.*)(.*)(.*)(.*)(.*)x", "abc" },
+	{ "(?=(a+))a*b\\1", "a" },
+	{ "((a?){1,20}){1,20}b", "a" },
+	{ "(?<=[^b])a+?b", "a" },
+};
+
+static struct expect *new(const char *const *patterns, size_t n)
+{
+	struct expect *e;
+
+	ck_assert_int_eq(expect_new(patterns, n, &e), 0);
+	return e;
+}
+
+static void make_output(char *data, size_t len, const char *fill)
+{
+	for (size_t i = 0; i < len; i++)
+		data[i] = fill[i % strlen(fill)];
+	data[len - 1] = '!';
+}
+
+START_TEST(a_costly_search_ends)
+{
+	/* All of the output, a heap of ours, the test: far below what it took without a limit. */
+	const struct rlimit memory = { .rlim_cur = 600u << 20, .rlim_max = RLIM_INFINITY };
+	_cleanup_free_ char *data = malloc(OUTPUT + 16);
+	struct expect *e = new (&costly[_i].pattern, 1);
+	struct expect_match match;
+
+	ck_assert_ptr_nonnull(data);
+	make_output(data, OUTPUT, costly[_i].fill);
+#ifndef __SANITIZE_ADDRESS__ /* whose shadow is terabytes of address space */
+	ck_assert_int_eq(setrlimit(RLIMIT_AS, &memory), 0);
+#else
+	(void)memory;
+#endif
+	ck_assert_int_eq(expect_scan(e, data, OUTPUT, &match), 0);
+	/* What comes later is seen all the same. */
+	memcpy(data + OUTPUT, "\nabaabc x", 9);
+	if (strchr(costly[_i].pattern, 'b') == NULL)
+		ck_assert_int_eq(expect_scan(e, data, OUTPUT + 9, &match), 1);
+	expect_free(e);
+}
+END_TEST
+
+START_TEST(many_costly_patterns_cost_no_more_than_one)
+{
+	enum { N = 100 };
+	const char *patterns[N];
+	_cleanup_free_ char *data = malloc(OUTPUT);
+	struct expect_match match;
+	struct expect *e;
+
+	ck_assert_ptr_nonnull(data);
+	make_output(data, OUTPUT, "a");
+	for (size_t i = 0; i < N; i++)
+		patterns[i] = "a*b";
+	e = new (patterns, N);
+	ck_assert_int_eq(expect_scan(e, data, OUTPUT, &match), 0);
+	expect_free(e);
+}
+END_TEST
+
+START_TEST(an_ordinary_pattern_is_found_behind_much_output)
+{
+	static const char *const patterns[] = { "\\d{3}-x", "\\(gdb\\) $", "[^a]\\w+>>> " };
+	_cleanup_free_ char *data = malloc(OUTPUT + 16);
+	struct expect *e = new (patterns, ARRAY_SIZE(patterns));
+	struct expect_match match;
+	size_t len = OUTPUT - 1;
+
+	ck_assert_ptr_nonnull(data);
+	make_output(data, OUTPUT, "some words, 12-x and > (gd");
+	for (size_t n = 4096; n < len; n += 65536) /* as it comes */
+		ck_assert_int_eq(expect_scan(e, data, n, &match), 0);
+	memcpy(data + len, "\n(gdb) ", 7);
+	ck_assert_int_eq(expect_scan(e, data, len + 7, &match), 1);
+	ck_assert_int_eq(match.index, 1);
+	ck_assert_uint_eq(match.start, len + 1);
+	ck_assert_uint_eq(match.end, len + 7);
+	expect_free(e);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("expect");
+	TCase *t = tcase_create("expect");
+	SRunner *runner;
+	int failed;
+
+	tcase_add_loop_test(t, a_costly_search_ends, 0, (int)ARRAY_SIZE(costly));
+	tcase_add_test(t, many_costly_patterns_cost_no_more_than_one);
+	tcase_add_test(t, an_ordinary_pattern_is_found_behind_much_output);
+	suite_add_tcase(s, t);
+	runner = srunner_create(s);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed != 0;
+}
