@@ -403,6 +403,33 @@ def test_files_are_read_and_written_as_python_does(t):
     run(go())
 
 
+def test_a_pipe_waits_for_nobody_who_may_never_come(t):
+    s = rex(t)
+    path = t.at("pipe")
+    os.mkfifo(path)
+    assert s.post("/read_file", {"path": path}, timeout=10).json == {"content": ""}
+    refused = s.post("/write_file", {"path": path, "content": "x"}, timeout=10)
+    assert refused.status == 511 and "[Errno 6]" in refused.json["swerexception"]["message"], refused
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as z:
+        z.writestr("pipe", "x")
+    form = b"".join(b"--b\r\nContent-Disposition: form-data; name=\"%s\"%s\r\n\r\n%s\r\n" % field for field in [
+        (b"file", b"; filename=\"f\"", archive.getvalue()), (b"target_path", b"", t.path.encode()),
+        (b"unzip", b"", b"true")]) + b"--b--"
+    refused = s.call("POST", "/upload", form, timeout=10,
+                     headers={"Content-Type": "multipart/form-data; boundary=b"})
+    assert refused.status == 511 and "[Errno 6]" in refused.json["swerexception"]["message"], refused
+    # With somebody at the other end it is a pipe like any other.
+    got = []
+    reader = threading.Thread(target=lambda: got.append(s.post("/execute", {"command": ["cat", path]})))
+    reader.start()
+    ply.wait_for("the reader", lambda: s.post("/write_file", {
+        "path": path, "content": "y" * 300000}).status == 200)
+    reader.join()
+    assert got[0].json["stdout"] == "y" * 300000
+    s.stop()
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)
