@@ -87,8 +87,9 @@ const struct http_part *http_part(const struct http_request *q, const char *name
 int http_watch(const struct http_request *q)
 {
 	const union MHD_ConnectionInfo *info =
-		MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-
+		q->connection ? MHD_get_connection_info(q->connection,
+							MHD_CONNECTION_INFO_CONNECTION_FD) :
+				NULL;
 	struct epoll_event hangup = { .events = EPOLLRDHUP };
 	_cleanup_close_ int fd = info ? epoll_create1(EPOLL_CLOEXEC) : -1;
 

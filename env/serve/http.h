@@ -37,7 +37,7 @@ struct http_request {
 	bool is_form; /* multipart/form-data: parts */
 	struct http_part *parts;
 	size_t n_parts;
-	void *connection; /* private */
+	void *connection; /* private; NULL: it came by none (a test's), without headers */
 };
 
 /* The first header of that name, case aside; the first argument of the query. NULL: none. */

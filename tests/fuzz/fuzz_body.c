@@ -1,87 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What the server reads from clients. The first byte chooses: a form, whole and in pieces of any
- * size, which must be the same; a JSON body for a model; text in an encoding, which must become
- * UTF-8; a pattern and the output that it is looked for in.
+ * Bodies from clients. The first byte chooses: one for an endpoint (the second says which, of all
+ * protocols), one for a model that has every type of field, text in an encoding, which must become
+ * UTF-8. Endpoints get as far as there is no environment and no process: an answer comes in any
+ * case, and files are written below a directory of ours only.
  */
 
+#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
-#include "env/expect.h"
+#include "env/keeper.h"
+#include "env/serve/chimera.h"
+#include "env/serve/cloud.h"
 #include "env/serve/model.h"
-#include "env/serve/multipart.h"
 #include "env/serve/rex.h"
 #include "store/base/util.h"
 #include "tests/fuzz/fuzz.h"
 
+/* ---- what endpoints make of a body ---- */
+
+static struct serve_protocol protocols[SERVE_PROTOCOLS_MAX + 1];
+static char root[] = "/dev/shm/plyfs-fuzz-XXXXXX";
+
+/* What the program does when it is started as a keeper: it says its first words, and is gone. */
+static void keeper_that_dies(void)
+{
+	const struct keeper_hello hello = { .version = KEEPER_VERSION, .pid = getpid() };
+
+	(void)!send(3, &hello, sizeof(hello), 0);
+	_exit(0);
+}
+
+/* Every path is below root. */
+static int locate(void *arg, const char *path, char ret[static PATH_MAX])
+{
+	path += strspn(path, "/");
+	if (strlen(path) >= PATH_MAX - 1)
+		return PLY_INVALID;
+	strcpy(ret, *path ? path : ".");
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	return at->level ? remove(path) : 0;
+}
+
+static void clean(void)
+{
+	MUST(nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0);
+}
+
+static void remove_root(void)
+{
+	(void)rmdir(root);
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
+	struct rex_place place = { .root = root, .locate = locate };
+	static struct serve_options o;
+	struct ply_env *env;
+	struct cloud *cloud;
+	struct rex *rex;
+
+	if (strcmp((*argv)[0], "plyfs-keeper") == 0)
+		keeper_that_dies();
+	keeper_is("/proc/self/exe");
+	MUST(mkdtemp(root) && atexit(remove_root) == 0);
+	MUST(keeper_start(&place.keeper) == 0);
+	MUST(rex_new(&place, &rex) == 0);
+	MUST(ply_env_new("local", &env) == 0); /* never set up: bodies are read, then refused */
+	serve_environment(&o, env);
+	MUST(cloud_new(env, &o, &cloud) == 0);
+	serve_cloud(&o, cloud);
+	memcpy(protocols, o.protocols, sizeof(o.protocols));
+	protocols[SERVE_PROTOCOLS_MAX] = (struct serve_protocol){ .endpoints = rex_endpoints,
+								  .n = n_rex_endpoints,
+								  .arg = rex };
 	return 0;
 }
 
-/* ---- forms ---- */
-
-struct sheet { /* a hash of all that came, in order: pieces of data are one */
-	uint64_t hash;
-	size_t parts, bytes;
-};
-
-static void mix(struct sheet *s, const char *data, size_t len)
+static const struct endpoint *choose(size_t number, void **ret_arg)
 {
-	for (size_t i = 0; i < len; i++)
-		s->hash = (s->hash ^ (unsigned char)data[i]) * UINT64_C(1099511628211);
-}
+	size_t n = 0;
 
-static int add_part(void *arg, const char *name, const char *filename)
-{
-	struct sheet *s = arg;
-
-	s->parts++;
-	mix(s, "|", 1);
-	mix(s, name, strlen(name));
-	mix(s, filename ? "[" : "=", 1);
-	mix(s, filename ? filename : "", filename ? strlen(filename) : 0);
-	return 0;
-}
-
-static int add_data(void *arg, const char *data, size_t len)
-{
-	struct sheet *s = arg;
-
-	MUST(s->parts > 0 && len > 0);
-	s->bytes += len;
-	mix(s, data, len);
-	return 0;
-}
-
-static int decode(const char *data, size_t len, size_t step, struct sheet *s)
-{
-	static const struct multipart_sink sink = { .part = add_part, .data = add_data };
-	struct multipart *m;
-	int r = 0;
-
-	*s = (struct sheet){ 0 };
-	MUST(multipart_new("multipart/form-data; boundary=B", &sink, s, &m) == 0);
-	for (size_t at = 0; at < len && r == 0; at += step)
-		r = multipart_feed(m, data + at, MIN(step, len - at));
-	if (r == 0)
-		r = multipart_finish(m);
-	multipart_free(m);
-	return r;
-}
-
-static void fuzz_form(const char *data, size_t len)
-{
-	struct sheet whole, pieces;
-	int r = decode(data, len, len ? len : 1, &whole);
-
-	MUST(whole.bytes <= len);
-	for (size_t step = 1; step < 9; step++) {
-		MUST(decode(data, len, step, &pieces) == r);
-		MUST(pieces.hash == whole.hash && pieces.parts == whole.parts);
+	for (size_t i = 0; i < ARRAY_SIZE(protocols); i++)
+		n += protocols[i].n;
+	number %= n;
+	for (const struct serve_protocol *p = protocols;; p++) {
+		if (number < p->n) {
+			*ret_arg = p->arg;
+			return &p->endpoints[number];
+		}
+		number -= p->n;
 	}
+}
+
+static void fuzz_endpoint(const char *data, size_t len)
+{
+	struct http_response r = { .status = 200, .fd = -1 };
+	const struct endpoint *e;
+	struct http_request q;
+	void *arg;
+	char *body;
+
+	if (!len)
+		return;
+	e = choose((unsigned char)data[0], &arg);
+	body = malloc(len); /* the rest, and a NUL */
+	MUST(body);
+	memcpy(body, data + 1, len - 1);
+	body[len - 1] = '\0';
+	q = (struct http_request){
+		.method = e->method, .path = e->path, .body = body, .body_len = len - 1
+	};
+	(void)chimera_is_execute(&q);
+	e->serve(arg, &q, &r);
+	MUST(r.status >= 200 && r.status < 600 && r.body && !r.stream && r.fd < 0);
+	free(r.body);
+	free(r.header_value);
+	free(body);
+	clean();
 }
 
 /* ---- bodies ---- */
@@ -128,9 +172,9 @@ static void fuzz_model(const char *data, size_t len)
 
 static void fuzz_text(const char *data, size_t len)
 {
-	static const char *const encodings[] = { "utf-8",     "utf-8-sig", "ascii",  "latin-1",
-						 "cp1252",    "utf-16",	   "utf-32", "utf-16-be",
-						 "utf-32-be" };
+	static const char *const encodings[] = { "utf-8",   "utf-8-sig", "ascii",
+						 "latin-1", "cp1252",	 "utf-16",
+						 "utf-32",  "utf-16-be", "utf-32-be" };
 	static const char *const errors[] = { "strict", "ignore", "replace", "backslashreplace" };
 	const struct ply_text in = { .data = (char *)data, .len = len };
 
@@ -154,38 +198,10 @@ static void fuzz_text(const char *data, size_t len)
 	json_decref(rex_text(data, len));
 }
 
-/* ---- patterns ---- */
-
-static void fuzz_expect(const char *data, size_t len)
-{
-	const char *end = memchr(data, '\n', len);
-	struct expect_match match;
-	struct expect *e;
-	char *pattern;
-
-	if (!end)
-		return;
-	pattern = strndup(data, (size_t)(end - data));
-	len -= (size_t)(end + 1 - data);
-	data = end + 1;
-	if (expect_new((const char *const[]){ pattern }, 1, &e) == 0) {
-		for (size_t n = 0; n <= len; n++) {
-			int r = expect_scan(e, data, n, &match);
-
-			if (r == 0)
-				continue;
-			MUST(r < 0 || (match.start <= match.end && match.end <= n));
-			break;
-		}
-		expect_free(e);
-	}
-	free(pattern);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const targets[])(const char *data, size_t len) = { fuzz_form, fuzz_model,
-									 fuzz_text, fuzz_expect };
+	static void (*const targets[])(const char *data, size_t len) = { fuzz_endpoint, fuzz_model,
+									 fuzz_text };
 	char *copy; /* of just this size, so that a step too far is seen */
 
 	if (!size)

@@ -17,9 +17,9 @@
 static const struct {
 	const char *pattern, *fill;
 } costly[] = {
-	{ "a*b", "a" },		       /* every place, to the end: a square */
-	{ "(a+)+b", "a" },	       /* 2 to the length */
-	{ "(a|b)*c", "ab" },	       /* a frame of memory for each character */
+	{ "a*b", "a" },	     /* every place, to the end: a square */
+	{ "(a+)+b", "a" },   /* 2 to the length */
+	{ "(a|b)*c", "ab" }, /* a frame of memory for each character */
 	{ "(?:(a)|b)*c", "ab" },
 	{ "([a-z]+ ?)+x", "abcdefg " },
 	{ "(.*)(.*)(.*)(.*)(.*)x", "abc" },
@@ -28,7 +28,7 @@ static const struct {
 	{ "(?<=[^b])a+?b", "a" },
 };
 
-static struct expect *new(const char *const *patterns, size_t n)
+static struct expect *new (const char *const *patterns, size_t n)
 {
 	struct expect *e;
 
