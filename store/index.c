@@ -14,6 +14,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/format.h"
+#include "store/index_verify.h"
 
 /*
  * One LMDB environment with four tables. LMDB gives atomic, durable commits and readers that never
@@ -21,10 +22,12 @@
  *
  *   1. a checksum behind each value, seeded with its key, so that neither a flipped bit nor a value
  *      that strayed to another key is believed;
- *   2. no read through the map beyond the end of the file (that would be SIGBUS, the death of every
+ *   2. a look at every page before LMDB believes any of them (index_verify.c): a damaged one is a
+ *      refusal to open, with one line, and not the end of the process or wrong writes later;
+ *   3. no read through the map beyond the end of the file (that would be SIGBUS, the death of every
  *      mount): the file always covers the pages that the last commit counts, and a file that does
  *      not was cut by somebody and is refused at open. See cover_file();
- *   3. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
+ *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
  *      the writer is excluded by write_lock.
  *
  * Lock order: write_lock > map_lock > pool_lock. A callback of index_each*() may read the index but
@@ -94,10 +97,11 @@ static int fail(struct index *ix, int rc, const char *what)
 		return -ERR_INDEX_FULL; /* ordinary: the caller grows the map */
 	case MDB_CORRUPTED:
 	case MDB_PAGE_NOTFOUND:
+	case MDB_CURSOR_FULL:
 	case MDB_INVALID:
 	case MDB_VERSION_MISMATCH:
 	case MDB_INCOMPATIBLE:
-		r = -ERR_INDEX_DAMAGED;
+		r = -ERR_INDEX_BROKEN;
 		break;
 	default:
 		r = rc > 0 ? -rc : -ERR_INDEX_FAILED;
@@ -276,7 +280,7 @@ static uint64_t pages_span(struct index *ix)
 }
 
 /*
- * Keeps invariant 2: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
+ * Keeps invariant 3: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
  * end during a transaction). Called before and after a commit; what happens to fail here would only
  * matter together with a crash right after, and the commit itself must not fail for it.
  */
@@ -300,36 +304,24 @@ static size_t map_bytes(void)
 	return n >= 65536 && n <= MAP_BYTES ? (size_t)n & ~(size_t)4095 : MAP_BYTES;
 }
 
-/* A file that was cut to nothing would pass for a new environment: refuse it instead. */
-static int check_not_emptied(struct index *ix, int index_fd)
+/* Keeps invariant 2. A file that was cut to nothing would pass for a new environment. */
+static int verify_file(struct index *ix, int index_fd)
 {
+	_cleanup_close_ int fd = -1;
 	struct stat st;
 	int r;
 
-	r = os_statat(index_fd, "data.mdb", &st);
+	r = os_openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC, 0, &fd);
 	if (r == -ENOENT)
-		return 0;
+		return 0; /* a new environment */
+	if (r < 0)
+		return r;
+	r = os_fstat(fd, &st);
 	if (r < 0)
 		return r;
 	if (st.st_size == 0)
-		return note(&ix->noter, -ERR_INDEX_DAMAGED, "index/data.mdb is empty");
-	return 0;
-}
-
-static int check_covered(struct index *ix)
-{
-	uint64_t span = pages_span(ix);
-	struct stat st;
-	int r;
-
-	r = os_fstat(ix->data_fd, &st);
-	if (r < 0)
-		return r;
-	if ((uint64_t)st.st_size < span)
-		return note(&ix->noter, -ERR_INDEX_DAMAGED,
-			    "index/data.mdb was cut: %" PRIu64 " bytes, should be %" PRIu64,
-			    (uint64_t)st.st_size, span);
-	return 0;
+		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb is empty");
+	return index_verify(fd, &ix->noter);
 }
 
 static int open_tables(struct index *ix)
@@ -385,7 +377,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	r = os_openat(dir_fd, "index", O_RDONLY | O_DIRECTORY, 0, &index_fd);
 	if (r < 0)
 		return r;
-	r = check_not_emptied(ix, index_fd);
+	r = verify_file(ix, index_fd);
 	if (r < 0)
 		return r;
 
@@ -406,7 +398,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", index_fd);
 	rc = mdb_env_open(ix->env, path, MDB_NOTLS, 0600);
 	if (rc == MDB_INVALID || rc == MDB_VERSION_MISMATCH || rc == MDB_CORRUPTED)
-		return note(&ix->noter, -ERR_INDEX_DAMAGED, "index/data.mdb: %s", mdb_strerror(rc));
+		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb: %s", mdb_strerror(rc));
 	if (rc != 0) {
 		(void)fail(ix, rc, "opening");
 		return rc > 0 ? -rc : -ERR_INDEX_OPEN;
@@ -421,9 +413,6 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	/* commands that the daemon runs must not inherit it */
 	(void)fcntl(ix->data_fd, F_SETFD, FD_CLOEXEC);
 
-	r = check_covered(ix);
-	if (r < 0)
-		return r;
 	(void)mdb_reader_check(ix->env, &dead); /* slots of a killed daemon; only housekeeping */
 	cover_file(ix);
 	r = open_tables(ix);
@@ -623,6 +612,12 @@ int index_each_chunk(struct index *ix,
 	struct each_chunk e = { .fn = fn, .arg = arg };
 
 	return each_entry(ix, ix->chunks, each_chunk, &e);
+}
+
+int index_check(struct index *ix)
+{
+	LOCK_GUARD(&ix->write_lock);
+	return index_verify(ix->data_fd, &ix->noter);
 }
 
 int index_count_chunks(struct index *ix, uint64_t *ret)

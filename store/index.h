@@ -37,9 +37,10 @@ struct chunk_loc {
 };
 
 /*
- * Opens or creates the environment in directory "index" below dir_fd. Mode 0600. -ERR_INDEX_DAMAGED
- * for a file that is not LMDB's or was cut. The noter is copied. For tests the environment variable
- * PLYFS_TEST_MAP_BYTES makes the map start small, so that -ERR_INDEX_FULL is met.
+ * Opens or creates the environment in directory "index" below dir_fd. Mode 0600. -ERR_INDEX_BROKEN
+ * for a file that is not LMDB's, was cut, or has a damaged page (noted). The noter is copied. For
+ * tests the environment variable PLYFS_TEST_MAP_BYTES makes the map start small, so that
+ * -ERR_INDEX_FULL is met.
  */
 int index_open(int dir_fd, const struct noter *noter, struct index **ret);
 void index_close(struct index *ix);
@@ -86,3 +87,6 @@ void index_abortp(struct index_txn **t);
 int index_grow(struct index *ix);
 
 int index_count_chunks(struct index *ix, uint64_t *ret);
+
+/* Looks through the pages on disk again, as at open: 0, -ERR_INDEX_BROKEN (noted), ... */
+int index_check(struct index *ix);

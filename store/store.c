@@ -321,6 +321,7 @@ static void store_freep(struct store **s)
 int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 {
 	_cleanup_(store_freep) struct store *s = NULL;
+	struct stat st;
 	int r;
 
 	r = store_new(noter, &s);
@@ -344,6 +345,11 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 	if (r < 0)
 		return r;
 
+	r = os_statat(s->dir_fd, "index/data.mdb", &st);
+	if (r == -ENOENT) /* made by store_init: an empty one instead would lose everything */
+		r = note(&s->noter, -ERR_INDEX_BROKEN, "index/data.mdb is missing");
+	if (r < 0)
+		return r;
 	r = index_open(s->dir_fd, &s->noter, &s->index);
 	if (r < 0)
 		return r;

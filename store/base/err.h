@@ -30,6 +30,7 @@ enum outcome {
 	X(ERR_PACK_MISSING, EIO, "a pack file that the index names is missing")                    \
 	X(ERR_PACK_TRUNCATED, EIO, "a pack file ends before a record that the index names")        \
 	X(ERR_INDEX_DAMAGED, EIO, "an entry of the index is damaged")                              \
+	X(ERR_INDEX_BROKEN, EIO, "the index is damaged")                                           \
 	X(ERR_INDEX_OPEN, EIO, "the index cannot be opened")                                       \
 	X(ERR_INDEX_FULL, ENOSPC, "the index has reached its maximum size")                        \
 	X(ERR_INDEX_FAILED, EIO, "the index refused an operation")                                 \

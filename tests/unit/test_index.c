@@ -253,7 +253,7 @@ START_TEST(a_cut_file_is_refused_not_a_bus_error)
 		s.index = NULL;
 		ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
 		ck_ok(os_ftruncate(fd, (uint64_t)cuts[i]));
-		ck_err(index_open(s.dir_fd, &noter, &s.index), -ERR_INDEX_DAMAGED);
+		ck_err(index_open(s.dir_fd, &noter, &s.index), -ERR_INDEX_BROKEN);
 		ck_assert_uint_gt(s.notes, 0);
 	}
 }
@@ -269,7 +269,7 @@ START_TEST(garbage_is_refused)
 	scratch_fill(junk, sizeof(junk), 1);
 	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR | O_TRUNC, 0, &fd));
 	ck_ok(os_pwrite_full(fd, junk, sizeof(junk), 0));
-	ck_err(index_open(s.dir_fd, &noter, &s.index), -ERR_INDEX_DAMAGED);
+	ck_err(index_open(s.dir_fd, &noter, &s.index), -ERR_INDEX_BROKEN);
 }
 END_TEST
 

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/scratch.h"
+
+/*
+ * What index_verify.c says of LMDB's pages: nothing of a healthy file, whatever was done to it,
+ * and enough of a damaged one that LMDB never crashes on it, and never answers wrongly.
+ */
+
+static struct scratch s;
+static const struct noter noter = { .fn = scratch_note, .arg = &s };
+
+static void setup(void)
+{
+	scratch_make(&s);
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+}
+
+static void teardown(void)
+{
+	index_close(s.index);
+	scratch_remove(&s);
+}
+
+static struct chunk_loc loc_at(uint32_t i)
+{
+	return (struct chunk_loc){ .pack = i, .off = 4096 + 8 * (uint64_t)i, .stored_len = 100,
+				   .raw_len = 200, .kind = CHUNK_NODE, .codec = 1 };
+}
+
+static struct name name_at(uint32_t i)
+{
+	return name_of(&i, sizeof(i), 0);
+}
+
+/* Some random changes in one commit: chunks come and go, records of all lengths, long ones too. */
+static void change(uint64_t *seed, unsigned range)
+{
+	static uint8_t bytes[20000];
+	struct index_txn *txn;
+
+	ck_ok(index_begin(s.index, &txn));
+	for (unsigned n = scratch_random(seed) % 300; n > 0; n--) {
+		uint32_t i = scratch_random(seed) % range;
+		struct name name = name_at(i);
+		struct chunk_loc loc = loc_at(i);
+
+		if (scratch_random(seed) % 3 > 0)
+			ck_ok(index_put_chunk(txn, &name, &loc));
+		else
+			ck_assert_int_ge(index_del_chunk(txn, &name), 0);
+	}
+	for (unsigned n = scratch_random(seed) % 20; n > 0; n--) {
+		char key[40];
+		int len = snprintf(key, sizeof(key), "%llu",
+				   (unsigned long long)(scratch_random(seed) % 200));
+		size_t size = scratch_random(seed) % (n == 1 ? sizeof(bytes) : 400);
+
+		if (scratch_random(seed) % 2)
+			ck_ok(index_put(txn, INDEX_SNAPS, key, (size_t)len, bytes, size));
+		else
+			ck_assert_int_ge(index_del(txn, INDEX_SNAPS, key, (size_t)len), 0);
+	}
+	if (scratch_random(seed) % 10 == 0)
+		index_abortp(&txn);
+	else
+		ck_ok(index_commit(&txn));
+}
+
+START_TEST(a_healthy_file_passes_after_every_commit)
+{
+	uint64_t seed = 7;
+
+	for (int i = 0; i < 300; i++) {
+		change(&seed, i < 150 ? 20000 : 600); /* grows, then shrinks */
+		ck_ok(index_check(s.index));
+		if (i % 100 == 0) {
+			index_close(s.index);
+			s.index = NULL;
+			ck_ok(index_open(s.dir_fd, &noter, &s.index));
+		}
+	}
+	ck_assert_uint_eq(s.notes, 0);
+}
+END_TEST
+
+/* What a walk of a file gave. */
+struct walked {
+	unsigned right, damaged;
+};
+
+static int walk_chunk(void *arg, const struct name *name, const struct chunk_loc *loc)
+{
+	struct walked *w = arg;
+	struct name expected;
+
+	if (!loc) {
+		w->damaged++;
+		return 0;
+	}
+	expected = name_at(loc->pack);
+	ck_assert(name_eq(&expected, name)); /* never wrong */
+	w->right++;
+	return 0;
+}
+
+static int walk_record(void *arg, const void *key, size_t key_len, const void *value,
+		       size_t value_len)
+{
+	struct walked *w = arg;
+
+	if (!value)
+		w->damaged++;
+	else
+		w->right++;
+	return 0;
+}
+
+static struct walked walk(void)
+{
+	struct walked w = { 0 };
+
+	ck_assert_int_eq(index_each_chunk(s.index, walk_chunk, &w), 0);
+	for (int t = INDEX_META; t <= INDEX_BRANCHES; t++)
+		ck_assert_int_eq(index_each(s.index, t, walk_record, &w), 0);
+	return w;
+}
+
+static uint64_t used_bytes(uint8_t *file, size_t size)
+{
+	for (; size > 0 && file[size - 1] == 0; size--)
+		;
+	return (size + 4095) & ~(uint64_t)4095;
+}
+
+START_TEST(any_flipped_bit_is_refused_found_or_meaningless)
+{
+	const size_t room = 4 << 20;
+	_cleanup_free_ uint8_t *good = calloc(1, room);
+	_cleanup_close_ int fd = -1;
+	unsigned refused = 0, found = 0, meaningless = 0;
+	struct walked all;
+	uint64_t seed = 11, size;
+
+	for (int i = 0; i < 60; i++)
+		change(&seed, 2000);
+	all = walk();
+	ck_assert_uint_eq(all.damaged, 0);
+	index_close(s.index);
+	s.index = NULL;
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	ck_assert_int_gt(pread(fd, good, room, 0), 0);
+	size = used_bytes(good, room);
+	ck_assert_uint_lt(size, room);
+
+	for (int i = 0; i < 1500; i++) {
+		uint64_t page = scratch_random(&seed) % (size / 4096), at, bit;
+		struct walked w;
+		int r;
+
+		/* heads of pages, where structure is, as often as all the rest */
+		at = page * 4096 + scratch_random(&seed) % (i % 2 ? 4096 : page < 2 ? 160 : 16);
+		bit = scratch_random(&seed) % 8;
+		good[at] ^= (uint8_t)(1 << bit);
+		ck_ok(os_pwrite_full(fd, good, size, 0));
+		r = index_open(s.dir_fd, &noter, &s.index);
+		if (r < 0) {
+			ck_assert_msg(r == -ERR_INDEX_BROKEN || r == -ENOMEM, "byte %llu: %s",
+				      (unsigned long long)at, err_name(r));
+			refused++;
+		} else {
+			w = walk();
+			ck_assert_uint_eq(w.right + w.damaged, all.right);
+			found += w.damaged;
+			meaningless += w.damaged == 0;
+			if (i % 20 == 0) { /* nor does writing crash; a commit waits for the disk */
+				change(&seed, 2000);
+				ck_ok(index_check(s.index));
+			}
+			index_close(s.index);
+		}
+		s.index = NULL;
+		good[at] ^= (uint8_t)(1 << bit);
+	}
+	fprintf(stderr, "refused %u, found %u, meaningless %u\n", refused, found, meaningless);
+	ck_assert_uint_gt(refused, 0);
+	ck_assert_uint_gt(found, 0);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_healthy_file_passes_after_every_commit,
+		any_flipped_bit_is_refused_found_or_meaningless,
+	};
+
+	return scratch_run("index_verify", tests, ARRAY_SIZE(tests), setup, teardown);
+}
