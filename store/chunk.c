@@ -247,12 +247,14 @@ static void chunks_freep(struct chunks **c)
 int chunks_open(int dir_fd, struct index *index, const struct noter *noter, struct chunks **ret)
 {
 	_cleanup_(chunks_freep) struct chunks *c = NULL;
-	const char *bits = getenv("PLYFS_TEST_HASH_BITS");
 	int r;
+
+#ifdef PLYFS_TEST_HOOKS
+	const char *bits = getenv("PLYFS_TEST_HASH_BITS");
 
 	if (bits)
 		hash_truncate_for_tests((unsigned)strtoul(bits, NULL, 10));
-
+#endif
 	c = os_calloc(1, sizeof(*c));
 	if (!c)
 		return -ENOMEM;

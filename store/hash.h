@@ -33,6 +33,7 @@ char *name_to_text(const struct name *n, char buf[static NAME_HEX_SIZE]);
 /*
  * Test hook: keep only the first `bits` bits of every name of salt 0 to 3 (others zero), so that
  * collisions happen all the time, yet chains of them end; 0 turns it off. Also set by the
- * environment variable PLYFS_TEST_HASH_BITS in chunks_open. Never use it on a store you care for.
+ * environment variable PLYFS_TEST_HASH_BITS in chunks_open, but not in a release build: a store
+ * made under it can be used under it only.
  */
 void hash_truncate_for_tests(unsigned bits);

@@ -20,9 +20,10 @@ NOT_THROUGH_A_TAR = ["--exclude", "odd/socket", "--exclude", "odd/times/1969*"]
 
 def test_50000_real_files_are_the_same_at_the_source_in_the_view_and_after_export(t):
     source = t.at("source")
-    n = trees.real_tree(source, 50000)
+    wanted = 3000 if ply.COLLIDE else 50000
+    n = trees.real_tree(source, wanted)
     print("# %d files" % n)
-    assert n >= 50000, "this machine has only %d files to copy" % n
+    assert n >= wanted, "this machine has only %d files to copy" % n
     odd = trees.add_odd_things(os.path.join(source, "odd"))
     print("# odd things: " + ", ".join(odd))
     wanted = ply.treedigest(source)

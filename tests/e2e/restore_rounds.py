@@ -23,9 +23,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 import trees
 
-ROUNDS = 200 if ply.LONG else 25
-FILES = 50000 if ply.LONG else 4000
-BIG = 1 << 30 if ply.LONG else 64 << 20
+ROUNDS = 200 if ply.LONG else 8 if ply.COLLIDE else 25
+FILES = 50000 if ply.LONG else 800 if ply.COLLIDE else 4000
+BIG = 1 << 30 if ply.LONG else 2 << 20 if ply.COLLIDE else 64 << 20
 
 
 class Moves:

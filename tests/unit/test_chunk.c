@@ -194,6 +194,53 @@ START_TEST(colliding_names_keep_every_content)
 }
 END_TEST
 
+/*
+ * Real collisions of XXH3-128, seed 0, for any input above 240 bytes. Each 8 bytes `v` go into the
+ * state as v itself, added, and as a product of the halves of (v ^ secret). Where the low halves
+ * meet the secret's the product is 0, so what is added to the high half of one place and taken from
+ * that of another (the same lane of the next 64 bytes) changes nothing. The secret is public.
+ */
+#define SECRET_LOW_0 0x396cfeb8 /* bytes 0 to 3 of XXH3's default secret */
+#define SECRET_LOW_8 0x2c81017c /* bytes 8 to 11 */
+
+static void forge(uint8_t *bytes, uint32_t shift)
+{
+	put_le32(bytes, SECRET_LOW_0);
+	put_le32(bytes + 4, 1000 + shift);
+	put_le32(bytes + 64, SECRET_LOW_8);
+	put_le32(bytes + 68, 5000 - shift);
+}
+
+START_TEST(forged_collisions_all_live)
+{
+	enum { N = 10 };
+	static uint8_t bytes[N][5000];
+	struct name names[N], first, again;
+
+	for (uint32_t i = 0; i < N; i++) {
+		scratch_fill(bytes[i], sizeof(bytes[i]), 1);
+		forge(bytes[i], i);
+		names[i] = name_of(bytes[i], sizeof(bytes[i]), 0);
+		ck_assert(name_eq(&names[i], &names[0])); /* a true collision */
+		ck_assert(i == 0 || memcmp(bytes[i], bytes[0], sizeof(bytes[i])) != 0);
+	}
+	first = names[0];
+	for (uint32_t i = 0; i < N; i++)
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, bytes[i], sizeof(bytes[i]), &names[i]));
+	ck_assert(name_eq(&first, &names[0]));
+	for (int round = 0; round < 2; round++) {
+		for (uint32_t i = 0; i < N; i++) {
+			expect(&names[i], bytes[i], sizeof(bytes[i]));
+			ck_err(chunk_put(s.chunks, CHUNK_DATA, bytes[i], sizeof(bytes[i]), &again),
+			       EXISTS);
+			ck_assert(name_eq(&names[i], &again));
+		}
+		scratch_commit(&s);
+		reopen();
+	}
+}
+END_TEST
+
 START_TEST(unknown_names_are_missing)
 {
 	struct chunkbuf *b = NULL;
@@ -594,6 +641,7 @@ int main(void)
 		sizes_outside_the_format_are_refused,
 		nodes_are_compressed_and_data_is_not,
 		colliding_names_keep_every_content,
+		forged_collisions_all_live,
 		unknown_names_are_missing,
 		the_hook_is_called_for_disk_reads_only,
 		damage_is_found_and_never_served,
