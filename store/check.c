@@ -24,73 +24,7 @@
 #include <stdarg.h>
 
 #include "store/base/os.h"
-#include "store/chunk.h"
-#include "store/nameset.h"
-#include "store/store_internal.h"
-
-struct check_snap {
-	uint64_t id;
-	struct snap_record rec;
-};
-
-struct check_branch {
-	char name[BRANCH_NAME_MAX + 1];
-	struct branch_record rec;
-};
-
-struct range {
-	struct key first, last;
-};
-
-/* What is known of a name, by its number in `names`. */
-struct known {
-	uint64_t off;
-	uint32_t pack;
-	uint32_t stored_len;
-	uint32_t raw_len; /* 0: no usable index entry */
-	uint32_t good;    /* index + 1 in ranges: the subtree of this node is good there */
-	uint8_t kind;
-	bool in_index;
-	bool bad;      /* its chunk cannot be trusted; was reported */
-	bool reported; /* as unreadable or missing */
-	bool referenced;
-	bool node; /* counted as one */
-};
-
-/* A node that the walk is inside of. */
-struct frame {
-	uint32_t number;
-	unsigned level;
-	struct range range;
-	uint64_t hurts; /* when it was entered */
-};
-
-struct check {
-	struct store *store;
-	const struct check_ops *ops;
-	const struct progress *progress;
-	unsigned flags;
-	struct check_stats stats;
-
-	struct check_snap **snaps; /* sorted by id once read; owned */
-	size_t snap_count, snap_capacity;
-	struct check_branch **branches; /* owned */
-	size_t branch_count, branch_capacity;
-
-	struct nameset names;
-	struct known *known; /* owned; as many as names */
-	size_t known_capacity;
-	struct range *ranges; /* owned */
-	size_t range_count, range_capacity;
-
-	/* of the state that is walked */
-	uint64_t id;
-	const char *branch;
-	struct root *root; /* borrowed */
-	struct frame frames[UINT8_MAX + 1]; /* a level is a byte */
-	unsigned depth;
-	uint64_t hurts; /* damage met so far */
-};
+#include "store/check_internal.h"
 
 static _printf_(2, 3) void damage(struct check *c, const char *fmt, ...)
 {
@@ -136,12 +70,28 @@ static void check_format(struct check *c)
 		damage(c, "format file: it was replaced by that of another store");
 }
 
+static int bad_key(struct check *c, enum index_table table, const void *key, size_t key_len)
+{
+	struct check_key *bad;
+	int r;
+
+	r = os_grow(&c->bad_keys, &c->bad_key_capacity, c->bad_key_count + 1,
+		    sizeof(*c->bad_keys));
+	if (r < 0)
+		return r;
+	bad = &c->bad_keys[c->bad_key_count++];
+	*bad = (struct check_key){ .table = table, .len = MIN(key_len, sizeof(bad->bytes)) };
+	memcpy(bad->bytes, key, bad->len);
+	return 0;
+}
+
 static int read_counter(void *arg, const void *key, size_t key_len, const void *value,
 			size_t value_len)
 {
-	if (!value)
-		damage(arg, "counter '%.*s': damaged", (int)MIN(key_len, 64), (const char *)key);
-	return 0;
+	if (value)
+		return 0;
+	damage(arg, "counter '%.*s': damaged", (int)MIN(key_len, 64), (const char *)key);
+	return bad_key(arg, INDEX_META, key, key_len);
 }
 
 static int read_snap(void *arg, const void *key, size_t key_len, const void *value,
@@ -157,14 +107,14 @@ static int read_snap(void *arg, const void *key, size_t key_len, const void *val
 	r = snap_key_decode(key, key_len, &id);
 	if (r < 0) {
 		damage(c, "a snapshot record of %zu key bytes: %s", key_len, err_str(r));
-		return 0;
+		return bad_key(c, INDEX_SNAPS, key, key_len);
 	}
 	r = snap_record_decode(value, value_len, &rec);
 	if (r == 0 && snap_id_of(c->store->id_key, rec.seq) != id)
 		r = -ERR_SNAP_DAMAGED;
 	if (r < 0) {
 		damage(c, "snapshot %s: %s", snap_id_to_text(id, text), err_str(r));
-		return 0;
+		return bad_key(c, INDEX_SNAPS, key, key_len);
 	}
 
 	r = os_grow(&c->snaps, &c->snap_capacity, c->snap_count + 1, sizeof(*c->snaps));
@@ -195,13 +145,13 @@ static int read_branch(void *arg, const void *key, size_t key_len, const void *v
 		damage(c, "a branch record of %zu key bytes: %s", key_len,
 		       err_str(-ERR_BRANCH_DAMAGED));
 		free(b);
-		return 0;
+		return bad_key(c, INDEX_BRANCHES, key, key_len);
 	}
 	r = branch_record_decode(value, value_len, &b->rec);
 	if (r < 0) {
 		damage(c, "branch '%s': %s", b->name, err_str(r));
 		free(b);
-		return 0;
+		return bad_key(c, INDEX_BRANCHES, key, key_len);
 	}
 
 	r = os_grow(&c->branches, &c->branch_capacity, c->branch_count + 1,
@@ -222,7 +172,7 @@ static int by_id(const void *x, const void *y)
 	return a->id < b->id ? -1 : a->id > b->id;
 }
 
-static const struct check_snap *find_snap(const struct check *c, uint64_t id)
+const struct check_snap *check_find_snap(const struct check *c, uint64_t id)
 {
 	size_t low = 0, high = c->snap_count;
 
@@ -243,7 +193,7 @@ static void check_links(struct check *c)
 
 	for (size_t i = 0; i < c->snap_count; i++) {
 		const struct check_snap *sn = c->snaps[i];
-		const struct check_snap *parent = find_snap(c, sn->rec.parent);
+		const struct check_snap *parent = check_find_snap(c, sn->rec.parent);
 
 		if (sn->rec.parent && (!parent || parent->rec.seq >= sn->rec.seq))
 			damage(c, "snapshot %s: its parent %s is %s", snap_id_to_text(sn->id, text),
@@ -253,20 +203,33 @@ static void check_links(struct check *c)
 	for (size_t i = 0; i < c->branch_count; i++) {
 		const struct check_branch *b = c->branches[i];
 
-		if (b->rec.head && !find_snap(c, b->rec.head))
+		if (b->rec.head && !check_find_snap(c, b->rec.head))
 			damage(c, "branch '%s': its head %s is not there", b->name,
 			       snap_id_to_text(b->rec.head, text));
-		if (b->rec.undo && !find_snap(c, b->rec.undo))
+		if (b->rec.undo && !check_find_snap(c, b->rec.undo))
 			damage(c, "branch '%s': its undo %s is not there", b->name,
 			       snap_id_to_text(b->rec.undo, text));
 	}
 }
 
-static int check_records(struct check *c)
+int check_records(struct check *c)
 {
 	int r;
 
 	check_format(c);
+	r = index_check(c->store->index);
+	if (r == -ERR_INDEX_BROKEN) {
+		damage(c, "%s; the daemon's log names the page", err_str(r));
+		return EXISTS; /* LMDB had better not look at it again */
+	}
+	if (r < 0)
+		return r;
+	r = table_check(c->store->tables);
+	if (r != 0 && r != ABSENT) {
+		damage(c, "the packs' copy of the tables: %s (only 'plyfs salvage' needs it)",
+		       err_str(r));
+		c->tables = true;
+	}
 	r = index_each(c->store->index, INDEX_META, read_counter, c);
 	if (r == 0)
 		r = index_each(c->store->index, INDEX_SNAPS, read_snap, c);
@@ -314,6 +277,7 @@ static int list_chunk(void *arg, const struct chunk_info *info)
 		.raw_len = info->raw_len,
 		.kind = info->kind,
 		.in_index = true,
+		.lost = info->lost,
 	};
 	c->stats.chunks++;
 	c->stats.bytes += info->stored_len;
@@ -328,6 +292,20 @@ static int by_place(const void *x, const void *y, void *arg)
 	if (a->pack != b->pack)
 		return a->pack < b->pack ? -1 : 1;
 	return a->off < b->off ? -1 : a->off > b->off;
+}
+
+static void report_lost(struct check *c, uint32_t number)
+{
+	char text[NAME_HEX_SIZE], line[200];
+
+	c->stats.lost++;
+	c->known[number].reported = true;
+	if (!c->ops->lost || c->again)
+		return;
+	name_to_text(&c->names.names[number], text);
+	snprintf(line, sizeof(line), "chunk %s (%s): %s", text,
+		 c->known[number].kind == CHUNK_NODE ? "node" : "data", err_str(-ERR_CHUNK_LOST));
+	c->ops->lost(c->ops->arg, line);
 }
 
 static void report_chunk(struct check *c, uint32_t number, int why)
@@ -360,10 +338,19 @@ static int check_chunk(struct check *c, uint32_t number)
 	};
 	int r;
 
+	if (k->lost) {
+		k->bad = true;
+		return 0; /* told when a state needs it */
+	}
 	r = k->raw_len == 0 ? -ERR_INDEX_DAMAGED :
 			      chunk_verify(c->store->chunks, &info, c->flags & CHECK_READ_DATA);
 	if (r < 0 && !is_damage(r))
 		return r;
+	if (r == AGAIN) {
+		k->header = true;
+		damage(c, "pack %" PRIu32 " offset %" PRIu64 ": %s, the bytes are whole", k->pack,
+		       k->off, err_str(-ERR_RECORD_DAMAGED));
+	}
 	if (r < 0) {
 		k->bad = true;
 		report_chunk(c, number, r);
@@ -371,13 +358,28 @@ static int check_chunk(struct check *c, uint32_t number)
 	return 0;
 }
 
-static int check_chunks(struct check *c)
+static int bad_pack(void *arg, uint32_t pack, int why)
+{
+	struct check *c = arg;
+	int r;
+
+	damage(c, "pack %" PRIu32 ": %s", pack, err_str(why));
+	r = os_grow(&c->bad_packs, &c->bad_pack_capacity, c->bad_pack_count + 1,
+		    sizeof(*c->bad_packs));
+	if (r == 0)
+		c->bad_packs[c->bad_pack_count++] = pack;
+	return r;
+}
+
+int check_chunks(struct check *c)
 {
 	_cleanup_free_ uint32_t *order = NULL;
 	uint32_t count;
 	int r;
 
-	r = chunks_each(c->store->chunks, list_chunk, c);
+	r = chunks_check_packs(c->store->chunks, bad_pack, c);
+	if (r == 0)
+		r = chunks_each(c->store->chunks, list_chunk, c);
 	if (r < 0)
 		return r;
 
@@ -406,7 +408,11 @@ static int check_chunks(struct check *c)
 static void touched(struct check *c, const struct name *name, const struct key *from,
 		    const struct key *to, bool data)
 {
+	uint32_t number = nameset_find(&c->names, name);
+
 	c->hurts++;
+	if (c->again && number != NAMESET_NONE && c->known[number].lost)
+		return;
 	if (c->ops->touched)
 		c->ops->touched(c->ops->arg, c->id, c->branch, c->root, name, from, to, data);
 }
@@ -473,6 +479,8 @@ static int meet_node(void *arg, const struct name *name, unsigned level, const s
 		c->stats.nodes++;
 	k->node = true;
 	if (found < 0 || level > UINT8_MAX) {
+		if (k->lost && !k->reported)
+			report_lost(c, number);
 		if (!k->reported)
 			report_chunk(c, number, found < 0 ? found : -ERR_NODE_DAMAGED);
 		touched(c, name, first, last, false);
@@ -505,6 +513,8 @@ static int meet_item(void *arg, const struct key *key, const struct val *v)
 	k->referenced = true;
 	if (k->in_index && !k->bad)
 		return 0;
+	if (k->lost && !k->reported)
+		report_lost(c, number);
 	if (!k->reported)
 		report_chunk(c, number, 0); /* missing: a bad one was reported */
 	touched(c, &v->ref.name, key, key, true);
@@ -532,7 +542,7 @@ static int check_state(struct check *c, const struct name *name, uint64_t id, co
 	return leave(c, UINT8_MAX);
 }
 
-static int check_trees(struct check *c)
+int check_trees(struct check *c)
 {
 	size_t total = c->snap_count + c->branch_count;
 	int r;
@@ -558,7 +568,7 @@ static int check_trees(struct check *c)
 
 /* ---- the whole ---- */
 
-static void check_free(struct check *c)
+void check_free(struct check *c)
 {
 	for (size_t i = 0; i < c->snap_count; i++)
 		free(c->snaps[i]);
@@ -569,19 +579,15 @@ static void check_free(struct check *c)
 	nameset_release(&c->names);
 	free(c->known);
 	free(c->ranges);
+	free(c->bad_packs);
+	free(c->bad_keys);
 	free(c);
 }
-static void check_freep(struct check **c)
-{
-	if (*c)
-		check_free(*c);
-}
 
-int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
-		const struct progress *progress, struct check_stats *ret)
+int check_new(struct store *s, unsigned flags, const struct check_ops *ops,
+	      const struct progress *progress, struct check **ret)
 {
-	_cleanup_(check_freep) struct check *c = os_calloc(1, sizeof(*c));
-	int r;
+	struct check *c = os_calloc(1, sizeof(*c));
 
 	if (!c)
 		return -ENOMEM;
@@ -589,6 +595,27 @@ int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
 	c->flags = flags;
 	c->ops = ops;
 	c->progress = progress;
+	*ret = c;
+	return 0;
+}
+
+int check_end(struct check *c)
+{
+	c->stats.unreferenced = 0;
+	for (uint32_t i = 0; i < c->names.count; i++)
+		c->stats.unreferenced += c->known[i].in_index && !c->known[i].referenced;
+	return c->stats.damaged > 0 ? EXISTS : 0;
+}
+
+int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
+		const struct progress *progress, struct check_stats *ret)
+{
+	_cleanup_(check_freep) struct check *c = NULL;
+	int r;
+
+	r = check_new(s, flags, ops, progress, &c);
+	if (r < 0)
+		return r;
 
 	claim_records(s);
 	r = check_records(c);
@@ -601,8 +628,7 @@ int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
 	if (r < 0)
 		return r;
 
-	for (uint32_t i = 0; i < c->names.count; i++)
-		c->stats.unreferenced += c->known[i].in_index && !c->known[i].referenced;
+	r = check_end(c);
 	*ret = c->stats;
-	return c->stats.damaged > 0 ? EXISTS : 0;
+	return r;
 }

@@ -313,6 +313,8 @@ static int read_raw(struct chunks *c, const struct name *name, const struct chun
 	_cleanup_free_ uint8_t *stored = NULL;
 	int r;
 
+	if (loc->codec == CODEC_LOST)
+		return -ERR_CHUNK_LOST;
 	b = chunkbuf_new(name, loc->raw_len);
 	if (!b)
 		return -ENOMEM;
@@ -416,6 +418,8 @@ int chunk_read_record(struct chunks *c, const struct name *name, const struct ch
 	struct record rec;
 	int r;
 
+	if (loc->codec == CODEC_LOST)
+		return -ERR_CHUNK_LOST;
 	bytes = os_calloc(1, span);
 	raw = os_malloc(loc->raw_len);
 	if (!bytes || !raw)
@@ -452,8 +456,8 @@ static bool is_loss(int r)
 {
 	switch (-r) {
 	case ERR_CHUNK_DAMAGED:
+	case ERR_CHUNK_LOST:
 	case ERR_INDEX_DAMAGED:
-	case ERR_PACK_HEADER:
 	case ERR_PACK_MISSING:
 	case ERR_PACK_TRUNCATED:
 	case ERR_RECORD_DAMAGED:
@@ -471,7 +475,7 @@ static int compare(struct chunks *c, const struct name *name, const struct chunk
 	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
 	int r;
 
-	if (loc->raw_len != len)
+	if (loc->codec == CODEC_LOST || loc->raw_len != len)
 		return AGAIN;
 
 	b = cache_get(c, name);
@@ -727,6 +731,7 @@ static int each_info(void *arg, const struct name *name, const struct chunk_loc 
 		info.raw_len = loc->raw_len;
 		info.salt = loc->salt;
 		info.kind = (enum chunk_kind)loc->kind;
+		info.lost = loc->codec == CODEC_LOST;
 	}
 	return e->fn(e->arg, &info);
 }
@@ -767,6 +772,7 @@ static int verify_header(struct chunks *c, const struct name *name, const struct
 
 int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data)
 {
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
 	_cleanup_free_ uint8_t *bytes = NULL;
 	struct chunk_loc loc;
 	size_t len;
@@ -777,9 +783,35 @@ int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data
 		return -ERR_CHUNK_MISSING;
 	if (r < 0)
 		return r;
-	if (read_data)
-		return chunk_read_record(c, &info->name, &loc, &bytes, &len);
-	return verify_header(c, &info->name, &loc);
+	if (loc.codec == CODEC_LOST)
+		return -ERR_CHUNK_LOST;
+	r = read_data ? chunk_read_record(c, &info->name, &loc, &bytes, &len) :
+			verify_header(c, &info->name, &loc);
+	/* who reads a chunk does not need its header */
+	if (r == -ERR_RECORD_DAMAGED && read_verified(c, &info->name, &loc, NULL, &b) == 0)
+		return AGAIN;
+	return r;
+}
+
+struct pack_headers {
+	struct chunks *c;
+	int (*fn)(void *arg, uint32_t pack, int why);
+	void *arg;
+};
+
+static int check_header(void *arg, uint32_t pack, uint64_t size)
+{
+	struct pack_headers *h = arg;
+	int r = pack_check_header(h->c->packs, pack);
+
+	return r < 0 && r != -ERR_PACK_MISSING ? h->fn(h->arg, pack, r) : 0;
+}
+
+int chunks_check_packs(struct chunks *c, int (*fn)(void *arg, uint32_t pack, int why), void *arg)
+{
+	struct pack_headers h = { .c = c, .fn = fn, .arg = arg };
+
+	return packs_each(c->packs, check_header, &h);
 }
 
 struct pack_total {

@@ -103,6 +103,7 @@ struct chunk_info {
 	uint32_t raw_len;    /* bytes of the chunk */
 	uint32_t salt;
 	enum chunk_kind kind;
+	bool lost; /* given up by a repair: where it lay is history */
 };
 
 /*
@@ -114,9 +115,13 @@ int chunks_each(struct chunks *c, int (*fn)(void *arg, const struct chunk_info *
 
 /*
  * Reads and verifies one chunk's record and bytes, uncached; the failure says what is wrong. With
- * read_data false only the record header is compared with the index.
+ * read_data false only the record header is compared with the index. AGAIN: the header is damaged,
+ * the bytes are whole (readers do without it). -ERR_CHUNK_LOST for one that a repair gave up.
  */
 int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data);
+
+/* Calls fn for each pack whose header is damaged or cannot be read. */
+int chunks_check_packs(struct chunks *c, int (*fn)(void *arg, uint32_t pack, int why), void *arg);
 
 struct sweep_stats {
 	uint64_t chunks_kept, chunks_dropped;
@@ -133,6 +138,9 @@ struct sweep_stats {
 int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
 		 void (*progress)(void *arg, uint64_t done, uint64_t total),
 		 struct sweep_stats *ret_stats);
+
+/* Sweeps leave packs from this one on alone (table.h has records there); 0: none. */
+void chunks_keep_packs(struct chunks *c, uint32_t from);
 
 /* Bytes of pack files on disk, number of packs, number of committed chunks. */
 int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,

@@ -42,6 +42,7 @@ struct chunks {
 	struct packs *packs;  /* immutable, owned */
 	struct index *index;  /* immutable, borrowed */
 	struct noter noter;   /* immutable */
+	uint32_t keep_from;   /* chunks_keep_packs; under the caller's claim */
 	_Atomic(void (*)(void)) io_hook;
 
 	pthread_mutex_t flush_lock; /* one flush at a time */

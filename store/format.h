@@ -40,6 +40,47 @@ struct record_header_bytes {
 };
 static_assert(sizeof(struct record_header_bytes) == 40, "record header");
 
+/* ---- table records: put and get in table.c ---- */
+
+#define TABLE_VERSION 1
+
+struct table_record_bytes {
+	uint8_t version; /* TABLE_VERSION */
+	uint8_t whole;   /* 1: not changes, but all there is */
+	uint8_t zero[2];
+	uint8_t part[4], parts[4]; /* part 0 to parts - 1 */
+	uint8_t number[8];         /* of the commit */
+	uint8_t uuid[16];          /* of the store */
+	uint8_t before[NAME_BYTES]; /* name of the record before; zero: this is the first */
+	uint8_t before_pack[4], before_off[8]; /* where that lay then */
+};
+static_assert(sizeof(struct table_record_bytes) == 64, "table record");
+
+#define INDEX_OP_PUT 1
+#define INDEX_OP_DEL 2
+
+struct index_op_bytes {
+	uint8_t op;
+	uint8_t table; /* enum index_table */
+	uint8_t key_len[2];
+	uint8_t value_len[4];
+};
+static_assert(sizeof(struct index_op_bytes) == 8, "index operation");
+
+/* The newest table record, in the index's meta table under TABLE_KEY. */
+#define TABLE_KEY "table"
+
+struct table_place_bytes {
+	uint8_t number[8];
+	uint8_t pack[4];
+	uint8_t zero[4];
+	uint8_t off[8];
+	uint8_t name[NAME_BYTES];
+	uint8_t since[8]; /* bytes of records since the last whole one */
+	uint8_t whole[8]; /* bytes of that */
+};
+static_assert(sizeof(struct table_place_bytes) == 56, "table place");
+
 #define PACK_ALIGN 8 /* records start at multiples of it, so that a scan can find the next one */
 
 /* ---- index: put and get in index.c ---- */

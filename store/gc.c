@@ -17,7 +17,8 @@
  *     and not deleted yet is listed too.
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
- * be told from garbage. Check names the snapshots to drop.
+ * be told from garbage. Check names the snapshots to drop, and its repair gives lost nodes up: what
+ * only such a node led to can never be reached again, and goes.
  *
  * On a full disk the round may be unable to seal. Marking does not need that, only that nothing
  * is pending: unsealed states are walked in memory, so gc goes on and makes room.
@@ -99,6 +100,7 @@ struct gc {
 	struct store *store;
 	const struct progress *progress;
 	struct nameset marked;
+	int unreadable; /* why a node could not be read, 0: none */
 };
 
 static bool cancelled(const struct progress *p)
@@ -116,6 +118,14 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 		return -ERR_CANCELLED;
 	r = nameset_add(&gc->marked, name, &number);
 	return r == EXISTS ? 1 : r;
+}
+
+static void mark_unreadable(void *arg, const struct name *name, int r)
+{
+	struct gc *gc = arg;
+
+	if (r != -ERR_CHUNK_LOST)
+		gc->unreadable = r;
 }
 
 /* A state to keep: in memory, by name, or both. */
@@ -205,16 +215,17 @@ static int mark_source(struct gc *gc, const struct source *source)
 	int r;
 
 	if (source->root) {
-		r = root_mark(source->root, mark_chunk, NULL, gc);
-		if (r < 0)
-			return r;
+		r = root_mark(source->root, mark_chunk, mark_unreadable, gc);
+		if (r < 0 || gc->unreadable < 0)
+			return r < 0 ? r : gc->unreadable;
 	}
 	if (!source->named || nameset_find(&gc->marked, &source->name) != NAMESET_NONE)
 		return 0;
 	r = store_load_root(gc->store, &source->name, &root);
 	if (r < 0)
 		return r;
-	return root_mark(root, mark_chunk, NULL, gc);
+	r = root_mark(root, mark_chunk, mark_unreadable, gc);
+	return r < 0 ? r : gc->unreadable;
 }
 
 static int note_unreadable(struct gc *gc, const struct source *source, int r)
@@ -312,11 +323,16 @@ static int gc_claimed(struct store *s, const struct progress *progress, struct g
 {
 	struct gc gc = { .store = s, .progress = progress };
 	struct sweep_stats stats = { 0 };
+	uint32_t keep = 0;
 	int r;
 
 	r = refuse_damaged_records(s);
 	if (r == 0)
 		r = mark_all(&gc);
+	/* on a full disk what salvage would want goes: the next commit writes it again */
+	if (r == 0 && table_write_all(s->tables, &keep) < 0)
+		keep = 0;
+	chunks_keep_packs(s->chunks, keep);
 	if (r == 0)
 		r = chunks_sweep(s->chunks, is_marked, &gc, sweep_progress, &stats);
 	nameset_release(&gc.marked);

@@ -77,6 +77,7 @@ struct index {
 struct index_txn {
 	struct index *ix; /* borrowed; its write_lock is ours */
 	MDB_txn *txn;     /* owned */
+	struct index_ops ops;
 };
 
 static const char *const table_names[TABLES] = {
@@ -178,7 +179,7 @@ static bool loc_get(const MDB_val *value, struct chunk_loc *ret)
 	};
 	if (loc.kind != CHUNK_DATA && loc.kind != CHUNK_NODE)
 		return false;
-	if (loc.codec > 1 || loc.raw_len < 1 || loc.raw_len > CHUNK_MAX)
+	if (loc.codec > 2 || loc.raw_len < 1 || loc.raw_len > CHUNK_MAX)
 		return false;
 	if (loc.stored_len < 1 || loc.stored_len > loc.raw_len)
 		return false;
@@ -705,19 +706,56 @@ int index_del_chunk(struct index_txn *t, const struct name *name)
 	return del_value(t, t->ix->chunks, &key);
 }
 
+void index_ops_release(struct index_ops *ops)
+{
+	free(ops->bytes);
+	*ops = (struct index_ops){ 0 };
+}
+
+int index_ops_add(struct index_ops *ops, bool put, enum index_table table, const void *key,
+		  size_t key_len, const void *value, size_t len)
+{
+	struct index_op_bytes head = { .op = put ? INDEX_OP_PUT : INDEX_OP_DEL,
+				       .table = (uint8_t)table };
+	int r;
+
+	r = os_grow(&ops->bytes, &ops->capacity, ops->len + sizeof(head) + key_len + len, 1);
+	if (r < 0)
+		return r;
+	put_le16(head.key_len, (uint16_t)key_len);
+	put_le32(head.value_len, (uint32_t)len);
+	memcpy(ops->bytes + ops->len, &head, sizeof(head));
+	memcpy(ops->bytes + ops->len + sizeof(head), key, key_len);
+	if (len > 0)
+		memcpy(ops->bytes + ops->len + sizeof(head) + key_len, value, len);
+	ops->len += sizeof(head) + key_len + len;
+	return 0;
+}
+
+const struct index_ops *index_txn_ops(const struct index_txn *t)
+{
+	return &t->ops;
+}
+
 int index_put(struct index_txn *t, enum index_table table, const void *key_bytes, size_t key_len,
 	      const void *value, size_t len)
 {
 	MDB_val key = { .mv_size = key_len, .mv_data = (void *)key_bytes };
+	int r;
 
-	return put_value(t, t->ix->tables[table], &key, value, len);
+	r = put_value(t, t->ix->tables[table], &key, value, len);
+	return r < 0 ? r : index_ops_add(&t->ops, true, table, key_bytes, key_len, value, len);
 }
 
 int index_del(struct index_txn *t, enum index_table table, const void *key_bytes, size_t key_len)
 {
 	MDB_val key = { .mv_size = key_len, .mv_data = (void *)key_bytes };
+	int r;
 
-	return del_value(t, t->ix->tables[table], &key);
+	r = del_value(t, t->ix->tables[table], &key);
+	if (r != 0)
+		return r;
+	return index_ops_add(&t->ops, false, table, key_bytes, key_len, NULL, 0);
 }
 
 int index_commit(struct index_txn **t)
@@ -731,6 +769,7 @@ int index_commit(struct index_txn **t)
 	if (rc == 0)
 		cover_file(ix);
 	pthread_mutex_unlock(&ix->write_lock);
+	index_ops_release(&txn->ops);
 	free(txn);
 	return rc == 0 ? 0 : fail(ix, rc, "committing");
 }
@@ -743,5 +782,6 @@ void index_abortp(struct index_txn **t)
 		return;
 	mdb_txn_abort(txn->txn);
 	pthread_mutex_unlock(&txn->ix->write_lock);
+	index_ops_release(&txn->ops);
 	free(txn);
 }

@@ -33,7 +33,7 @@ struct chunk_loc {
 	uint32_t raw_len;
 	uint32_t salt;
 	uint8_t kind;  /* enum chunk_kind */
-	uint8_t codec; /* 0 plain, 1 zstd */
+	uint8_t codec; /* enum codec */
 };
 
 /*
@@ -75,6 +75,20 @@ int index_del_chunk(struct index_txn *t, const struct name *name); /* 0 or ABSEN
 int index_put(struct index_txn *t, enum index_table table, const void *key, size_t key_len,
 	      const void *value, size_t len);
 int index_del(struct index_txn *t, enum index_table table, const void *key, size_t key_len);
+
+/*
+ * What was put into and deleted from the tables of records, in order, as FORMAT.md has it (struct
+ * index_op_bytes, key, value): a transaction keeps a list of its own, which is what table.h writes
+ * into the packs.
+ */
+struct index_ops {
+	uint8_t *bytes; /* owned */
+	size_t len, capacity;
+};
+int index_ops_add(struct index_ops *ops, bool put, enum index_table table, const void *key,
+		  size_t key_len, const void *value, size_t len);
+void index_ops_release(struct index_ops *ops);
+const struct index_ops *index_txn_ops(const struct index_txn *t); /* lent until the next change */
 
 /*
  * Ends the transaction either way; *t is NULL afterwards. MDB_MAP_FULL is -ERR_INDEX_FULL from

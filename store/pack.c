@@ -142,7 +142,7 @@ int record_header_get(const uint8_t bytes[static sizeof(struct record_header_byt
 		.raw_len = get_le32(b.raw_len),
 	};
 	memcpy(rec.name.b, b.name, NAME_BYTES);
-	if ((rec.kind != CHUNK_DATA && rec.kind != CHUNK_NODE) || rec.codec > CODEC_ZSTD ||
+	if (rec.kind < CHUNK_DATA || rec.kind > RECORD_TABLE || rec.codec > CODEC_ZSTD ||
 	    rec.raw_len < 1 || rec.raw_len > CHUNK_MAX || rec.stored_len < 1 ||
 	    rec.stored_len > rec.raw_len)
 		return -ERR_RECORD_DAMAGED;
@@ -227,7 +227,7 @@ int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, u
 		return -ENOMEM;
 
 	/* data stays plain: it is read often, and a read should cost one copy */
-	rec.stored_len = kind == CHUNK_NODE ? try_compress(p, data, len, bytes + header) : 0;
+	rec.stored_len = kind != CHUNK_DATA ? try_compress(p, data, len, bytes + header) : 0;
 	rec.codec = rec.stored_len > 0 ? CODEC_ZSTD : CODEC_PLAIN;
 	if (rec.codec == CODEC_PLAIN) {
 		rec.stored_len = (uint32_t)len;
@@ -287,31 +287,28 @@ static uint32_t pack_number(const char *file)
 	return strcmp(pack_file_name((uint32_t)n, back), file) == 0 ? (uint32_t)n : 0;
 }
 
-/* Opens a pack and checks its header. */
+/*
+ * Opens a pack. Its header is not looked at: one flipped bit there would cost the whole pack, and
+ * every record's bytes are compared with their name anyway.
+ */
 static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
 {
-	_cleanup_close_ int fd = -1;
-	struct pack_header_bytes b;
 	char file[PACK_NAME_SIZE];
 	int r;
 
-	r = os_openat(p->dir_fd, pack_file_name(pack, file), flags | O_NOFOLLOW, 0, &fd);
-	if (r == -ENOENT)
-		return -ERR_PACK_MISSING;
-	if (r < 0)
-		return r;
+	r = os_openat(p->dir_fd, pack_file_name(pack, file), flags | O_NOFOLLOW, 0, ret_fd);
+	return r == -ENOENT ? -ERR_PACK_MISSING : r;
+}
+
+static int header_check(int fd, uint32_t pack)
+{
+	struct pack_header_bytes b;
+	int r;
 
 	r = os_pread_full(fd, &b, sizeof(b), 0);
 	if (r < 0)
 		return r;
-	if (r == END)
-		return -ERR_PACK_HEADER;
-	r = pack_header_get(&b, pack);
-	if (r < 0)
-		return r;
-
-	*ret_fd = TAKE_FD(fd);
-	return 0;
+	return r == END ? -ERR_PACK_HEADER : pack_header_get(&b, pack);
 }
 
 struct each_pack {
@@ -552,6 +549,37 @@ int pack_size(struct packs *p, uint32_t pack, uint64_t *ret)
 	return 0;
 }
 
+int record_read(struct packs *p, uint32_t pack, uint64_t off, struct record *ret,
+		uint8_t **ret_raw)
+{
+	_cleanup_free_ uint8_t *stored = NULL, *raw = NULL;
+	uint8_t header[sizeof(struct record_header_bytes)];
+	struct record rec;
+	struct name name;
+	int r;
+
+	r = pack_read(p, pack, off, header, sizeof(header), NULL);
+	if (r == 0)
+		r = record_header_get(header, &rec);
+	if (r < 0)
+		return r;
+	stored = os_malloc(rec.stored_len);
+	raw = os_malloc(rec.raw_len);
+	if (!stored || !raw)
+		return -ENOMEM;
+	r = pack_read(p, pack, off + sizeof(header), stored, rec.stored_len, NULL);
+	if (r == 0)
+		r = payload_decode(p, rec.codec, stored, rec.stored_len, raw, rec.raw_len);
+	if (r < 0)
+		return r;
+	name = name_of(raw, rec.raw_len, rec.salt);
+	if (!name_eq(&name, &rec.name))
+		return -ERR_CHUNK_DAMAGED;
+	*ret = rec;
+	*ret_raw = TAKE_PTR(raw);
+	return 0;
+}
+
 /* ---- appending ---- */
 
 /* Under write_lock: takes over the descriptor of a pack that is to be the current one. */
@@ -578,8 +606,12 @@ static int writer_continue(struct packs *p)
 	int r;
 
 	r = pack_open(p, p->last, O_RDWR, &fd);
-	if (r == -ERR_PACK_MISSING || r == -ERR_PACK_HEADER)
+	if (r == -ERR_PACK_MISSING)
 		return AGAIN;
+	if (r == 0)
+		r = header_check(fd, p->last);
+	if (r == -ERR_PACK_HEADER)
+		return AGAIN; /* check reports it */
 	if (r < 0)
 		return r;
 	r = os_fstat(fd, &st);
@@ -846,7 +878,53 @@ void packs_forget_bad(struct packs *p)
 	writers_close(p, writer_is_bad, 0);
 }
 
+/* ---- checking and mending ---- */
+
+int pack_check_header(struct packs *p, uint32_t pack)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = pack_open(p, pack, O_RDONLY, &fd);
+	return r < 0 ? r : header_check(fd, pack);
+}
+
+/* Writes bytes that are there already, or should be: what reads them meanwhile sees one or both. */
+static int rewrite(struct packs *p, uint32_t pack, const void *bytes, size_t len, uint64_t off)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = pack_open(p, pack, O_RDWR, &fd);
+	if (r == 0)
+		r = os_pwrite_full(fd, bytes, len, off);
+	return r < 0 ? r : os_fdatasync(fd);
+}
+
+int pack_mend_header(struct packs *p, uint32_t pack)
+{
+	struct pack_header_bytes b;
+
+	pack_header_put(&b, pack);
+	return rewrite(p, pack, &b, sizeof(b), 0);
+}
+
+int pack_mend_record(struct packs *p, uint32_t pack, uint64_t off, const struct record *rec)
+{
+	struct record_header_bytes b;
+
+	record_header_put(&b, rec);
+	return rewrite(p, pack, &b, sizeof(b), off);
+}
+
 /* ---- sweeping ---- */
+
+void packs_begin_new(struct packs *p)
+{
+	LOCK_GUARD(&p->write_lock);
+	p->current = NULL; /* packs_sync closes it */
+	p->continue_last = false;
+}
 
 void pack_retire(struct packs *p, uint32_t pack)
 {

@@ -25,11 +25,15 @@ struct packs;
 enum codec {
 	CODEC_PLAIN = 0,
 	CODEC_ZSTD = 1,
+	CODEC_LOST = 2, /* in the index only: a repair found the chunk to be lost */
 };
+
+/* A record's kind that no chunk has: changes of the store's tables, see table.h. */
+#define RECORD_TABLE 3
 
 /* A decoded record header. */
 struct record {
-	uint8_t kind;  /* enum chunk_kind */
+	uint8_t kind;  /* enum chunk_kind, or RECORD_TABLE */
 	uint8_t codec; /* enum codec */
 	uint32_t salt;
 	uint32_t stored_len, raw_len;
@@ -55,6 +59,13 @@ int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, u
 int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
 		      struct record *ret);
 
+/*
+ * Reads the record at a place and decodes its payload, which must have its name; *ret_raw is
+ * malloced and given: rec.raw_len bytes. -ERR_RECORD_DAMAGED, -ERR_CHUNK_DAMAGED, ...
+ */
+int record_read(struct packs *p, uint32_t pack, uint64_t off, struct record *ret,
+		uint8_t **ret_raw);
+
 /* Decodes a payload to exactly raw_len bytes at `raw`: -ERR_CHUNK_DAMAGED. */
 int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len,
 		   void *raw, uint32_t raw_len);
@@ -67,8 +78,8 @@ int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret
 		uint64_t *ret_off);
 
 /*
- * Reads len bytes at off: -ERR_PACK_MISSING, -ERR_PACK_HEADER, -ERR_PACK_TRUNCATED, or what the
- * system said. before_wait (may be NULL) is called when the bytes are not in the page cache.
+ * Reads len bytes at off: -ERR_PACK_MISSING, -ERR_PACK_TRUNCATED, or what the system said.
+ * before_wait (may be NULL) is called when the bytes are not in the page cache.
  */
 int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len,
 	      void (*before_wait)(void));
@@ -92,8 +103,18 @@ void packs_forget_bad(struct packs *p);
 /* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
 int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg);
 
+/* ---- for check and repair ---- */
+
+/* 0, -ERR_PACK_HEADER, -ERR_PACK_MISSING, ... Readers do without the header. */
+int pack_check_header(struct packs *p, uint32_t pack);
+/* Write a header as it must have been, and sync it; what they say is known from elsewhere. */
+int pack_mend_header(struct packs *p, uint32_t pack);
+int pack_mend_record(struct packs *p, uint32_t pack, uint64_t off, const struct record *rec);
+
 /* ---- for the sweep; appenders are kept away ---- */
 
+/* What is appended next goes into a new pack. */
+void packs_begin_new(struct packs *p);
 /* Appends nothing more to this pack. */
 void pack_retire(struct packs *p, uint32_t pack);
 /* Makes a hole where no live record is; whole blocks of it go back to the filesystem. */

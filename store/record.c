@@ -41,6 +41,20 @@ static int hex_digit(char c)
 	return -1;
 }
 
+static int decode_uuid(const char *text, size_t len, uint8_t ret[static 16])
+{
+	if (len < 5 + 32 || memcmp(text, "uuid ", 5) != 0)
+		return -ERR_FORMAT_DAMAGED;
+	for (int i = 0; i < 16; i++) {
+		int high = hex_digit(text[5 + 2 * i]), low = hex_digit(text[6 + 2 * i]);
+
+		if (high < 0 || low < 0)
+			return -ERR_FORMAT_DAMAGED;
+		ret[i] = high << 4 | low;
+	}
+	return 0;
+}
+
 /*
  * The version is looked at before the checksum: a newer plyfs may have changed everything after
  * its line, and must still get the answer "newer".
@@ -52,6 +66,7 @@ int format_decode(const char *text, size_t len, uint8_t ret_uuid[static 16])
 	uint64_t version = 0;
 	uint8_t uuid[16];
 	size_t pos, digits = 0;
+	int r;
 
 	if (len < magic_len || memcmp(text, FORMAT_MAGIC, magic_len) != 0)
 		return -ERR_NOT_A_STORE;
@@ -65,25 +80,23 @@ int format_decode(const char *text, size_t len, uint8_t ret_uuid[static 16])
 	}
 	if (digits == 0 || pos >= len || text[pos] != '\n')
 		return -ERR_FORMAT_DAMAGED;
+	pos++;
+
+	r = decode_uuid(text + pos, len - pos, uuid);
+
+	/* one flipped bit: the checksum is that of our version */
+	if (version != FORMAT_VERSION && r == 0 && format_encode(uuid, expected) == len) {
+		expected[magic_len + 8] = text[magic_len + 8];
+		if (memcmp(expected, text, len) == 0)
+			return -ERR_FORMAT_DAMAGED;
+	}
 	if (version > FORMAT_VERSION)
 		return -ERR_FORMAT_NEWER;
 	if (version < FORMAT_VERSION)
 		return -ERR_FORMAT_OLDER;
-	pos++;
-
-	if (len - pos < 5 + 32 || memcmp(text + pos, "uuid ", 5) != 0)
-		return -ERR_FORMAT_DAMAGED;
-	pos += 5;
-	for (int i = 0; i < 16; i++) {
-		int high = hex_digit(text[pos + 2 * i]), low = hex_digit(text[pos + 2 * i + 1]);
-
-		if (high < 0 || low < 0)
-			return -ERR_FORMAT_DAMAGED;
-		uuid[i] = high << 4 | low;
-	}
 
 	/* There is one way only to write this version down, so the whole must be that. */
-	if (format_encode(uuid, expected) != len || memcmp(expected, text, len) != 0)
+	if (r < 0 || format_encode(uuid, expected) != len || memcmp(expected, text, len) != 0)
 		return -ERR_FORMAT_DAMAGED;
 
 	memcpy(ret_uuid, uuid, sizeof(uuid));

@@ -414,6 +414,8 @@ static int write_batch(struct store *s, const struct batch *batch, bool *ret_uns
 		r = write_meta(txn, "ino", batch->ino_limit);
 	if (r == 0)
 		r = write_meta(txn, "lineage", batch->lineage_limit);
+	if (r == 0)
+		r = table_record(s->tables, txn);
 	if (r < 0)
 		return r;
 
@@ -459,6 +461,7 @@ static int batch_commit(struct store *s, const struct batch *batch, bool *ret_un
 		return r;
 
 	chunks_committed(s->chunks);
+	table_committed(s->tables);
 	return 0;
 }
 

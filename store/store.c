@@ -75,17 +75,13 @@ static int make_directory(int dir_fd, const char *name)
 	return r == -EEXIST ? 0 : r;
 }
 
-static int write_format(int dir_fd)
+int store_write_format(int dir_fd, const uint8_t uuid[static 16])
 {
 	_cleanup_close_ int fd = -1;
 	char text[FORMAT_TEXT_MAX];
-	uint8_t uuid[16];
 	size_t len;
 	int r;
 
-	r = os_random(uuid, sizeof(uuid));
-	if (r < 0)
-		return r;
 	len = format_encode(uuid, text);
 
 	r = os_openat(dir_fd, "format.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600, &fd);
@@ -104,6 +100,7 @@ int store_init(int dir_fd)
 {
 	_cleanup_close_ int top_fd = -1, lock_fd = -1;
 	struct index *index;
+	uint8_t uuid[16];
 	int r;
 
 	r = check_empty(dir_fd);
@@ -145,7 +142,9 @@ int store_init(int dir_fd)
 	r = os_fsync(top_fd);
 	if (r < 0)
 		return r;
-	r = write_format(top_fd);
+	r = os_random(uuid, sizeof(uuid));
+	if (r == 0)
+		r = store_write_format(top_fd, uuid);
 	if (r < 0)
 		return r;
 	return os_fsync(top_fd);
@@ -177,6 +176,13 @@ int store_read_format(int dir_fd, uint8_t ret_uuid[static 16])
 	return format_decode(text, len, ret_uuid);
 }
 
+/* Are the counters there? All or none of them are, but for damage to a key. */
+static int count_counter(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	++*(unsigned *)arg;
+	return 0;
+}
+
 static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t *ret)
 {
 	_cleanup_free_ void *value = NULL;
@@ -184,11 +190,11 @@ static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t 
 	int r;
 
 	r = index_get(s->index, INDEX_META, key, strlen(key), &value, &len);
-	if (r == ABSENT) {
+	if (r == ABSENT && !s->counted) {
 		*ret = first;
 		return 0;
 	}
-	if (r == -ERR_INDEX_DAMAGED || (r == 0 && len != META_BYTES)) {
+	if (r == ABSENT || r == -ERR_INDEX_DAMAGED || (r == 0 && len != META_BYTES)) {
 		/*
 		 * Any number beyond those in use will do, and nanoseconds since 1970 are beyond
 		 * whatever counts objects, now and when this happens again.
@@ -206,8 +212,13 @@ static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t 
 static int read_counters(struct store *s)
 {
 	uint64_t seq, ino, lineage;
+	unsigned counters = 0;
 	int r;
 
+	r = index_each(s->index, INDEX_META, count_counter, &counters);
+	if (r < 0)
+		return r;
+	s->counted = counters > 0;
 	r = read_meta(s, "seq", 1, &seq);
 	if (r == 0)
 		r = read_meta(s, "ino", 2, &ino); /* 1 is every tree's root */
@@ -301,6 +312,7 @@ static void store_free(struct store *s)
 		nodes_free(s->nodes);
 	if (s->stage)
 		stage_close(s->stage);
+	table_close(s->tables);
 	if (s->chunks)
 		chunks_close(s->chunks);
 	if (s->index)
@@ -354,6 +366,9 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 	if (r < 0)
 		return r;
 	r = chunks_open(s->dir_fd, s->index, &s->noter, &s->chunks);
+	if (r < 0)
+		return r;
+	r = table_open(s->chunks, s->index, s->uuid, &s->tables);
 	if (r < 0)
 		return r;
 	r = stage_open(s->dir_fd, s->chunks, &s->noter, &s->stage);

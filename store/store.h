@@ -252,6 +252,10 @@ enum check_flags { CHECK_READ_DATA = 1 };
 struct check_ops {
 	/* One line for each damaged object: what it is and what is wrong. */
 	void (*damage)(void *arg, const char *line);
+	/* One line for each chunk that a repair gave up and a state still needs. May be NULL. */
+	void (*lost)(void *arg, const char *line);
+	/* store_repair: one line for each thing it did. */
+	void (*mended)(void *arg, const char *line);
 	/*
 	 * A snapshot (id, branch NULL) or branch (id 0) is touched: items from..to (inclusive) of
 	 * its state are unreadable, or the data of the item `from` (data true).
@@ -264,14 +268,44 @@ struct check_ops {
 struct check_stats {
 	uint64_t snapshots, branches, nodes, chunks, bytes, unreferenced;
 	uint64_t damaged;
+	uint64_t lost; /* given up by repairs, no damage any more */
 };
 /*
- * Walks everything: format, index entries, record headers, trees, references; with
+ * Walks everything: format, the index's pages and entries, record headers, trees, references; with
  * CHECK_READ_DATA each chunk's bytes are read and hashed. May run while views are mounted.
  * 0: clean; EXISTS: damage was found and reported; < 0: the check itself could not be done.
  */
 int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
 		const struct progress *progress, struct check_stats *ret);
+
+/*
+ * Checks all bytes, and mends what the store itself can prove: see repair.c. What is lost beyond
+ * that is given up: the states stay as they are, and reading what is missing stays an error, known
+ * as `lost`. Nothing may be mounted; close the store afterwards and open it again, it does not know
+ * of records that came back. 0: clean now, with `lost` in the stats; EXISTS: damage is left;
+ * -EBUSY: an import, a check or a gc is running; < 0: it could not be done.
+ */
+int store_repair(struct store *s, const struct check_ops *ops, const struct progress *progress,
+		 struct check_stats *ret);
+
+/* ---- salvage ---- */
+
+struct salvage_stats {
+	uint64_t packs, bytes, chunks, damaged; /* damaged: records whose bytes are not theirs */
+	uint64_t snapshots, branches;
+	uint64_t gaps;   /* in the list of changes to snapshots and branches */
+	bool format;     /* the format file was written anew */
+	char old[32];    /* where the old index is now, "" when there was none */
+};
+/*
+ * Makes the index anew from the packs alone, for a store that does not open. The old one is kept
+ * beside it. -ERR_STORE_BUSY; -ERR_NOT_A_STORE; -ERR_SALVAGE_NOTHING: the packs do not tell what
+ * snapshots there were, nothing was changed.
+ */
+int store_salvage(int dir_fd, const struct noter *noter, const struct progress *progress,
+		  struct salvage_stats *ret);
+/* Would store_open refuse for what salvage mends? 0: no, EXISTS: yes. Opens nothing. */
+int store_is_broken(int dir_fd, const struct noter *noter);
 
 /* For people: format, branches, snapshots, packs; with a snapshot id its tree. */
 int store_dump(struct store *s, FILE *out, uint64_t snap_id,

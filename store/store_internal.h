@@ -34,6 +34,7 @@
 #include "store/base/util.h"
 #include "store/index.h"
 #include "store/store.h"
+#include "store/table.h"
 #include "store/tree.h"
 
 #define FORMAT_VERSION 1
@@ -201,9 +202,11 @@ struct store {
 	uint64_t id_key; /* immutable; for snap_id_of */
 	struct index *index;
 	struct chunks *chunks;
+	struct table *tables; /* used inside claims only */
 	struct nodes *nodes;
 	struct stage *stage;
 
+	bool counted; /* immutable: counters were committed before */
 	_Atomic uint64_t next_ino, next_lineage;
 
 	pthread_mutex_t table; /* everything from here on, unless said otherwise */
@@ -253,6 +256,8 @@ struct store {
 uint64_t now_ns(void); /* monotonic */
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
 int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]);
+/* As format.new, synced, renamed; the caller syncs the directory. */
+int store_write_format(int dir_fd, const uint8_t uuid[static 16]);
 
 /* snap.c; all want the table lock */
 struct snap *snap_lookup(struct store *s, uint64_t id);

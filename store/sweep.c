@@ -98,11 +98,13 @@ static int add_pack(void *arg, uint32_t pack, uint64_t size)
 	struct sweep *s = arg;
 	int r;
 
+	s->stats.bytes_before += size;
+	if (s->c->keep_from != 0 && pack >= s->c->keep_from)
+		return 0;
 	r = reserve((void **)&s->packs, s->n_packs, &s->packs_room, sizeof(*s->packs));
 	if (r < 0)
 		return r;
 	s->packs[s->n_packs++] = (struct swept){ .pack = pack, .size = size };
-	s->stats.bytes_before += size;
 	return 0;
 }
 
@@ -142,7 +144,7 @@ static int take_stock(void *arg, const struct name *name, const struct chunk_loc
 		s->damaged++;
 		return 0;
 	}
-	pack = find_pack(s, loc->pack);
+	pack = loc->codec != CODEC_LOST ? find_pack(s, loc->pack) : NULL;
 	if (pack)
 		pack->live += record_span(loc->stored_len);
 	return 0;
@@ -261,7 +263,7 @@ static int remove_empty(struct sweep *s)
 static int list_moves(void *arg, const struct name *name, const struct chunk_loc *loc)
 {
 	struct sweep *s = arg;
-	struct swept *pack = loc ? find_pack(s, loc->pack) : NULL;
+	struct swept *pack = loc && loc->codec != CODEC_LOST ? find_pack(s, loc->pack) : NULL;
 	int r;
 
 	if (!pack || !pack->rewrite || pack->live == 0)
@@ -409,6 +411,11 @@ static int add_after(void *arg, uint32_t pack, uint64_t size)
 
 	s->stats.bytes_after += size;
 	return 0;
+}
+
+void chunks_keep_packs(struct chunks *c, uint32_t from)
+{
+	c->keep_from = from;
 }
 
 int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,

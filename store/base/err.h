@@ -24,13 +24,15 @@ enum outcome {
 #define ERR_LIST(X)                                                                                \
 	X(ERR_CHUNK_MISSING, EIO, "a chunk that the tree refers to is not in the index")           \
 	X(ERR_CHUNK_DAMAGED, EIO, "the bytes of a chunk do not match its name")                    \
+	X(ERR_CHUNK_LOST, EIO, "a chunk was damaged, and given up by 'plyfs check --repair'")      \
 	X(ERR_CHUNK_TOO_LARGE, EFBIG, "a chunk is larger than the format allows")                  \
 	X(ERR_RECORD_DAMAGED, EIO, "a pack record header is damaged")                              \
 	X(ERR_PACK_HEADER, EIO, "a pack header is damaged")                                        \
 	X(ERR_PACK_MISSING, EIO, "a pack file that the index names is missing")                    \
 	X(ERR_PACK_TRUNCATED, EIO, "a pack file ends before a record that the index names")        \
 	X(ERR_INDEX_DAMAGED, EIO, "an entry of the index is damaged")                              \
-	X(ERR_INDEX_BROKEN, EIO, "the index is damaged")                                           \
+	X(ERR_INDEX_BROKEN, EIO,                                                                   \
+	  "the index is damaged; 'plyfs salvage' makes it anew from the packs")                    \
 	X(ERR_INDEX_OPEN, EIO, "the index cannot be opened")                                       \
 	X(ERR_INDEX_FULL, ENOSPC, "the index has reached its maximum size")                        \
 	X(ERR_INDEX_FAILED, EIO, "the index refused an operation")                                 \
@@ -41,6 +43,7 @@ enum outcome {
 	X(ERR_FORMAT_OLDER, EPROTO, "the store has an old format that this plyfs cannot read")     \
 	X(ERR_NOT_A_STORE, ENOTDIR, "not a plyfs store; make one with 'plyfs init'")               \
 	X(ERR_STORE_BUSY, EBUSY, "another daemon has the store open")                              \
+	X(ERR_SALVAGE_NOTHING, EIO, "the packs hold no list of snapshots to bring back")           \
 	X(ERR_STORE_EXISTS, EEXIST, "there is a store already")                                    \
 	X(ERR_STORE_FAILED, EIO, "the store stopped writing after a failed commit; see its log")   \
 	X(ERR_SNAP_UNKNOWN, ENOENT, "no snapshot has this id; 'plyfs log' lists them")             \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Records of the index, headers of packs and the format file from arbitrary bytes. The first byte
- * chooses; what is accepted must be written back as the same bytes.
+ * Records of the index, headers and table records of packs and the format file from arbitrary
+ * bytes. The first byte chooses; what is accepted must be written back as the same bytes.
  */
 
 #include <string.h>
@@ -78,10 +78,38 @@ static void header(const uint8_t *data, size_t size)
 	}
 }
 
+static int op(void *arg, bool put, enum index_table which, const void *key_bytes, size_t key_len,
+	      const void *value, size_t value_len)
+{
+	struct index_ops *again = arg;
+
+	MUST(key_len > 0 && which <= INDEX_BRANCHES);
+	MUST(index_ops_add(again, put, which, key_bytes, key_len, value, value_len) == 0);
+	return 0;
+}
+
+/* A table record's head and operations. */
+static void table(const uint8_t *data, size_t size)
+{
+	struct index_ops again = { 0 };
+	struct table_part part;
+
+	if (table_part_decode(data, size, &part) == 0) {
+		MUST(part.part < part.parts && part.number > 0);
+		MUST(part.ops + part.ops_len == data + size);
+		data = part.ops;
+		size = part.ops_len;
+	}
+	if (index_ops_each(data, size, op, &again) == 0)
+		MUST(again.len == size &&
+		     (size == 0 || memcmp(again.bytes, data, size) == 0));
+	index_ops_release(&again);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const kinds[])(const uint8_t *, size_t) = { snap, branch, key, format,
-								  header };
+	static void (*const kinds[])(const uint8_t *, size_t) = { snap,   branch, key,
+								  format, header, table };
 
 	if (size > 0)
 		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);

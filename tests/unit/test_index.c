@@ -210,7 +210,7 @@ START_TEST(a_location_out_of_bounds_is_damage)
 		bad[i] = some_loc;
 	bad[0].kind = 0;
 	bad[1].kind = 9;
-	bad[2].codec = 2;
+	bad[2].codec = 3;
 	bad[3].raw_len = CHUNK_MAX + 1;
 	bad[4].stored_len = 0;
 	bad[5].stored_len = 201;

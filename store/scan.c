@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/scan.h"
+
+#include <errno.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/chunk.h"
+
+/*
+ * Each multiple of 8 is tried until a header's magic and sum are right. Behind a whole record comes
+ * the next; behind a header whose bytes are damaged the very next place is tried, because a record
+ * that a crash tore has good ones behind where the file then ended (FORMAT.md, "Packs").
+ */
+
+/* Read at a time: a few of the largest records. */
+#define WINDOW ((size_t)1 << 20)
+#define HEADER sizeof(struct record_header_bytes)
+
+struct window {
+	struct packs *packs;
+	uint32_t pack;
+	uint64_t size; /* of the pack */
+	uint64_t off;  /* of the first byte held */
+	size_t len;
+	uint8_t *bytes; /* owned; WINDOW + one record */
+};
+
+/* `want` bytes at `at` (the file has them): lent, NULL when the disk does not give them. */
+static const uint8_t *window_get(struct window *w, uint64_t at, size_t want)
+{
+	if (at < w->off || at + want > w->off + w->len) {
+		size_t len = (size_t)MIN(WINDOW, w->size - at);
+
+		w->off = at;
+		w->len = 0;
+		len = MAX(len, want);
+		if (pack_read(w->packs, w->pack, at, w->bytes, len, NULL) == 0)
+			w->len = len;
+		/* an unreadable sector somewhere in it: as little as possible */
+		else if (pack_read(w->packs, w->pack, at, w->bytes, want, NULL) == 0)
+			w->len = want;
+		else
+			return NULL;
+	}
+	return w->bytes + (at - w->off);
+}
+
+struct numbers {
+	uint32_t *list; /* owned */
+	size_t count, capacity;
+	uint64_t bytes;
+};
+
+static int add_number(void *arg, uint32_t pack, uint64_t size)
+{
+	struct numbers *n = arg;
+	int r = os_grow(&n->list, &n->capacity, n->count + 1, sizeof(*n->list));
+
+	if (r < 0)
+		return r;
+	n->list[n->count++] = pack;
+	n->bytes += size;
+	return 0;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* The decoded bytes of a record whose header is whole: 0, or AGAIN when they are damaged. */
+static int decode(struct window *w, uint64_t at, const struct record *rec, uint8_t *raw)
+{
+	const uint8_t *payload;
+	struct name name;
+	int r;
+
+	if (at + HEADER + rec->stored_len > w->size)
+		return AGAIN;
+	payload = window_get(w, at + HEADER, rec->stored_len);
+	if (!payload)
+		return AGAIN;
+	r = payload_decode(w->packs, rec->codec, payload, rec->stored_len, raw, rec->raw_len);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0)
+		return AGAIN;
+	name = name_of(raw, rec->raw_len, rec->salt);
+	return name_eq(&name, &rec->name) ? 0 : AGAIN;
+}
+
+struct scan {
+	int (*fn)(void *arg, const struct scanned *rec);
+	void *arg;
+	const struct progress *progress;
+	uint64_t done, total;
+	uint8_t *raw; /* owned; CHUNK_MAX */
+	struct scan_stats stats;
+};
+
+static int scan_pack(struct scan *s, struct window *w)
+{
+	uint64_t at = sizeof(struct pack_header_bytes), doubt_end = 0;
+
+	while (at + HEADER <= w->size) {
+		struct scanned found = { .pack = w->pack, .off = at, .doubtful = at < doubt_end };
+		const uint8_t *header = window_get(w, at, HEADER);
+		int r;
+
+		if (!header)
+			s->stats.unreadable++;
+		if (!header || record_header_get(header, &found.rec) < 0) {
+			at += PACK_ALIGN;
+			continue;
+		}
+		r = decode(w, at, &found.rec, s->raw);
+		if (r < 0)
+			return r;
+		found.raw = r == 0 ? s->raw : NULL;
+		if (r == 0)
+			s->stats.records++;
+		else
+			s->stats.damaged++;
+		r = s->fn(s->arg, &found);
+		if (r != 0)
+			return r;
+
+		if (found.raw) {
+			at += record_span(found.rec.stored_len);
+		} else {
+			doubt_end = MAX(doubt_end, at + record_span(found.rec.stored_len));
+			at += PACK_ALIGN;
+		}
+		if (s->progress && s->progress->cancel &&
+		    __atomic_load_n(s->progress->cancel, __ATOMIC_RELAXED))
+			return -ERR_CANCELLED;
+		if (s->progress && s->progress->fn)
+			s->progress->fn(s->progress->arg, "reading packs", s->done + at, s->total);
+	}
+	return 0;
+}
+
+int packs_scan(struct packs *p, int (*fn)(void *arg, const struct scanned *rec), void *arg,
+	       const struct progress *progress, struct scan_stats *ret)
+{
+	_cleanup_free_ uint8_t *raw = os_malloc(CHUNK_MAX), *bytes = NULL;
+	struct scan s = { .fn = fn, .arg = arg, .progress = progress, .raw = raw };
+	struct numbers numbers = { 0 };
+	int r;
+
+	bytes = os_malloc(WINDOW + HEADER + CHUNK_MAX);
+	r = raw && bytes ? packs_each(p, add_number, &numbers) : -ENOMEM;
+	if (r == 0 && numbers.count > 0)
+		qsort(numbers.list, numbers.count, sizeof(*numbers.list), by_number);
+	s.total = numbers.bytes;
+	for (size_t i = 0; r == 0 && i < numbers.count; i++) {
+		struct window w = { .packs = p, .pack = numbers.list[i], .bytes = bytes };
+
+		if (pack_size(p, w.pack, &w.size) < 0)
+			continue; /* not there any more, or not to be read: nothing in it counts */
+		r = scan_pack(&s, &w);
+		s.stats.packs++;
+		s.stats.bytes += w.size;
+		s.done += w.size;
+	}
+	free(numbers.list);
+	if (r == 0)
+		*ret = s.stats;
+	return r;
+}

@@ -1,0 +1,695 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/store_fixture.h"
+
+#include "store/format.h"
+#include "store/pack.h"
+#include "store/store_internal.h"
+
+/* Repair and salvage. With whole programs: tests/e2e/flipped_bits.py, salvage.py. */
+
+static struct report {
+	char text[8192];
+	int damaged, lost, mended, touched;
+} report;
+
+static void add_line(const char *kind, const char *line)
+{
+	size_t len = strlen(report.text);
+
+	(void)snprintf(report.text + len, sizeof(report.text) - len, "%s %s\n", kind, line);
+}
+
+static void on_damage(void *arg, const char *line)
+{
+	report.damaged++;
+	add_line("damage", line);
+}
+
+static void on_lost(void *arg, const char *line)
+{
+	report.lost++;
+	add_line("lost", line);
+}
+
+static void on_mended(void *arg, const char *line)
+{
+	report.mended++;
+	add_line("mended", line);
+}
+
+static void on_touched(void *arg, uint64_t id, const char *branch, struct root *root,
+		       const struct name *damaged, const struct key *from, const struct key *to,
+		       bool data)
+{
+	report.touched++;
+}
+
+static const struct check_ops ops = {
+	.damage = on_damage, .lost = on_lost, .mended = on_mended, .touched = on_touched,
+};
+
+static struct check_stats repair(void)
+{
+	struct check_stats stats;
+	int r;
+
+	report = (struct report){ 0 };
+	r = store_repair(store, &ops, NULL, &stats);
+	ck_assert_msg(r == 0, "repair: %d\n%s", r, report.text);
+	store_reopen();
+	return stats;
+}
+
+static struct check_stats check(int expected)
+{
+	struct check_stats stats;
+	int r;
+
+	report = (struct report){ 0 };
+	r = store_check(store, CHECK_READ_DATA, &ops, NULL, &stats);
+	ck_assert_msg(r == expected, "check: %d\n%s", r, report.text);
+	return stats;
+}
+
+static uint64_t ids[3];
+static uint8_t data[20000];
+
+/* One branch: 2000 items, data at 5000, three snapshots; the last two share nearly everything. */
+static void populate(void)
+{
+	struct branch *b = branch_make("main");
+
+	change(b, 1, "small");
+	ids[0] = checkpoint(b, "first");
+	fill(b, 1, 2000, 1);
+	scratch_fill(data, sizeof(data), 1);
+	change_blob(b, 5000, data, sizeof(data));
+	ids[1] = checkpoint(b, NULL);
+	change(b, 1, "changed");
+	ids[2] = checkpoint(b, "last");
+	branch_close(b);
+	ck_ok(store_sync(store));
+	store_reopen();
+}
+
+static struct name data_name(uint64_t id)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	const struct key k = key_at(5000);
+	struct val v;
+
+	ck_ok(snap_root(store, id, &root));
+	ck_ok(tree_new(store_nodes(store), root, &t));
+	ck_ok(tree_get(t, &k, &v));
+	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
+	return v.ref.name;
+}
+
+static struct name top_name(uint64_t id)
+{
+	struct snap_info info;
+
+	ck_ok(snap_get(store, id, &info));
+	return info.root;
+}
+
+/* Some node below the top. */
+static int first_child(void *arg, const struct name *name, unsigned level, const struct key *first,
+		       const struct key *last, int r)
+{
+	if (level == 0 && first->a > 500 && first->a < 1500)
+		*(struct name *)arg = *name;
+	return 0;
+}
+
+static struct name leaf_name(uint64_t id)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct name leaf = { { 0 } };
+	const struct tree_check walk = { .node = first_child, .arg = &leaf };
+	struct name top = top_name(id);
+
+	ck_ok(root_by_name(store_nodes(store), &top, &root));
+	ck_ok(root_check(root, &walk));
+	return leaf;
+}
+
+static void flip_at(const char *path, uint64_t at)
+{
+	_cleanup_close_ int fd = -1;
+	uint8_t byte;
+
+	ck_ok(os_openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC, 0, &fd));
+	ck_ok(os_pread_full(fd, &byte, 1, at));
+	byte ^= 4;
+	ck_ok(os_pwrite_full(fd, &byte, 1, at));
+}
+
+static void flip_chunk(const struct name *name, uint64_t in_record)
+{
+	struct chunk_loc loc;
+	char path[64];
+
+	ck_ok(index_find_chunk(store->index, name, &loc));
+	(void)snprintf(path, sizeof(path), "packs/%08x.pack", loc.pack);
+	flip_at(path, loc.off + in_record);
+}
+
+#define PAYLOAD (sizeof(struct record_header_bytes) + 7)
+
+static void expect_states(void)
+{
+	struct snap_info info;
+
+	ck_assert_uint_eq(snap_count(store), 3);
+	expect_in_snap(ids[0], 1, "small");
+	expect_in_snap(ids[2], 1, "changed");
+	expect_in_snap(ids[1], 5000, "b");
+	for (int i = 0; i < 3; i++) {
+		ck_ok(snap_get(store, ids[i], &info));
+		ck_assert_uint_eq(info.parent, i ? ids[i - 1] : 0);
+		ck_assert_str_eq(info.label, i == 0 ? "first" : i == 2 ? "last" : "");
+		ck_assert_str_eq(info.branch, "main");
+	}
+}
+
+static void gc(void)
+{
+	struct gc_stats stats;
+
+	ck_ok(store_gc(store, NULL, &stats));
+}
+
+/* ---- repair ---- */
+
+START_TEST(a_sound_store_is_left_alone)
+{
+	populate();
+	repair();
+	ck_assert_str_eq(report.text, "");
+	expect_states();
+}
+END_TEST
+
+START_TEST(lost_data_is_given_up_and_named_each_time)
+{
+	struct chunkbuf *b = NULL;
+	struct check_stats stats;
+	struct name name, again;
+
+	populate();
+	name = data_name(ids[1]);
+	flip_chunk(&name, PAYLOAD);
+	stats = repair();
+	ck_assert_int_eq(report.damaged, 1);
+	ck_assert_int_eq(report.mended, 1);
+	ck_assert_int_eq(report.touched, 3); /* told once */
+	ck_assert_uint_eq(stats.lost, 1);
+	ck_err(chunk_load(store_chunks(store), &name, &b), -ERR_CHUNK_LOST);
+	expect_states();
+
+	stats = check(0);
+	ck_assert_uint_eq(stats.lost, 1);
+	ck_assert_int_eq(report.lost, 1);
+	ck_assert_int_eq(report.touched, 3);
+	gc();
+	check(0);
+	ck_assert_int_eq(report.lost, 1);
+
+	/* the same bytes met again are kept beside, as with any damaged chunk */
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, data, sizeof(data), &again));
+	ck_assert(!name_eq(&again, &name));
+	ck_ok(store_sync(store));
+
+	/* and when no state needs it any more, nothing is left of it */
+	ck_ok(snap_drop(store, ids[1]));
+	ck_ok(snap_drop(store, ids[2]));
+	ck_ok(branch_drop(store, "main"));
+	gc();
+	stats = check(0);
+	ck_assert_uint_eq(stats.lost, 0);
+	ck_assert_uint_eq(stats.unreferenced, 0);
+	expect_in_snap(ids[0], 1, "small");
+}
+END_TEST
+
+START_TEST(a_lost_node_hides_its_items_only)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	unsigned right = 0, lost = 0;
+	struct check_stats stats;
+	struct name leaf;
+
+	populate();
+	leaf = leaf_name(ids[2]);
+	flip_chunk(&leaf, PAYLOAD);
+	stats = repair();
+	ck_assert_uint_eq(stats.lost, 1);
+	expect_states();
+	ck_ok(snap_root(store, ids[2], &root));
+	ck_ok(tree_new(store_nodes(store), root, &t));
+	for (uint64_t a = 1; a < 2000; a++) {
+		const struct key k = key_at(a);
+		struct val v;
+		int r = tree_get(t, &k, &v);
+
+		if (r == 0)
+			right++;
+		else
+			lost += r == -ERR_CHUNK_LOST;
+	}
+	ck_assert_uint_eq(right + lost, 1999);
+	ck_assert_uint_gt(lost, 0);
+	ck_assert_uint_lt(lost, 100);
+	gc();
+	check(0);
+	ck_assert_int_eq(report.lost, 1);
+}
+END_TEST
+
+START_TEST(damaged_headers_are_written_again)
+{
+	struct name name, leaf;
+
+	populate();
+	name = data_name(ids[1]);
+	leaf = leaf_name(ids[1]);
+	flip_chunk(&name, 20);
+	flip_chunk(&leaf, 1);
+	flip_at("packs/00000001.pack", 9);
+	check(EXISTS);
+	ck_assert_int_eq(report.damaged, 3);
+	ck_assert_int_eq(report.touched, 0); /* nothing is lost by it */
+	repair();
+	ck_assert_int_eq(report.mended, 3);
+	check(0);
+	expect_states();
+}
+END_TEST
+
+START_TEST(what_the_index_lost_is_found_in_the_packs)
+{
+	struct name top, leaf, name;
+	struct index_txn *txn;
+	struct check_stats stats;
+
+	populate();
+	top = top_name(ids[2]);
+	leaf = leaf_name(ids[2]);
+	name = data_name(ids[2]);
+	ck_ok(index_begin(store->index, &txn));
+	ck_ok(index_del_chunk(txn, &top)); /* hides the others: it takes a second look */
+	ck_ok(index_del_chunk(txn, &leaf));
+	ck_ok(index_del_chunk(txn, &name));
+	ck_ok(index_commit(&txn));
+	stats = repair();
+	ck_assert_uint_eq(stats.lost, 0);
+	ck_assert_int_eq(report.mended, 3);
+	check(0);
+	expect_states();
+}
+END_TEST
+
+/* A flipped bit in a value of the index, as LMDB's file has it. */
+static void flip_in_index(const void *needle, size_t len)
+{
+	const size_t room = 1 << 20;
+	_cleanup_free_ uint8_t *bytes = calloc(1, room);
+	_cleanup_close_ int fd = -1;
+	int hits = 0;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_ok(os_openat(scratch.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	ck_assert_int_gt(pread(fd, bytes, room, 0), 0);
+	for (size_t i = 0; i + len <= room; i++) {
+		if (memcmp(bytes + i, needle, len) != 0)
+			continue;
+		bytes[i + len - 1] ^= 1;
+		ck_ok(os_pwrite_full(fd, bytes + i, len, i));
+		hits++;
+	}
+	ck_assert_int_gt(hits, 0);
+	store_up();
+}
+
+START_TEST(damaged_records_come_back_from_the_packs)
+{
+	struct branch *b;
+
+	populate();
+	flip_in_index("mainlast", 8); /* branch and label of a snapshot record */
+	ck_assert_uint_eq(snap_count(store), 2);
+	repair();
+	check(0);
+	expect_states();
+
+	flip_in_index("main", 4); /* the key of the branch, and the text in all three records */
+	repair();
+	check(0);
+	expect_states();
+	b = branch_at("main");
+	expect_text(b, 1, "changed");
+	ck_assert_uint_eq(b->head, ids[2]);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_counter_whose_key_is_damaged_does_not_start_again)
+{
+	uint64_t before;
+
+	populate();
+	before = store_take_ino(store, 1);
+	flip_in_index("ino", 3);
+	ck_assert_uint_gt(store_take_ino(store, 1), before);
+	repair();
+	check(0);
+	ck_assert_uint_gt(store_take_ino(store, 1), before);
+}
+END_TEST
+
+START_TEST(dangling_records_name_nothing_any_more)
+{
+	struct branch_record rec = { .head = 4711, .undo = 4712, .lineage = 1 };
+	uint8_t buf[BRANCH_RECORD_BYTES];
+	struct index_txn *txn;
+	struct branch *b;
+
+	populate();
+	branch_record_encode(&rec, buf);
+	ck_ok(index_begin(store->index, &txn));
+	ck_ok(index_put(txn, INDEX_BRANCHES, "wrong", 5, buf, sizeof(buf)));
+	ck_ok(index_commit(&txn));
+	check(EXISTS);
+	repair();
+	check(0);
+	b = branch_at("wrong");
+	ck_assert_uint_eq(b->head, 0);
+	branch_close(b);
+	expect_states();
+}
+END_TEST
+
+START_TEST(the_format_file_is_written_again)
+{
+	populate();
+	flip_at("format", 30);
+	check(EXISTS);
+	repair();
+	check(0);
+	expect_states();
+}
+END_TEST
+
+/* ---- salvage ---- */
+
+static struct salvage_stats salvage(void)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	struct salvage_stats stats;
+
+	ck_ok(store_salvage(scratch.dir_fd, &noter, NULL, &stats));
+	store_up();
+	return stats;
+}
+
+static void lose_index(void)
+{
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_ok(os_unlinkat(scratch.dir_fd, "index/data.mdb", 0));
+	ck_ok(os_unlinkat(scratch.dir_fd, "index/lock.mdb", 0));
+	ck_ok(os_unlinkat(scratch.dir_fd, "index", AT_REMOVEDIR));
+}
+
+START_TEST(a_store_without_its_index_is_refused_not_emptied)
+{
+	populate();
+	lose_index();
+	ck_err(store_open(scratch.dir_fd, NULL, &store), -ERR_INDEX_BROKEN);
+	ck_assert_int_eq(store_is_broken(scratch.dir_fd, NULL), EXISTS);
+	store = NULL;
+}
+END_TEST
+
+START_TEST(everything_comes_back_from_the_packs)
+{
+	struct salvage_stats stats;
+	struct snap_info before[3], after;
+	struct branch *b;
+	uint64_t ino, id;
+
+	populate();
+	for (int i = 0; i < 3; i++)
+		ck_ok(snap_get(store, ids[i], &before[i]));
+	ino = store_take_ino(store, 1);
+	lose_index();
+	stats = salvage();
+	ck_assert_uint_eq(stats.snapshots, 3);
+	ck_assert_uint_eq(stats.branches, 1);
+	ck_assert_uint_eq(stats.gaps, 0);
+	ck_assert_uint_eq(stats.damaged, 0);
+	ck_assert_str_eq(stats.old, "");
+	expect_states();
+	for (int i = 0; i < 3; i++) {
+		ck_ok(snap_get(store, ids[i], &after));
+		ck_assert_int_eq(memcmp(&before[i], &after, sizeof(after)), 0);
+	}
+	check(0);
+
+	/* numbers go on */
+	ck_assert_uint_gt(store_take_ino(store, 1), ino);
+	b = branch_at("main");
+	change(b, 2, "later");
+	id = checkpoint(b, NULL);
+	for (int i = 0; i < 3; i++)
+		ck_assert_uint_ne(id, ids[i]);
+	branch_close(b);
+	ck_ok(store_sync(store));
+
+	/* and again, with what came since */
+	store_reopen();
+	lose_index();
+	salvage();
+	ck_assert_uint_eq(snap_count(store), 4);
+	expect_in_snap(id, 2, "later");
+	check(0);
+}
+END_TEST
+
+START_TEST(what_was_dropped_stays_dropped)
+{
+	struct check_stats stats;
+
+	populate();
+	ck_ok(snap_drop(store, ids[1]));
+	ck_ok(store_sync(store));
+	gc();
+	gc(); /* what the first one wrote is in a pack of its own */
+	lose_index();
+	salvage();
+	ck_assert_uint_eq(snap_count(store), 2);
+	expect_in_snap(ids[2], 1, "changed");
+	stats = check(0);
+	ck_assert_uint_eq(stats.branches, 1);
+	gc();
+	stats = check(0);
+	ck_assert_uint_eq(stats.unreferenced, 0);
+}
+END_TEST
+
+START_TEST(a_damaged_index_is_kept_beside_the_new_one)
+{
+	struct salvage_stats stats;
+	struct stat st;
+
+	for (int i = 0; i < 2; i++) {
+		if (i == 0)
+			populate();
+		ck_ok(store_close(store));
+		flip_at("index/data.mdb", 16); /* LMDB's own mark */
+		ck_err(store_open(scratch.dir_fd, NULL, &store), -ERR_INDEX_BROKEN);
+		stats = salvage();
+		ck_assert_str_eq(stats.old, i ? "index.damaged.1" : "index.damaged");
+		ck_ok(os_statat(scratch.dir_fd, stats.old, &st));
+		expect_states();
+	}
+	ck_assert_int_lt(os_statat(scratch.dir_fd, "salvage", &st), 0);
+}
+END_TEST
+
+START_TEST(a_lost_format_file_comes_back_with_its_uuid)
+{
+	struct salvage_stats stats;
+	uint8_t uuid[16];
+
+	populate();
+	memcpy(uuid, store_uuid(store), sizeof(uuid));
+	ck_ok(store_close(store));
+	ck_ok(os_unlinkat(scratch.dir_fd, "format", 0));
+	ck_assert_int_eq(store_is_broken(scratch.dir_fd, NULL), EXISTS);
+	stats = salvage();
+	ck_assert(stats.format);
+	ck_assert_mem_eq(uuid, store_uuid(store), sizeof(uuid));
+	expect_states();
+	check(0);
+}
+END_TEST
+
+START_TEST(packs_without_a_list_of_snapshots_are_not_enough)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	struct salvage_stats stats;
+	struct stat st;
+
+	lose_index();
+	(void)os_unlinkat(scratch.dir_fd, "packs/00000001.pack", 0); /* an empty store has none */
+	ck_err(store_salvage(scratch.dir_fd, &noter, NULL, &stats), -ERR_SALVAGE_NOTHING);
+	ck_assert_int_lt(os_statat(scratch.dir_fd, "salvage", &st), 0);
+	ck_assert_int_lt(os_statat(scratch.dir_fd, "index", &st), 0);
+}
+END_TEST
+
+struct last_record {
+	uint32_t pack;
+	uint64_t off;
+};
+
+static struct last_record last_table_record(void)
+{
+	_cleanup_free_ void *value = NULL;
+	struct table_place_bytes b;
+	size_t len;
+
+	ck_ok(index_get(store->index, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &value, &len));
+	ck_assert_uint_eq(len, sizeof(b));
+	memcpy(&b, value, sizeof(b));
+	return (struct last_record){ get_le32(b.pack), get_le64(b.off) };
+}
+
+START_TEST(the_copy_of_the_tables_is_checked_and_written_again)
+{
+	struct last_record at;
+	struct branch *b;
+
+	populate();
+	at = last_table_record();
+	b = branch_at("main");
+	change(b, 3, "three");
+	checkpoint(b, NULL);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	check(0);
+	flip_at("packs/00000001.pack", at.off + PAYLOAD); /* not the last one any more */
+	check(EXISTS);
+	ck_assert_int_eq(report.damaged, 1);
+	repair();
+	check(0);
+	lose_index();
+	salvage();
+	ck_assert_uint_eq(snap_count(store), 4);
+	check(0);
+}
+END_TEST
+
+START_TEST(a_lost_record_costs_only_what_was_in_it)
+{
+	struct last_record at;
+	struct salvage_stats stats;
+	struct branch *b;
+	uint64_t id;
+
+	populate();
+	b = branch_at("main");
+	change(b, 3, "three");
+	checkpoint(b, "lost");
+	ck_ok(store_sync(store));
+	at = last_table_record();
+	change(b, 4, "four");
+	id = checkpoint(b, "kept");
+	ck_ok(store_sync(store));
+	branch_close(b);
+	ck_ok(store_close(store));
+	store = NULL;
+	flip_at("packs/00000001.pack", at.off + PAYLOAD);
+	stats = salvage();
+	ck_assert_uint_eq(stats.gaps, 1);
+	ck_assert_uint_eq(snap_count(store), 4);
+	expect_in_snap(id, 4, "four");
+	expect_in_snap(id, 3, "three");
+	b = branch_at("main");
+	ck_assert_uint_eq(b->head, id);
+	branch_close(b);
+	check(EXISTS); /* the parent of "kept" is not there */
+	repair();
+	check(0);
+}
+END_TEST
+
+/* A record of the tables as anyone may write it into a file: "all there is, is nothing". */
+static void forge_record(uint8_t *to, size_t room)
+{
+	struct table_record_bytes head = { .version = TABLE_VERSION, .whole = 1 };
+	_cleanup_free_ uint8_t *bytes = NULL;
+	struct packs *packs;
+	struct record rec;
+	struct name name;
+	size_t len;
+
+	put_le32(head.parts, 1);
+	put_le64(head.number, UINT64_MAX / 2);
+	memcpy(head.uuid, store_uuid(store), sizeof(head.uuid));
+	name = name_of(&head, sizeof(head), 0);
+	ck_ok(packs_open(scratch.dir_fd, &packs));
+	ck_ok(record_encode(packs, RECORD_TABLE, &head, sizeof(head), 0, &name, &bytes, &len,
+			    &rec));
+	packs_close(packs);
+	ck_assert_uint_le(len, room);
+	memcpy(to, bytes, len);
+}
+
+START_TEST(records_inside_damaged_data_are_not_believed)
+{
+	_cleanup_free_ uint8_t *bytes = calloc(1, sizeof(data));
+	struct salvage_stats stats;
+	struct name name;
+
+	forge_record(bytes + 8000, 1000);
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(data), &name));
+	populate();
+	flip_chunk(&name, sizeof(struct record_header_bytes) + 100);
+	lose_index();
+	stats = salvage();
+	ck_assert_uint_eq(stats.damaged, 1);
+	expect_states();
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_sound_store_is_left_alone,
+		lost_data_is_given_up_and_named_each_time,
+		a_lost_node_hides_its_items_only,
+		damaged_headers_are_written_again,
+		what_the_index_lost_is_found_in_the_packs,
+		damaged_records_come_back_from_the_packs,
+		a_counter_whose_key_is_damaged_does_not_start_again,
+		dangling_records_name_nothing_any_more,
+		the_format_file_is_written_again,
+		a_store_without_its_index_is_refused_not_emptied,
+		everything_comes_back_from_the_packs,
+		what_was_dropped_stays_dropped,
+		a_damaged_index_is_kept_beside_the_new_one,
+		a_lost_format_file_comes_back_with_its_uuid,
+		packs_without_a_list_of_snapshots_are_not_enough,
+		the_copy_of_the_tables_is_checked_and_written_again,
+		a_lost_record_costs_only_what_was_in_it,
+		records_inside_damaged_data_are_not_believed,
+	};
+
+	return scratch_run("repair", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
+}
