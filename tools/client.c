@@ -247,6 +247,25 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	return client_fail(cl, "the daemon ended at its start; see '%s/daemon.log'", path);
 }
 
+int client_salvage_store(struct client *cl, const char *option)
+{
+	char program[PATH_MAX];
+	char *argv[] = { (char *)"plyfsd", (char *)"--salvage", cl->store, (char *)option, NULL };
+	int r, status;
+	pid_t pid;
+
+	daemon_program(program);
+	r = posix_spawn(&pid, program, NULL, NULL, argv, environ);
+	if (r)
+		return client_fail(cl, "starting '%s': %s", program, strerror(r));
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return client_fail(cl, "waiting for '%s': %s", program, strerror(errno));
+	if (!WIFEXITED(status))
+		return client_fail(cl, "'%s' was killed by signal %d", program, WTERMSIG(status));
+	return WEXITSTATUS(status);
+}
+
 int client_init_store(struct client *cl, const char *path, bool may_exist)
 {
 	bool made = false;

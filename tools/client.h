@@ -58,6 +58,9 @@ int client_use_store(struct client *cl, const char *path);
 /* A new store at a path; quiet when `may_exist` and there is one. */
 int client_init_store(struct client *cl, const char *path, bool may_exist);
 
+/* Runs `plyfsd --salvage` on the store (client_store was called) with our descriptors. */
+int client_salvage_store(struct client *cl, const char *option /* may be NULL */);
+
 /* A connection whose hello was received, or NO_DAEMON (start false), or an exit code. */
 int client_connect(struct client *cl, bool start, int *ret_sock);
 /*
@@ -104,6 +107,8 @@ int client_checkpoint(struct client *cl);
 int client_restore(struct client *cl);
 int client_undo(struct client *cl);
 int client_fork(struct client *cl);
+int client_check(struct client *cl);
+int client_salvage(struct client *cl);
 int client_run(struct client *cl);
 int client_status(struct client *cl);
 int client_doctor(struct client *cl);

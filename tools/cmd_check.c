@@ -8,6 +8,9 @@
  * paths those are is found by walking the state by names: an object is touched when its number or
  * its directory's lies in the range (a key's first part is an inode number). A node often serves
  * many snapshots: its paths are searched in the first of them only, the others are just named.
+ *
+ * A repair wants the store for itself, and leaves records in the index that the store's memory does
+ * not know: the daemon ends after it, and the next one begins with what is there.
  */
 
 #include <dirent.h>
@@ -33,7 +36,6 @@ struct check {
 	json_t *json;	     /* array of damages, or NULL: text */
 	struct damage *seen; /* whose paths were searched */
 	size_t n_seen;
-	uint64_t lines;
 };
 
 /* ---- paths in a key range ---- */
@@ -163,16 +165,28 @@ static void name_paths(struct check *k, struct root *root, const struct damage *
 
 /* ---- check ---- */
 
+static void tell(struct check *k, const char *kind, const char *prefix, const char *line)
+{
+	cmd_progress_end(k->c);
+	if (k->json)
+		json_array_append_new(k->json, json_pack("{s:o}", kind, json_text(line)));
+	else
+		fprintf(k->c->out, "%s%s\n", prefix, line);
+}
+
 static void on_damage(void *arg, const char *line)
 {
-	struct check *k = arg;
+	tell(arg, "damage", "", line);
+}
 
-	cmd_progress_end(k->c);
-	k->lines++;
-	if (k->json)
-		json_array_append_new(k->json, json_pack("{s:o}", "damage", json_text(line)));
-	else
-		fprintf(k->c->out, "%s\n", line);
+static void on_lost(void *arg, const char *line)
+{
+	tell(arg, "lost", "lost: ", line);
+}
+
+static void on_mended(void *arg, const char *line)
+{
+	tell(arg, "mended", "repair: ", line);
 }
 
 static bool is_new(struct check *k, const struct damage *d)
@@ -219,55 +233,94 @@ static void on_touched(void *arg, uint64_t id, const char *branch, struct root *
 					   "part", data ? "data" : "tree", "paths", paths));
 }
 
-int cmd_check(struct cmd *c)
+/* Nothing is mounted, and nothing will be until the daemon has ended. */
+static int begin_repair(struct cmd *c)
 {
-	bool read_data = false, json = false;
-	const struct option_def defs[] = {
-		{ .name = "read-data", .flag = &read_data },
-		{ .name = "json", .flag = &json },
-	};
-	struct check k = { .c = c };
-	struct check_ops ops = { .damage = on_damage, .touched = on_touched, .arg = &k };
+	struct daemon *d = c->daemon;
+
+	LOCK_GUARD(&d->lock);
+	if (d->views || d->ending)
+		return cmd_fail(c, 0,
+				"a repair wants the store for itself: unmount its views first");
+	d->ending = true;
+	return CMD_DONE;
+}
+
+static json_t *result_json(const struct check_stats *s, bool clean, bool read_data,
+			   json_t *damages)
+{
+	return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean", clean,
+			 "damaged", (json_int_t)s->damaged, "lost", (json_int_t)s->lost,
+			 "snapshots", (json_int_t)s->snapshots, "branches",
+			 (json_int_t)s->branches, "nodes", (json_int_t)s->nodes, "chunks",
+			 (json_int_t)s->chunks, "bytes", (json_int_t)s->bytes, "unreferenced",
+			 (json_int_t)s->unreferenced, "read_data", read_data, "damages", damages);
+}
+
+static void print_result(struct cmd *c, const struct check_stats *s, bool clean, bool read_data)
+{
 	char size[SIZE_TEXT_SIZE];
-	struct check_stats s;
-	int r;
 
-	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
-	if (r)
-		return r;
-	k.json = json ? json_array() : NULL;
-	r = store_check(c->store, read_data ? CHECK_READ_DATA : 0, &ops, &c->progress, &s);
-	free(k.seen);
-	if (r < 0) {
-		json_decref(k.json);
-		return cmd_fail(c, r, "the check could not be done");
-	}
-
-	if (json) {
-		int failed = cmd_json(
-			c, json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean",
-				     r == 0, "damaged", (json_int_t)s.damaged, "snapshots",
-				     (json_int_t)s.snapshots, "branches", (json_int_t)s.branches,
-				     "nodes", (json_int_t)s.nodes, "chunks", (json_int_t)s.chunks,
-				     "bytes", (json_int_t)s.bytes, "unreferenced",
-				     (json_int_t)s.unreferenced, "read_data", read_data, "damages",
-				     k.json));
-
-		return failed ? failed : r == EXISTS ? CMD_FAILED : CMD_DONE;
-	}
 	fprintf(c->out,
 		"%s: %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " nodes, %" PRIu64
 		" chunks, %s%s\n",
-		r == EXISTS ? "DAMAGED" : "clean", s.snapshots, s.snapshots == 1 ? "" : "s",
-		s.branches, s.branches == 1 ? "" : "es", s.nodes, s.chunks,
-		size_to_text(s.bytes, size), read_data ? ", all read" : "");
-	if (s.unreferenced)
+		clean ? "clean" : "DAMAGED", s->snapshots, s->snapshots == 1 ? "" : "s",
+		s->branches, s->branches == 1 ? "" : "es", s->nodes, s->chunks,
+		size_to_text(s->bytes, size), read_data ? ", all read" : "");
+	if (s->lost)
+		fprintf(c->out, "%" PRIu64 " chunk%s lost: reading what needs %s is an I/O error\n",
+			s->lost, s->lost == 1 ? " is" : "s are", s->lost == 1 ? "it" : "them");
+	if (s->unreferenced)
 		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n",
-			s.unreferenced);
-	if (r == EXISTS)
-		return cmd_fail(c, 0, "%" PRIu64 " damaged object%s", s.damaged,
-				s.damaged == 1 ? "" : "s");
-	return CMD_DONE;
+			s->unreferenced);
+}
+
+int cmd_check(struct cmd *c)
+{
+	bool read_data = false, repair = false, json = false;
+	const struct option_def defs[] = {
+		{ .name = "read-data", .flag = &read_data },
+		{ .name = "repair", .flag = &repair },
+		{ .name = "json", .flag = &json },
+	};
+	struct check k = { .c = c };
+	struct check_ops ops = { .damage = on_damage,
+				 .lost = on_lost,
+				 .mended = on_mended,
+				 .touched = on_touched,
+				 .arg = &k };
+	struct check_stats s = { 0 };
+	int r, failed = 0;
+
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
+	if (r == CMD_DONE && repair)
+		r = begin_repair(c);
+	if (r)
+		return r;
+	k.json = json ? json_array() : NULL;
+	if (repair) {
+		read_data = true;
+		r = store_repair(c->store, &ops, &c->progress, &s);
+		atomic_store(&c->daemon->end_soon, true);
+	} else {
+		r = store_check(c->store, read_data ? CHECK_READ_DATA : 0, &ops, &c->progress, &s);
+	}
+	free(k.seen);
+	if (r < 0) {
+		json_decref(k.json);
+		return cmd_fail(c, r, "the %s could not be done", repair ? "repair" : "check");
+	}
+
+	if (json)
+		failed = cmd_json(c, result_json(&s, r == 0, read_data, k.json));
+	else
+		print_result(c, &s, r == 0, read_data);
+	if (r == EXISTS && !json)
+		return cmd_fail(c, 0, "%" PRIu64 " damaged object%s%s", s.damaged,
+				s.damaged == 1 ? "" : "s",
+				repair ? "; 'plyfs salvage' may do more" :
+					 "; 'plyfs check --repair' mends what it can");
+	return failed ? failed : r == EXISTS ? CMD_FAILED : CMD_DONE;
 }
 
 /* ---- gc ---- */

@@ -42,6 +42,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "tools/log.h"
+#include "tools/salvage.h"
 #include "tools/stream.h"
 #include "tools/wire.h"
 
@@ -256,6 +257,13 @@ static void loop_run(struct loop *l)
 		bool busy = l->conns || calls || views_count(l->daemon);
 		int n, wait = -1;
 
+		/* who comes now waits for the next daemon (D2) */
+		if (atomic_load(&l->daemon->end_soon)) {
+			(void)epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, l->listen_fd, NULL);
+			if (!l->conns)
+				return;
+		}
+
 		if (busy) {
 			idle_since = -1;
 			wait = calls ? 1000 : -1; /* calls expire by time */
@@ -401,8 +409,7 @@ static int loop_open(struct loop *l)
 	return r;
 }
 
-/* Becomes the store's owner, if root started us for somebody else's store. */
-static int become_owner(const struct stat *st)
+int become_owner(const struct stat *st)
 {
 	if (geteuid() != 0 || st->st_uid == 0)
 		return 0;
@@ -518,14 +525,16 @@ static void block_signals(void)
 
 int main(int argc, char **argv)
 {
-	const char *path = NULL, *init = NULL;
+	const char *path = NULL, *init = NULL, *salvage = NULL;
 	uint64_t fd_number = UINT64_MAX;
 	double idle = 1;
-	bool version = false, help = false;
+	bool version = false, help = false, json = false, if_broken = false;
 	const struct option_def defs[] = {
 		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
 		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
 		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
+		{ .name = "salvage", .text = &salvage },      { .name = "json", .flag = &json },
+		{ .name = "if-broken", .flag = &if_broken },
 	};
 	struct daemon d = { .dir_fd = -1,
 			    .wake_fd = -1,
@@ -543,9 +552,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
 		return CMD_MISUSE;
 	}
-	if (help || (!path && !init && !version)) {
+	if (help || (!path && !init && !salvage && !version)) {
 		printf("usage: plyfsd --store STORE [--idle SECONDS]\n"
-		       "       plyfsd --init DIR\n\n"
+		       "       plyfsd --init DIR\n"
+		       "       plyfsd --salvage STORE [--if-broken] [--json]\n\n"
 		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
 		return help ? 0 : CMD_MISUSE;
 	}
@@ -564,6 +574,8 @@ int main(int argc, char **argv)
 	(void)mallopt(M_ARENA_MAX, 4);
 	if (init)
 		return init_store(init);
+	if (salvage)
+		return salvage_main(salvage, if_broken, json);
 
 	d.store_path = realpath(path, NULL);
 	if (!d.store_path) {

@@ -32,6 +32,7 @@ struct daemon {
 	pthread_cond_t changed;	  /* a view ended, or nobody uses it any more */
 	struct view_entry *views; /* under lock */
 	bool ending;		  /* under lock: no new views */
+	_Atomic bool end_soon;	  /* as soon as no client is at work (after a repair) */
 	struct call *calls;	  /* under lock: verbs asked for through ioctls (call.c) */
 	uint64_t last_call;	  /* under lock: their handles */
 };

@@ -31,10 +31,12 @@ int help_print(void)
 	printf("usage: plyfs [--store STORE] VERB [ARGUMENT]...   (or PLYFS_STORE names it)\n\n");
 	for (unsigned i = 0; i < VERBS_SHOWN; i++)
 		printf("  %-11s %s\n", verb_texts[i].name, verb_texts[i].summary);
+	/* two lines hold them all */
 	printf("  also:");
 	for (unsigned i = VERBS_SHOWN; i < n_verb_texts; i++)
-		printf(" %s", verb_texts[i].name);
-	printf("\n\nInside a mounted view no store need be named. "
+		printf("%s %s", i == (VERBS_SHOWN + n_verb_texts) / 2 ? "\n       " : "",
+		       verb_texts[i].name);
+	printf("\nInside a mounted view no store need be named. "
 	       "'plyfs VERB --help' says more.\n");
 	return flushed();
 }

@@ -153,10 +153,16 @@
 	X(gc, DAEMON, "[--json]", "give back the space of what was dropped", \
 	  "Views may stay mounted.\n" \
 	  "  --json          statistics\n") \
-	X(check, DAEMON, "[--read-data] [--json]", "verify the store", \
+	X(check, BOTH, "[--read-data] [--repair] [--json]", "verify the store, or repair it", \
 	  "Exits 1 when something is damaged, and names it: objects, snapshots, paths.\n" \
 	  "  --read-data     read and hash every chunk\n" \
+	  "  --repair        that, and mend what can be; nothing may be mounted. What is\n" \
+	  "                  lost stays an I/O error where it was, and is named each time\n" \
 	  "  --json          statistics and an array of damages\n") \
+	X(salvage, LOCAL, "[--json]", "make a store's index anew from its packs", \
+	  "For a store that does not open: index/ is damaged or gone. Snapshots and\n" \
+	  "branches come back as the packs have them; the old index is kept beside it.\n" \
+	  "  --json          statistics\n") \
 	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
 	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does; the branch must not be mounted.\n" \

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "tools/salvage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/util.h"
+#include "store/store.h"
+#include "tools/cmd.h"
+#include "tools/cmd_util.h"
+
+static void on_note(void *arg, const char *line)
+{
+	fprintf(stderr, "plyfs salvage: %s\n", line);
+}
+
+static int fail(const char *path, int r)
+{
+	fprintf(stderr, "plyfs salvage: '%s': %s\n", path,
+		r == -ERR_STORE_BUSY ? "a daemon has it open; unmount its views first"
+				     : err_str(r));
+	return CMD_FAILED;
+}
+
+static void print_text(FILE *out, const struct salvage_stats *s)
+{
+	char size[SIZE_TEXT_SIZE];
+
+	fprintf(out,
+		"salvaged: %" PRIu64 " chunks, %" PRIu64 " snapshot%s, %" PRIu64
+		" branch%s out of %" PRIu64 " pack%s (%s)\n",
+		s->chunks, s->snapshots, s->snapshots == 1 ? "" : "s", s->branches,
+		s->branches == 1 ? "" : "es", s->packs, s->packs == 1 ? "" : "s",
+		size_to_text(s->bytes, size));
+	if (s->format)
+		fprintf(out, "the format file was written anew\n");
+	if (s->damaged)
+		fprintf(out, "%" PRIu64 " records in the packs are damaged\n", s->damaged);
+	if (s->gaps)
+		fprintf(out,
+			"the packs' list of snapshots is not complete: %" PRIu64
+			" gap%s; some may be missing, or be as they were earlier\n",
+			s->gaps, s->gaps == 1 ? "" : "s");
+	if (*s->old)
+		fprintf(out, "the old index is '%s' in the store now; delete it when all is well\n",
+			s->old);
+	fprintf(out, "next: plyfs check --read-data\n");
+}
+
+static int print_json(const struct salvage_stats *s)
+{
+	json_t *o = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:s}", "packs",
+			      (json_int_t)s->packs, "bytes", (json_int_t)s->bytes, "chunks",
+			      (json_int_t)s->chunks, "damaged_records", (json_int_t)s->damaged,
+			      "snapshots", (json_int_t)s->snapshots, "branches",
+			      (json_int_t)s->branches, "gaps", (json_int_t)s->gaps,
+			      "format_written", s->format, "old_index", s->old);
+	int r = o ? json_dumpf(o, stdout, JSON_COMPACT) : -1;
+
+	json_decref(o);
+	return r < 0 || putchar('\n') < 0 ? -1 : 0;
+}
+
+int salvage_main(const char *path, bool if_broken, bool json)
+{
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const struct noter noter = { .fn = on_note };
+	struct salvage_stats stats = { 0 };
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return fail(path, -errno);
+	r = become_owner(&st);
+	if (r == 0 && if_broken) {
+		r = store_is_broken(fd, &noter);
+		if (r == 0)
+			return CMD_DONE;
+	}
+	if (r >= 0)
+		r = store_salvage(fd, &noter, NULL, &stats);
+	if (r < 0)
+		return fail(path, r);
+
+	if (if_broken)
+		print_text(stderr, &stats);
+	else if (!json)
+		print_text(stdout, &stats);
+	else if (print_json(&stats) < 0)
+		return CMD_FAILED;
+	return fflush(stdout) ? CMD_FAILED : CMD_DONE;
+}
