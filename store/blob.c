@@ -33,11 +33,20 @@
  *      or writes the file's bytes holds it for reading at least: a file cannot go while in use.
  *   4. len grows (under the lock) only after the bytes are in the file, so whoever reads len
  *      finds them.
+ *   5. With a journal (stage_hold) bytes stay where they are, unchanged, while a record that is not
+ *      covered may refer to them: places are not reused, and a file in which nothing lives waits
+ *      until the records of its time are covered. Records hold references to their blobs until
+ *      they have a number, so a file's last blob goes after its last record; a blob that is sealed
+ *      just then is found by either side: the record takes its number and then looks for the
+ *      blob's name, sealing sets the name and then looks for the last number.
+ *   6. Bytes that a group commit made durable are not overwritten in place: it begins a new
+ *      *generation*, and blob_write() is for blobs of the present one.
  *
  * There are many blobs (one per file written between two seals), so they stay small and share LOCKS
  * locks by address. Order: blob lock > stage lock > chunk locks.
  *
- * Crash: stage files are left over and deleted at the next open.
+ * Crash: stage files are left over. The next open finds the blobs in them again through the journal
+ * (blob_adopt), and deletes them once what they hold is covered.
  */
 
 /* A file is left for the next at this size: room comes back when all in a file is sealed. */
@@ -68,6 +77,8 @@
 /* 64 locks make two busy threads meet by chance in 1 of 64 cases. */
 #define LOCKS 64
 
+#define FIRST_ADOPTED 256
+
 enum blob_state { OPEN, SEALING, SEALED };
 
 struct stage_file {
@@ -77,6 +88,9 @@ struct stage_file {
 	uint64_t end;  /* where the next blob goes */
 	uint64_t size; /* bytes on disk: the highest end since it was cut */
 	uint64_t live; /* invariant 2 */
+	uint64_t until; /* with nothing alive: the last record of its time (invariant 5) */
+	unsigned syncing; /* somebody syncs it: it must not go */
+	atomic_bool dirty; /* has bytes that are not synced; set after they were written */
 };
 
 struct stage {
@@ -89,8 +103,14 @@ struct stage {
 	struct stage_file *files;   /* under lock, owned */
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
 	uint32_t last_number;
-	_Atomic uint64_t unsealed;	/* bytes; changes under lock, read without it */
-	uint64_t blobs, disk;		/* under lock: number, bytes of files */
+	_Atomic uint64_t unsealed, disk; /* bytes, of files; change under lock, read without it */
+	uint64_t blobs;                  /* under lock: how many */
+	const _Atomic uint64_t *lsn;    /* the journal's last record, borrowed; NULL: no journal */
+	uint64_t covered;               /* under lock: records up to it are in the index */
+	bool names_dirty;               /* under lock: a file was made since the last sync */
+	_Atomic uint32_t generation;    /* invariant 6 */
+	struct blob **adopted;          /* hash table of size adopted_size; one reference each */
+	size_t n_adopted, adopted_size; /* while the store is opened, by one thread */
 	uint64_t free_bytes;            /* under lock: at the last check */
 	uint64_t since_check;           /* under lock: bytes staged since */
 	int64_t checked_ns;
@@ -100,6 +120,8 @@ struct blob {
 	struct stage *stage; /* immutable */
 	struct stage_file *file; /* under the blob's lock; NULL once sealed */
 	uint32_t off;        /* immutable */
+	uint32_t number;     /* immutable: of the file, also when that is gone */
+	uint32_t generation; /* immutable: when it was made */
 	_Atomic uint32_t refs;
 	_Atomic uint32_t len;
 	_Atomic uint32_t state; /* enum blob_state; written under the blob's lock */
@@ -138,6 +160,7 @@ static int file_make(struct stage *s)
 	s->last_number++;
 	file->next = s->files;
 	s->files = s->current = TAKE_PTR(file);
+	s->names_dirty = true;
 	return 0;
 }
 
@@ -163,6 +186,12 @@ static void file_delete(struct stage *s, struct stage_file *file)
 /* Nothing lives in the file any more. */
 static void file_emptied(struct stage *s, struct stage_file *file)
 {
+	if (s->lsn) {
+		file->until = atomic_load(s->lsn);
+		if (file->until <= s->covered && !file->syncing)
+			file_delete(s, file);
+		return;
+	}
 	if (file != s->current) {
 		file_delete(s, file);
 		return;
@@ -239,11 +268,36 @@ static void stage_closep(struct stage **s)
 		stage_close(*s);
 }
 
-static int delete_leftover(void *arg, const char *name)
+static int open_leftover(void *arg, const char *name)
 {
 	struct stage *s = arg;
+	_cleanup_free_ struct stage_file *file = NULL;
+	struct stat st;
+	char again[16];
+	int r;
 
-	return os_unlinkat(s->dir_fd, name, 0);
+	file = os_calloc(1, sizeof(*file));
+	if (!file)
+		return -ENOMEM;
+	file->number = (uint32_t)strtoul(name, NULL, 16);
+	file_name(file->number, again);
+	if (strcmp(name, again) != 0)
+		return os_unlinkat(s->dir_fd, name, 0);
+	r = os_openat(s->dir_fd, name, O_RDWR, 0, &file->fd);
+	if (r < 0)
+		return r;
+	r = os_fstat(file->fd, &st);
+	if (r < 0) {
+		(void)close(file->fd);
+		return r;
+	}
+	file->size = file->end = (uint64_t)st.st_size;
+	file->dirty = true; /* nobody knows */
+	s->disk += file->size;
+	s->last_number = MAX(s->last_number, file->number);
+	file->next = s->files;
+	s->files = TAKE_PTR(file);
+	return 0;
 }
 
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret)
@@ -269,9 +323,10 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 	r = os_openat(dir_fd, "stage", O_RDONLY | O_DIRECTORY, 0, &s->dir_fd);
 	if (r < 0)
 		return r;
-	r = os_each_name(s->dir_fd, ".", delete_leftover, s);
+	s->generation = 1;
+	r = os_each_name(s->dir_fd, ".", open_leftover, s);
 	if (r < 0)
-		return note(&s->noter, r, "clearing the stage: %s", err_str(r));
+		return note(&s->noter, r, "opening the stage: %s", err_str(r));
 
 	*ret = TAKE_PTR(s);
 	return 0;
@@ -281,14 +336,104 @@ void stage_close(struct stage *s)
 {
 	if (!s)
 		return;
+	stage_adopted(s);
 	assert(s->blobs == 0);
-	while (s->files)
-		file_delete(s, s->files);
+	stage_release(s, s->lsn ? s->covered : UINT64_MAX);
+	while (s->files) { /* what the next open needs */
+		struct stage_file *file = s->files;
+
+		s->files = file->next;
+		(void)close(file->fd);
+		free(file);
+	}
 	closep(&s->dir_fd);
 	for (unsigned i = 0; i < LOCKS; i++)
 		pthread_rwlock_destroy(&s->locks[i]);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
+}
+
+void stage_hold(struct stage *s, const _Atomic uint64_t *lsn)
+{
+	LOCK_GUARD(&s->lock);
+
+	s->lsn = lsn;
+	for (struct stage_file *file = s->files; file; file = file->next)
+		file->until = lsn ? atomic_load(lsn) : 0; /* what was read may refer to any */
+}
+
+void stage_release(struct stage *s, uint64_t covered)
+{
+	LOCK_GUARD(&s->lock);
+
+	s->covered = covered;
+	for (struct stage_file *file = s->files, *next; file; file = next) {
+		next = file->next;
+		if (file->live == 0 && file->until <= covered && !file->syncing)
+			file_delete(s, file);
+	}
+}
+
+/* Syncs one file that is dirty. ABSENT: none is left. */
+static int sync_one(struct stage *s)
+{
+	struct stage_file *file;
+	int r;
+
+	{
+		LOCK_GUARD(&s->lock);
+		for (file = s->files; file && !file->dirty; file = file->next)
+			;
+		if (!file)
+			return ABSENT;
+		file->syncing++;
+		file->dirty = false;
+	}
+	r = os_fdatasync(file->fd);
+
+	LOCK_GUARD(&s->lock);
+	file->syncing--;
+	if (r < 0)
+		file->dirty = true;
+	else if (s->lsn && file->live == 0 && file->until <= s->covered)
+		file_delete(s, file);
+	return r;
+}
+
+void stage_new_generation(struct stage *s)
+{
+	atomic_fetch_add(&s->generation, 1);
+}
+
+int stage_sync(struct stage *s)
+{
+	bool names;
+	int r;
+
+	do
+		r = sync_one(s);
+	while (r == 0);
+	if (r < 0)
+		return r;
+	{
+		LOCK_GUARD(&s->lock);
+		names = s->names_dirty;
+		s->names_dirty = false;
+	}
+	r = names ? os_fsync(s->dir_fd) : 0;
+	if (r < 0) {
+		LOCK_GUARD(&s->lock);
+		s->names_dirty = true;
+	}
+	return r;
+}
+
+uint64_t stage_held(struct stage *s)
+{
+	uint64_t unsealed = stage_unsealed(s);
+	uint64_t disk = atomic_load_explicit(&s->disk, memory_order_relaxed);
+
+	return disk - MIN(disk, unsealed);
 }
 
 uint64_t stage_unsealed(struct stage *s)
@@ -322,7 +467,9 @@ static int place(struct stage *s, struct blob *b, uint32_t len)
 			return r;
 	}
 	b->file = s->current;
+	b->number = s->current->number;
 	b->off = (uint32_t)s->current->end;
+	b->generation = atomic_load(&s->generation);
 	file_take(s, s->current, len);
 	s->blobs++;
 	return 0;
@@ -335,8 +482,8 @@ static void unplace(struct blob *b, uint32_t len)
 	struct stage *s = b->stage;
 
 	LOCK_GUARD(&s->lock);
-	/* whatever is at the very end can be written over */
-	if (file->end == (uint64_t)b->off + len)
+	/* whatever is at the very end can be written over, but for invariant 5 */
+	if (!s->lsn && file->end == (uint64_t)b->off + len)
 		file->end = b->off;
 	s->blobs--;
 	file_release(s, file, len);
@@ -365,8 +512,106 @@ int blob_new(struct stage *s, const void *data, size_t len, struct blob **ret)
 		unplace(b, (uint32_t)len);
 		return r;
 	}
+	b->file->dirty = true;
 	*ret = TAKE_PTR(b);
 	return 0;
+}
+
+/* ---- finding blobs again ---- */
+
+static struct blob **adopted_slot(struct stage *s, uint32_t number, uint32_t off)
+{
+	uint64_t mixed = ((uint64_t)number << 32 | off) * UINT64_C(0x9e3779b97f4a7c15);
+	size_t at = (mixed >> 32) & (s->adopted_size - 1);
+
+	while (s->adopted[at] && (s->adopted[at]->number != number || s->adopted[at]->off != off))
+		at = (at + 1) & (s->adopted_size - 1);
+	return &s->adopted[at];
+}
+
+static int adopted_reserve(struct stage *s)
+{
+	size_t size = s->adopted_size ? 2 * s->adopted_size : FIRST_ADOPTED;
+	size_t old_size = s->adopted_size;
+	struct blob **old = s->adopted, **table;
+
+	if (2 * (s->n_adopted + 1) <= s->adopted_size)
+		return 0;
+	table = os_calloc(size, sizeof(struct blob *));
+	if (!table)
+		return -ENOMEM;
+	s->adopted = table;
+	s->adopted_size = size;
+	for (size_t i = 0; i < old_size; i++)
+		if (old[i])
+			*adopted_slot(s, old[i]->number, old[i]->off) = old[i];
+	free(old);
+	return 0;
+}
+
+static struct stage_file *find_file(struct stage *s, uint32_t number)
+{
+	struct stage_file *file = s->files;
+
+	while (file && file->number != number)
+		file = file->next;
+	return file;
+}
+
+/* Counts more bytes of a blob as alive; its file has them. */
+static void adopted_grow(struct blob *b, uint32_t len)
+{
+	struct stage *s = b->stage;
+	LOCK_GUARD(&s->lock);
+	uint32_t more = len - atomic_load(&b->len);
+
+	b->file->live += more;
+	s->unsealed += more;
+	atomic_store(&b->len, len);
+}
+
+int blob_adopt(struct stage *s, uint32_t number, uint32_t off, uint32_t len, struct blob **ret)
+{
+	struct stage_file *file = find_file(s, number);
+	struct blob *b, **slot;
+	int r;
+
+	if (!file || (uint64_t)off + len > file->size)
+		return ABSENT;
+	if (len < 1 || len > BLOB_MAX)
+		return -EINVAL;
+	r = adopted_reserve(s);
+	if (r < 0)
+		return r;
+	slot = adopted_slot(s, number, off);
+	b = *slot;
+	if (!b) {
+		b = os_calloc(1, sizeof(*b));
+		if (!b)
+			return -ENOMEM;
+		b->stage = s;
+		b->file = file;
+		b->off = off;
+		b->number = number;
+		atomic_init(&b->refs, 1); /* the table's */
+		s->blobs++;
+		s->n_adopted++;
+		*slot = b;
+	}
+	if (len > blob_len(b))
+		adopted_grow(b, len);
+	*ret = blob_ref(b);
+	return 0;
+}
+
+void stage_adopted(struct stage *s)
+{
+	for (size_t i = 0; i < s->adopted_size; i++)
+		if (s->adopted[i])
+			blob_unref(s->adopted[i]);
+	free(s->adopted);
+	s->adopted = NULL;
+	s->adopted_size = s->n_adopted = 0;
 }
 
 struct blob *blob_ref(struct blob *b)
@@ -384,6 +629,12 @@ void blob_unref(struct blob *b)
 	free(b);
 }
 
+void blob_place(const struct blob *b, uint32_t *ret_file, uint32_t *ret_off)
+{
+	*ret_file = b->number;
+	*ret_off = b->off;
+}
+
 uint32_t blob_len(const struct blob *b)
 {
 	return atomic_load_explicit(&b->len, memory_order_acquire);
@@ -396,7 +647,7 @@ bool blob_is_sole(const struct blob *b)
 
 bool blob_name(const struct blob *b, struct name *ret_name)
 {
-	if (atomic_load_explicit(&b->state, memory_order_acquire) != SEALED)
+	if (atomic_load(&b->state) != SEALED) /* in one order with the last number: invariant 5 */
 		return false;
 	*ret_name = b->name;
 	return true;
@@ -427,7 +678,7 @@ static void unextend(struct blob *b, uint32_t from, uint32_t len)
 	struct stage_file *file = b->file;
 
 	LOCK_GUARD(&b->stage->lock);
-	if (file->end == (uint64_t)b->off + from + len)
+	if (!b->stage->lsn && file->end == (uint64_t)b->off + from + len)
 		file->end -= len;
 	file_release(b->stage, file, len); /* the blob's own bytes keep the file */
 }
@@ -452,18 +703,24 @@ int blob_append(struct blob *b, const void *data, size_t len)
 		unextend(b, have, (uint32_t)len);
 		return r;
 	}
+	b->file->dirty = true;
 	atomic_store_explicit(&b->len, have + (uint32_t)len, memory_order_release);
 	return 0;
 }
 
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 {
+	int r;
+
 	WRITE_GUARD(blob_lock(b));
 	if (off > blob_len(b) || len > blob_len(b) - off)
 		return -EINVAL;
-	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN)
+	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN ||
+	    b->generation != atomic_load(&b->stage->generation))
 		return AGAIN;
-	return os_pwrite_full(b->file->fd, data, len, (uint64_t)b->off + off);
+	r = os_pwrite_full(b->file->fd, data, len, (uint64_t)b->off + off);
+	b->file->dirty = true;
+	return r;
 }
 
 /* ---- reading ---- */
@@ -522,7 +779,7 @@ static void seal_end(struct blob *b, const struct name *name)
 {
 	WRITE_GUARD(blob_lock(b)); /* readers of the file have left */
 	b->name = *name;
-	atomic_store_explicit(&b->state, SEALED, memory_order_release);
+	atomic_store(&b->state, SEALED); /* before unplace looks at the last number */
 	unplace(b, blob_len(b));
 }
 

@@ -11,8 +11,8 @@
  * goes before it was sealed never reaches a pack: overwritten data costs nothing.
  *
  * Life: OPEN (may grow and be written in place) -> SEALING (bytes fixed) -> SEALED (has a name).
- * Stage files are deleted when no unsealed blob lies in them, and at store open (what they held
- * was not sealed; the journal of a later version will replay it).
+ * Stage files are deleted when no unsealed blob lies in them and no record of the journal that
+ * still counts may refer to them.
  *
  * Threads: every function is safe from any thread.
  */
@@ -26,8 +26,34 @@ struct noter;
 
 #define BLOB_MAX (128 * 1024) /* = CHUNK_MAX: one blob becomes one chunk */
 
+/* Files that an earlier daemon left are there for blob_adopt, until stage_release lets them go. */
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
-void stage_close(struct stage *s); /* all blobs must be gone */
+/* All blobs must be gone. Deletes the files, but those that stage_hold still keeps. */
+void stage_close(struct stage *s);
+
+/*
+ * From now on a file stays until the records that *lsn (borrowed; NULL: no journal) counted when
+ * its last blob went are covered: stage_release says up to where they are.
+ */
+void stage_hold(struct stage *s, const _Atomic uint64_t *lsn);
+void stage_release(struct stage *s, uint64_t covered);
+/* Bytes of files that wait so, and others that are of no blob. No lock. */
+uint64_t stage_held(struct stage *s);
+
+/*
+ * What was written so far becomes durable: stage_new_generation, then (the caller notes the
+ * journal's last number) stage_sync. Bytes from before are not overwritten afterwards.
+ */
+void stage_new_generation(struct stage *s);
+int stage_sync(struct stage *s);
+
+/*
+ * The blob that began at a place of a file when its record was written, with at least len bytes by
+ * then: the same object for the same place. ABSENT: there are no such bytes. Given. While a store
+ * is opened, by one thread; stage_adopted ends that.
+ */
+int blob_adopt(struct stage *s, uint32_t file, uint32_t off, uint32_t len, struct blob **ret);
+void stage_adopted(struct stage *s);
 
 /* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
@@ -49,6 +75,8 @@ static inline void blob_unrefp(struct blob **b)
 }
 
 uint32_t blob_len(const struct blob *b);
+/* Where its bytes are, or were before it was sealed. */
+void blob_place(const struct blob *b, uint32_t *ret_file, uint32_t *ret_off);
 
 /* True when the caller's reference is the only one, so that nobody else can see a change. */
 bool blob_is_sole(const struct blob *b);
@@ -60,7 +88,7 @@ bool blob_is_sole(const struct blob *b);
  */
 int blob_append(struct blob *b, const void *data, size_t len);
 
-/* Overwrites bytes inside; only for a sole owner. AGAIN when sealing or sealed. */
+/* Overwrites bytes inside; only for a sole owner. AGAIN when sealing, sealed, or made durable. */
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len);
 
 /* Reads len bytes at off; off + len must lie within blob_len. */

@@ -7,8 +7,8 @@
  * branch, with the live tree) while someone has it open. The entry holds the newest *frozen*
  * state and the head, undo and lineage that belong to it; the sealer commits that, and never looks
  * at a live tree. The live tree may be ahead of the entry; it is frozen by a checkpoint, by a
- * restore, by the last close, and by the sealer each SEAL_INTERVAL_MS. What a crash costs is what
- * was not frozen and committed.
+ * restore, by the last close, and by the sealer each SEAL_INTERVAL_MS. What was not frozen and
+ * committed is in the journal.
  *
  * Checkpoint and restore hold the branch's lock and then the table lock, for a handful of pointer
  * moves: freezing and resetting a tree are constant time, old states are freed after unlocking
@@ -24,7 +24,10 @@
 #include <errno.h>
 
 #include "store/base/os.h"
+#include "store/journal.h"
+#include "store/oplog.h"
 #include "store/store_internal.h"
+#include "store/tableop.h"
 
 #define FIRST_ENTRIES 16
 
@@ -219,6 +222,7 @@ static int load_one(void *arg, const void *key, size_t key_len, const void *valu
 	snap_set_hold(&e->undo, snap_lookup(s, e->committed.undo));
 	e->lineage = e->committed.lineage;
 	e->changes = e->committed.changes;
+	e->lsn = e->committed.lsn;
 	e->in_index = true;
 	entries_insert(s, e);
 	e = NULL;
@@ -252,8 +256,19 @@ static void handle_sync(struct branch *b)
 	b->undo = id_of(e->undo);
 }
 
+/* Its changes are journalled no more; those so far are. No one else has it, or under its lock. */
+static void handle_end_log(struct branch *b)
+{
+	if (!b->log)
+		return;
+	log_branch(b);
+	tree_set_log(b->tree, NULL);
+	oplog_free(TAKE_PTR(b->log));
+}
+
 static void handle_free(struct branch *b)
 {
+	handle_end_log(b);
 	if (b->tree)
 		tree_free(b->tree);
 	pthread_rwlock_destroy(&b->lock);
@@ -287,6 +302,19 @@ static int handle_new(struct store *s, const char *name, struct branch **ret)
 	pthread_rwlock_init(&b->lock, NULL);
 	*ret = b;
 	return 0;
+}
+
+/* Its changes go to the journal from now on. */
+static int handle_begin_log(struct branch *b, struct entry *e)
+{
+	int r;
+
+	if (!b->store->logging)
+		return 0;
+	r = oplog_new(b->store->journal, b->name, &e->last_lsn, &b->log);
+	if (r == 0)
+		tree_set_log(b->tree, b->log);
+	return r;
 }
 
 /* Ties a new handle, whose tree exists, to its entry. */
@@ -334,6 +362,9 @@ int branch_open(struct store *s, const char *name, struct branch **ret)
 	r = tree_new(s->nodes, root, &b->tree);
 	if (r < 0)
 		return r;
+	r = handle_begin_log(b, e);
+	if (r < 0)
+		return r;
 
 	handle_attach(b, e);
 	*ret = TAKE_PTR(b);
@@ -356,12 +387,15 @@ void branch_close(struct branch *b)
 		return;
 
 	handle_sync(b);
+	log_branch(b);
 	if (!e->dropped) {
 		if (tree_freeze(b->tree, &root) < 0)
 			return;
 		if (!entry_has_state(e, root))
 			entry_set_root(s, e, &root, b->changes);
+		e->lsn = log_lsn(s);
 	}
+	handle_end_log(b);
 	e->live = NULL;
 	link_remove(&e->orphan);
 	gone = b;
@@ -378,16 +412,46 @@ static bool snap_has_state(const struct snap *sn, const struct root *root)
 	return sn->durable && root_name(root, &name) == 0 && name_eq(&name, &sn->name);
 }
 
-int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
-		  uint64_t lineage, struct branch **ret)
+/*
+ * The state of a new branch as its record names it; items has LOG_ITEMS_MAX bytes. No locks but
+ * that of the branch the state is from.
+ */
+static int describe_state(struct store *s, const struct root *root, uint8_t **items, size_t *len,
+			  bool *ret_committed)
+{
+	_cleanup_(root_unrefp) struct root *r0 = root_ref((struct root *)root);
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	int r;
+
+	*ret_committed = log_is_committed(s, root);
+	if (*ret_committed)
+		return 0;
+	r = tree_new(s->nodes, r0, &t);
+	if (r < 0)
+		return r;
+	r = oplog_dump(t, LOG_ITEMS_MAX, items, len);
+	if (r < 0)
+		*len = 0;
+	return r == -E2BIG || r == -EINVAL ? 0 : r; /* L5: then it is the caller's to wait */
+}
+
+/* source, if not NULL, is locked and has this very state. */
+static int create(struct store *s, const char *name, struct root *root, uint64_t head,
+		  uint64_t lineage, uint64_t changes, struct branch *source, struct branch **ret)
 {
 	_cleanup_(handle_freep) struct branch *b = NULL;
 	_cleanup_(entry_freep) struct entry *e = NULL;
+	_cleanup_(log_end) struct table_log log = { 0 };
+	_cleanup_free_ uint8_t *items = NULL;
+	struct table_op op = { .kind = TABLE_CREATE, .snap = head, .lineage = lineage };
 	struct snap *head_snap;
+	size_t items_len = 0;
+	bool committed = false;
 	int r;
 
 	if (!branch_name_ok(name))
 		return -ERR_BRANCH_NAME;
+	strcpy(op.branch, name);
 	r = handle_new(s, name, &b);
 	if (r < 0)
 		return r;
@@ -397,6 +461,17 @@ int branch_create(struct store *s, const char *name, struct root *root, uint64_t
 	r = entry_new(name, &e);
 	if (r < 0)
 		return r;
+	r = handle_begin_log(b, e);
+	if (r < 0)
+		return r;
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
+	if (!source && s->logging) {
+		r = describe_state(s, root, &items, &items_len, &committed);
+		if (r < 0)
+			return r;
+	}
 
 	LOCK_GUARD(&s->table);
 	if (entry_find(s, name) || find_bad(s, name))
@@ -411,34 +486,74 @@ int branch_create(struct store *s, const char *name, struct root *root, uint64_t
 	snap_set_hold(&e->head, head_snap);
 	e->lineage = lineage;
 	e->root = root_ref(root);
-	e->changes = head_snap && !snap_has_state(head_snap, root) ? 1 : 0;
+	e->changes = changes + (head_snap && !snap_has_state(head_snap, root) ? 1 : 0);
 	entries_insert(s, e);
 	entry_touched(s, e);
+
+	op.changes = e->changes;
+	if (source && !source->entry->dropped) {
+		op.state = STATE_BRANCH;
+		strcpy(op.from, source->name);
+	} else if (items_len > 0) {
+		op.state = STATE_ITEMS;
+		op.items = items;
+		op.items_len = items_len;
+	} else {
+		log_state(s, head_snap, root, committed, &op);
+	}
+	e->lsn = e->used_lsn = log_write(&log, &op);
+	if (op.state == STATE_BRANCH)
+		source->entry->used_lsn = e->lsn;
+	if (op.state == STATE_SNAP)
+		head_snap->used_lsn = e->lsn;
+
 	handle_attach(b, TAKE_PTR(e));
 	*ret = TAKE_PTR(b);
 	return 0;
 }
 
-int branch_drop(struct store *s, const char *name)
+int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
+		  uint64_t lineage, struct branch **ret)
 {
-	LOCK_GUARD(&s->table);
-	struct entry *e = entry_find(s, name);
+	return create(s, name, root, head, lineage, 0, NULL, ret);
+}
 
-	if (!e) {
-		e = find_bad(s, name);
-		if (!e)
-			return -ERR_BRANCH_UNKNOWN;
-		link_remove(&e->link);
-	} else {
-		if (e->live && e->live->mounted)
-			return -ERR_BRANCH_IN_USE;
-		entries_remove(s, e);
+int branch_create_from(struct branch *source, const char *name, struct branch **ret)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	int r;
+
+	WRITE_GUARD(&source->lock);
+	log_branch(source);
+	r = tree_freeze(source->tree, &root);
+	if (r < 0)
+		return r;
+	return create(source->store, name, root, source->head, source->lineage, source->changes,
+		      source, ret);
+}
+
+void branch_unlock_changed(struct branch *b)
+{
+	struct store *s = b->store;
+
+	log_branch(b);
+	pthread_rwlock_unlock(&b->lock);
+	if (s->logging && journal_wants_round(s->journal)) {
+		LOCK_GUARD(&s->table);
+
+		s->sync_wanted++;
+		pthread_cond_signal(&s->wake);
 	}
+}
 
+/* Under the table lock, and the lock of the handle when it is open. */
+static void drop_entry(struct store *s, struct entry *e)
+{
 	e->dropped = true;
 	e->dirty = false;
 	if (e->live) {
-		/* An open handle goes on working; gc must know of its state. */
+		/* An open handle goes on working, for itself; gc must know of its state. */
+		handle_end_log(e->live);
 		link_add_last(&s->orphans, &e->orphan);
 	} else {
 		struct snap *head = e->head, *undo = e->undo;
@@ -450,7 +565,56 @@ int branch_drop(struct store *s, const char *name)
 	}
 	link_add_last(&s->doomed_branches, &e->link); /* with the table's reference */
 	sealer_kick(s);
+}
+
+/* AGAIN: it is open: *ret_live is referenced, for the caller to lock and come again with. */
+static int drop_locked(struct store *s, const char *name, struct branch *locked,
+		       struct table_log *log, struct branch **ret_live)
+{
+	struct table_op op = { .kind = TABLE_DROP_BRANCH };
+	LOCK_GUARD(&s->table);
+	struct entry *e = entry_find(s, name);
+
+	if (!e) {
+		e = find_bad(s, name);
+		if (!e)
+			return -ERR_BRANCH_UNKNOWN;
+		link_remove(&e->link);
+	} else {
+		if (e->live && e->live->mounted)
+			return -ERR_BRANCH_IN_USE;
+		if (e->live && e->live != locked) {
+			*ret_live = e->live;
+			e->live->refs++;
+			return AGAIN;
+		}
+		entries_remove(s, e);
+	}
+	strcpy(op.branch, e->name);
+	(void)log_write(log, &op);
+	drop_entry(s, e);
 	return 0;
+}
+
+int branch_drop(struct store *s, const char *name)
+{
+	_cleanup_(log_end) struct table_log log = { 0 };
+	struct branch *live = NULL;
+	int r;
+
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
+	r = drop_locked(s, name, NULL, &log, &live);
+	while (r == AGAIN) {
+		struct branch *b = live;
+
+		pthread_rwlock_wrlock(&b->lock);
+		r = drop_locked(s, name, b, &log, &live);
+		pthread_rwlock_unlock(&b->lock);
+		branch_close(b);
+	}
+	return r;
 }
 
 int branch_mount(struct branch *b)
@@ -519,6 +683,7 @@ static int freeze_one(struct branch *b)
 	int r;
 
 	WRITE_GUARD(&b->lock);
+	log_branch(b);
 	r = tree_freeze(b->tree, &root);
 	if (r < 0)
 		return r;
@@ -527,6 +692,7 @@ static int freeze_one(struct branch *b)
 	handle_sync(b);
 	if (!entry_has_state(b->entry, root))
 		entry_set_root(s, b->entry, &root, b->changes);
+	b->entry->lsn = log_lsn(s);
 	return 0;
 }
 
@@ -560,6 +726,26 @@ int branch_freeze_live(struct store *s)
 		branch_close(b);
 	}
 	return failure;
+}
+
+int branch_barrier(struct store *s)
+{
+	_cleanup_(entry_list_release) struct entry_list list = { 0 };
+	int r;
+
+	r = entry_list_take(s, &list);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < list.count; i++) {
+		struct branch *b = entry_handle(s, list.entries[i]);
+
+		if (!b)
+			continue;
+		pthread_rwlock_wrlock(&b->lock);
+		pthread_rwlock_unlock(&b->lock);
+		branch_close(b);
+	}
+	return 0;
 }
 
 void branch_publish(struct store *s)
@@ -627,21 +813,53 @@ int branch_each(struct store *s, int (*fn)(void *arg, const struct branch_info *
 /* ---- checkpoint and restore ---- */
 
 /* What a checkpoint hands out is no longer dropped by itself. */
-static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags)
+static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags, struct table_log *log)
 {
+	const struct table_op op = { .kind = TABLE_KEEP, .snap = sn->id };
+
 	if (!(sn->flags & SNAP_AUTO) || (flags & SNAP_AUTO))
 		return;
 	sn->flags &= ~SNAP_AUTO;
 	snap_mark_rewrite(s, sn);
+	(void)log_write(log, &op);
+}
+
+void branch_apply_checkpoint(struct branch *b, struct snap *head, struct root **root, uint64_t lsn)
+{
+	snap_set_hold(&b->entry->head, head);
+	b->head = head->id;
+	b->changes = 0;
+	entry_set_root(b->store, b->entry, root, 0);
+	if (lsn)
+		b->entry->lsn = lsn;
+}
+
+static uint64_t log_checkpoint(struct branch *b, const struct snap *sn, struct table_log *log)
+{
+	struct table_op op = {
+		.kind = TABLE_CHECKPOINT,
+		.seq = sn->seq,
+		.flags = sn->flags,
+		.lineage = sn->lineage,
+		.time_ns = sn->time_ns,
+	};
+
+	if (b->entry->dropped)
+		return 0; /* the branch is not there to be replayed */
+	strcpy(op.branch, b->name);
+	strcpy(op.label, sn->label);
+	return b->entry->used_lsn = log_write(log, &op);
 }
 
 int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id)
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(snap_freep) struct snap *sn = NULL;
+	_cleanup_(log_end) struct table_log log = { 0 };
 	struct store *s = b->store;
 	struct entry *e = b->entry;
 	struct snap *head;
+	uint64_t lsn = 0;
 	bool wanted, same = false;
 	int r;
 
@@ -649,13 +867,17 @@ int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint6
 	r = snap_new(b->lineage, b->name, label, flags, &sn);
 	if (r < 0)
 		return r;
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
+	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
 	head = e->head;
 	wanted = !head || (sn->label[0] != '\0' && strcmp(sn->label, head->label) != 0);
 	if (!wanted && b->changes == 0) {
-		keep_for_good(s, head, flags);
+		keep_for_good(s, head, flags, &log);
 		*ret_id = head->id;
 		return EXISTS;
 	}
@@ -668,16 +890,14 @@ int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint6
 		return r;
 
 	if (!wanted && snap_has_state(head, root)) { /* changed, and changed back */
-		keep_for_good(s, head, flags);
+		keep_for_good(s, head, flags, &log);
 		same = true;
 	} else {
 		head = TAKE_PTR(sn);
 		snap_insert(s, head, e->head, root);
-		snap_set_hold(&e->head, head);
+		lsn = log_checkpoint(b, head, &log);
 	}
-	b->head = head->id;
-	b->changes = 0;
-	entry_set_root(s, e, &root, 0);
+	branch_apply_checkpoint(b, head, &root, lsn);
 	*ret_id = head->id;
 	return same ? EXISTS : 0;
 }
@@ -690,18 +910,65 @@ static bool root_is_empty(const struct root *root)
 	return root_name(root, &name) == 0 && name_eq(&name, &zero);
 }
 
+void branch_apply_switch(struct branch *b, struct snap *head, struct snap *undo, uint64_t lineage,
+			 struct root **root, uint64_t lsn)
+{
+	struct entry *e = b->entry;
+
+	snap_set_hold(&e->head, head);
+	snap_set_hold(&e->undo, undo);
+	e->lineage = lineage;
+	entry_set_root(b->store, e, root, 0);
+	if (lsn)
+		e->lsn = lsn;
+	b->head = id_of(e->head);
+	b->undo = id_of(e->undo);
+	b->lineage = lineage;
+	b->changes = 0;
+	b->restores++;
+}
+
+/* made: the automatic snapshot of the state that is left, or NULL: kept (if not NULL) has it. */
+static uint64_t log_switch(struct branch *b, struct snap *target, const struct root *root,
+			   bool committed, const struct snap *made, const struct snap *kept,
+			   const struct snap *undo, uint64_t lineage, struct table_log *log)
+{
+	struct table_op op = {
+		.kind = TABLE_SWITCH,
+		.snap = id_of(target),
+		.seq = made ? made->seq : 0,
+		.time_ns = made ? made->time_ns : 0,
+		.kept = made ? 0 : id_of(kept),
+		.undo = id_of(undo),
+		.lineage = lineage,
+	};
+	uint64_t lsn;
+
+	if (b->entry->dropped)
+		return 0;
+	strcpy(op.branch, b->name);
+	log_state(b->store, target, root, committed, &op);
+	lsn = log_write(log, &op);
+	b->entry->used_lsn = lsn;
+	if (op.state == STATE_SNAP)
+		target->used_lsn = lsn;
+	return lsn;
+}
+
 /*
  * Makes the branch continue from `root`, the state of `target` (NULL: of no snapshot). Both locks
  * are held. *root becomes a state to free after unlocking; *fresh, an automatic snapshot that may
- * be used for the state that is left, is NULL if it was.
+ * be used for the state that is left, is NULL if it was. committed: root is in the index.
  */
-static int switch_state(struct branch *b, struct snap *target, struct root **root, uint64_t lineage,
-			struct snap **fresh, struct root **ret_left)
+static int switch_state(struct branch *b, struct snap *target, struct root **root, bool committed,
+			uint64_t lineage, struct snap **fresh, struct table_log *log,
+			struct root **ret_left)
 {
 	struct store *s = b->store;
 	struct entry *e = b->entry;
 	struct root *left;
-	struct snap *head = e->head, *undo = e->undo, *kept = NULL;
+	struct snap *head = e->head, *undo = e->undo, *kept = NULL, *made = NULL, *new_undo;
+	uint64_t lsn;
 	int r;
 
 	r = snap_reserve(s);
@@ -719,20 +986,13 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 	if (head && (b->changes == 0 || snap_has_state(head, left)))
 		kept = head;
 	if (!kept && (head || !root_is_empty(left))) {
-		kept = TAKE_PTR(*fresh);
-		snap_insert(s, kept, head, left);
+		kept = made = TAKE_PTR(*fresh);
+		snap_insert(s, made, head, left);
 	}
+	new_undo = !target || kept != target ? kept : undo;
 
-	snap_set_hold(&e->head, target);
-	if (!target || kept != target)
-		snap_set_hold(&e->undo, kept);
-	e->lineage = lineage;
-	entry_set_root(s, e, root, 0);
-	b->head = id_of(e->head);
-	b->undo = id_of(e->undo);
-	b->lineage = lineage;
-	b->changes = 0;
-	b->restores++;
+	lsn = log_switch(b, target, *root, committed, made, kept, new_undo, lineage, log);
+	branch_apply_switch(b, target, new_undo, lineage, root, lsn);
 	snap_drop_loose(s, head);
 	snap_drop_loose(s, undo);
 
@@ -767,6 +1027,7 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(snap_freep) struct snap *fresh = NULL;
+	_cleanup_(log_end) struct table_log log = { 0 };
 	struct store *s = b->store;
 	struct snap *sn;
 	int r;
@@ -774,6 +1035,10 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
 	if (r < 0)
 		return r;
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
+	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
@@ -783,14 +1048,16 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 	r = snap_root_locked(s, sn, &root);
 	if (r < 0)
 		return r;
-	return switch_state(b, sn, &root, sn->lineage, &fresh, ret_left);
+	return switch_state(b, sn, &root, false, sn->lineage, &fresh, &log, ret_left);
 }
 
 int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t lineage)
 {
 	_cleanup_(root_unrefp) struct root *to = root_ref(root), *left = NULL;
 	_cleanup_(snap_freep) struct snap *fresh = NULL;
+	_cleanup_(log_end) struct table_log log = { 0 };
 	struct store *s = b->store;
+	bool committed = log_is_committed(s, root);
 	struct snap *sn;
 	int r;
 
@@ -798,11 +1065,15 @@ int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t line
 	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
 	if (r < 0)
 		return r;
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
+	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
 	sn = snap_lookup(s, head);
 	if (head != 0 && !sn)
 		return -ERR_SNAP_UNKNOWN;
-	return switch_state(b, sn, &to, lineage, &fresh, &left);
+	return switch_state(b, sn, &to, committed, lineage, &fresh, &log, &left);
 }

@@ -99,3 +99,30 @@ static_assert(sizeof(struct chunk_loc_bytes) == 28, "chunk location");
 
 /* Behind every value of the index: low half of hash64(value, seed hash64(key, seed 0)). */
 #define INDEX_SUM_BYTES 4
+
+/* ---- journal: put and get in journal.c ---- */
+
+#define JOURNAL_MAGIC "PLYJRNL1"
+#define JOURNAL_VERSION 1
+
+struct journal_header_bytes {
+	uint8_t magic[8];
+	uint8_t version[2];
+	uint8_t zero[2];
+	uint8_t number[4]; /* the one in the file's name */
+	uint8_t after[8];  /* the record that it goes on after */
+	uint8_t base[8];   /* its first record has this number plus one */
+	uint8_t synced[8]; /* durable when the segment was made */
+	uint8_t boot[16];  /* of the kernel that it was written under */
+	uint8_t sum[8];    /* hash64 of the 56 bytes before, seed 0 */
+};
+static_assert(sizeof(struct journal_header_bytes) == 64, "journal header");
+
+struct journal_record_bytes {
+	uint8_t len[4]; /* of the payload that follows */
+	uint8_t kind;   /* enum journal_kind */
+	uint8_t zero[3];
+	uint8_t lsn[8];
+	uint8_t sum[8]; /* hash64 of the payload; seed: the segment's sum XOR that of these 16 */
+};
+static_assert(sizeof(struct journal_record_bytes) == 24, "journal record");

@@ -17,19 +17,25 @@
 #define FORMAT_MAGIC "plyfs store\n"
 #define FORMAT_CHECKSUM "checksum "
 
-size_t format_encode(const uint8_t uuid[static 16], char buf[static FORMAT_TEXT_MAX])
+static size_t encode_version(unsigned version, const uint8_t uuid[static 16],
+			     char buf[static FORMAT_TEXT_MAX])
 {
 	char hex[33];
 	int len;
 
 	for (int i = 0; i < 16; i++)
 		snprintf(hex + 2 * i, 3, "%02x", uuid[i]);
-	len = snprintf(buf, FORMAT_TEXT_MAX, FORMAT_MAGIC "version %d\nuuid %s\n", FORMAT_VERSION,
+	len = snprintf(buf, FORMAT_TEXT_MAX, FORMAT_MAGIC "version %u\nuuid %s\n", version,
 		       hex);
 	len += snprintf(buf + len, FORMAT_TEXT_MAX - len, FORMAT_CHECKSUM "%016" PRIx64 "\n",
 			hash64(buf, len, 0));
 	assert(len < FORMAT_TEXT_MAX);
 	return len;
+}
+
+size_t format_encode(const uint8_t uuid[static 16], char buf[static FORMAT_TEXT_MAX])
+{
+	return encode_version(FORMAT_VERSION, uuid, buf);
 }
 
 static int hex_digit(char c)
@@ -92,15 +98,16 @@ int format_decode(const char *text, size_t len, uint8_t ret_uuid[static 16])
 	}
 	if (version > FORMAT_VERSION)
 		return -ERR_FORMAT_NEWER;
-	if (version < FORMAT_VERSION)
+	if (version < FORMAT_VERSION_READ)
 		return -ERR_FORMAT_OLDER;
 
 	/* There is one way only to write this version down, so the whole must be that. */
-	if (r < 0 || format_encode(uuid, expected) != len || memcmp(expected, text, len) != 0)
+	if (r < 0 || encode_version((unsigned)version, uuid, expected) != len ||
+	    memcmp(expected, text, len) != 0)
 		return -ERR_FORMAT_DAMAGED;
 
 	memcpy(ret_uuid, uuid, sizeof(uuid));
-	return 0;
+	return version < FORMAT_VERSION ? EXISTS : 0;
 }
 
 /* ---- snapshot ids ---- */
@@ -213,20 +220,24 @@ int snap_record_decode(const void *buf, size_t len, struct snap_record *ret)
 void branch_record_encode(const struct branch_record *rec, uint8_t buf[static BRANCH_RECORD_BYTES])
 {
 	memset(buf, 0, 8);
-	buf[0] = 1;
+	buf[0] = 2;
 	put_le64(buf + 8, rec->head);
 	put_le64(buf + 16, rec->undo);
 	put_le64(buf + 24, rec->lineage);
 	put_le64(buf + 32, rec->changes);
 	memcpy(buf + 40, rec->root.b, NAME_BYTES);
+	put_le64(buf + 56, rec->lsn);
 }
 
 int branch_record_decode(const void *buf, size_t len, struct branch_record *ret)
 {
-	static const uint8_t start[8] = { 1 };
+	static const uint8_t zero[7];
 	const uint8_t *p = buf;
 
-	if (!p || len != BRANCH_RECORD_BYTES || memcmp(p, start, sizeof(start)) != 0)
+	if (!p || len < BRANCH_RECORD_BYTES_1 || memcmp(p + 1, zero, sizeof(zero)) != 0)
+		return -ERR_BRANCH_DAMAGED;
+	if (!(p[0] == 1 && len == BRANCH_RECORD_BYTES_1) &&
+	    !(p[0] == 2 && len == BRANCH_RECORD_BYTES))
 		return -ERR_BRANCH_DAMAGED;
 
 	*ret = (struct branch_record){
@@ -234,6 +245,7 @@ int branch_record_decode(const void *buf, size_t len, struct branch_record *ret)
 		.undo = get_le64(p + 16),
 		.lineage = get_le64(p + 24),
 		.changes = get_le64(p + 32),
+		.lsn = p[0] == 2 ? get_le64(p + 56) : 0,
 	};
 	memcpy(ret->root.b, p + 40, NAME_BYTES);
 	return 0;

@@ -332,7 +332,7 @@ static int take_store(int dir_fd, int *ret_lock, uint8_t uuid[static 16], bool *
 	if (os_statat(dir_fd, "packs", &st) < 0 || !S_ISDIR(st.st_mode))
 		return -ERR_NOT_A_STORE;
 	r = store_read_format(dir_fd, uuid);
-	*ret_known = r == 0;
+	*ret_known = r >= 0; /* EXISTS: of the version before */
 	if (r < 0 && r != -ERR_NOT_A_STORE && r != -ERR_FORMAT_DAMAGED)
 		return r;
 

@@ -35,7 +35,9 @@
 #include <time.h>
 
 #include "store/base/os.h"
+#include "store/blob.h"
 #include "store/chunk.h"
+#include "store/journal.h"
 #include "store/store_internal.h"
 
 #define NS_PER_MS UINT64_C(1000000)
@@ -89,6 +91,8 @@ struct batch {
 	struct encoded *records;             /* snaps, then rewrites */
 	size_t record_count;
 	uint64_t seq_limit, ino_limit, lineage_limit;
+	uint64_t lsn;       /* the journal's last record when it was taken */
+	uint64_t table_lsn; /* L1, as it is to be committed */
 };
 
 static void batch_init(struct batch *batch)
@@ -106,7 +110,10 @@ static void take_branch(struct batch *batch, struct entry *e)
 		.entry = e,
 		.serial = e->serial,
 		.root = e->root ? root_ref(e->root) : NULL,
-		.rec = { .lineage = e->lineage, .changes = e->changes, .root = e->committed.root },
+		.rec = { .lineage = e->lineage,
+			 .changes = e->changes,
+			 .root = e->committed.root,
+			 .lsn = e->lsn },
 		.head = e->head,
 		.undo = e->undo,
 	};
@@ -159,6 +166,7 @@ static int batch_take(struct store *s, struct batch *batch)
 
 	link_move_all(&s->doomed, &batch->doomed);
 	link_move_all(&s->doomed_branches, &batch->doomed_branches);
+	batch->lsn = log_lsn(s);
 	s->work_ns = 0;
 	s->urgent = false;
 	return 0;
@@ -261,6 +269,31 @@ static bool is_doomed(const struct batch *batch, uint64_t id)
 	return false;
 }
 
+static bool batch_is_whole(const struct batch *batch)
+{
+	return batch->sealed == batch->snap_count && batch->branches_sealed;
+}
+
+/* L4: what records that are not covered will want to find stays for a later batch. */
+static void hold_back(struct store *s, struct batch *batch)
+{
+	for (struct link *l = batch->doomed.next, *next; l != &batch->doomed; l = next) {
+		next = l->next;
+		if (container_of(l, struct snap, link)->used_lsn <= s->table_lsn)
+			continue;
+		link_remove(l);
+		link_add_last(&s->doomed, l);
+	}
+	for (struct link *l = batch->doomed_branches.next, *next; l != &batch->doomed_branches;
+	     l = next) {
+		next = l->next;
+		if (container_of(l, struct entry, link)->used_lsn <= s->table_lsn)
+			continue;
+		link_remove(l);
+		link_add_last(&s->doomed_branches, l);
+	}
+}
+
 /* O3: the committed state stays, without what this batch deletes. Nothing to do: false. */
 static bool encode_unsealed_branch(const struct batch *batch, struct batch_branch *bb)
 {
@@ -289,6 +322,9 @@ static uint64_t ahead(uint64_t next, uint64_t limit, uint64_t distance, enum sea
 static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mode)
 {
 	LOCK_GUARD(&s->table);
+	batch->table_lsn = batch_is_whole(batch) ? batch->lsn : s->table_lsn;
+	if (!batch_is_whole(batch))
+		hold_back(s, batch);
 	for (size_t i = 0; i < batch->sealed; i++) {
 		struct snap *sn = batch->snaps[i];
 
@@ -415,6 +451,8 @@ static int write_batch(struct store *s, const struct batch *batch, bool *ret_uns
 	if (r == 0)
 		r = write_meta(txn, "lineage", batch->lineage_limit);
 	if (r == 0)
+		r = write_meta(txn, "lsn", batch->table_lsn);
+	if (r == 0)
 		r = table_record(s->tables, txn);
 	if (r < 0)
 		return r;
@@ -437,6 +475,8 @@ static bool anything_to_write(struct store *s, const struct batch *batch)
 	if (batch->seq_limit != s->seq_limit || batch->ino_limit != s->ino_limit ||
 	    batch->lineage_limit != s->lineage_limit)
 		return true;
+	if (batch_is_whole(batch) && s->last_table > s->table_lsn)
+		return true; /* what was made and dropped again: its records are to be covered */
 	chunks_pending(s->chunks, &count, &bytes);
 	return count > 0;
 }
@@ -497,6 +537,20 @@ static void batch_settle(struct store *s, struct batch *batch)
 	s->seq_limit = batch->seq_limit;
 	s->ino_limit = batch->ino_limit;
 	s->lineage_limit = batch->lineage_limit;
+	s->table_lsn = batch->table_lsn;
+}
+
+/* The journal and the stage let go of what is covered now. */
+static void let_go(struct store *s)
+{
+	uint64_t covered;
+
+	{
+		LOCK_GUARD(&s->table);
+		covered = log_covered(s);
+	}
+	journal_release(s->journal, covered);
+	stage_release(s->stage, covered);
 }
 
 /* ---- a round ---- */
@@ -565,7 +619,13 @@ int seal_round(struct store *s, enum seal_mode mode)
 			r = batch_commit(s, &batch, &unsure);
 			if (r == 0)
 				batch_settle(s, &batch);
+		} else if (batch_is_whole(&batch)) {
+			LOCK_GUARD(&s->table);
+
+			s->table_lsn = batch.table_lsn; /* no table record since then */
 		}
+		if (r == 0)
+			let_go(s);
 	}
 	batch_release(s, &batch, r == 0);
 

@@ -18,6 +18,7 @@
 
 #include "store/base/os.h"
 #include "store/store_internal.h"
+#include "store/tableop.h"
 
 #define FIRST_BUCKETS 256
 #define FIRST_SLOTS 256
@@ -164,7 +165,14 @@ static void set_parent(struct snap *sn, struct snap *up)
 
 void snap_insert(struct store *s, struct snap *sn, struct snap *up, struct root *root)
 {
-	sn->seq = s->next_seq++;
+	snap_insert_at(s, sn, s->next_seq, up, root);
+}
+
+void snap_insert_at(struct store *s, struct snap *sn, uint64_t seq, struct snap *up,
+		    struct root *root)
+{
+	sn->seq = seq;
+	s->next_seq = MAX(s->next_seq, seq + 1);
 	sn->id = snap_id_of(s->id_key, sn->seq);
 	sn->root = root_ref(root);
 	table_add(s, sn);
@@ -285,9 +293,11 @@ static bool is_loose(const struct snap *sn)
 
 void snap_drop_loose(struct store *s, struct snap *sn)
 {
-	while (sn && is_loose(sn)) {
+	/* While the journal is replayed its own records say which ones went, and when. */
+	while (sn && !s->replaying && is_loose(sn)) {
 		struct snap *up = sn->up;
 
+		log_loose_drop(s, sn->id);
 		snap_detach(s, sn);
 		sn = up;
 	}
@@ -634,15 +644,27 @@ static int drop_bad(struct store *s, uint64_t id)
 
 int snap_drop(struct store *s, uint64_t id)
 {
+	_cleanup_(log_end) struct table_log log = { 0 };
+	const struct table_op op = { .kind = TABLE_DROP_SNAP, .snap = id };
+	int r;
+
+	r = log_begin(s, &log);
+	if (r < 0)
+		return r;
 	{
 		LOCK_GUARD(&s->table);
 		struct snap *sn = snap_lookup(s, id), *up;
 
-		if (!sn)
-			return drop_bad(s, id);
+		if (!sn) {
+			r = drop_bad(s, id);
+			if (r == 0)
+				(void)log_write(&log, &op);
+			return r;
+		}
 		if (sn->pins > 0)
 			return -ERR_SNAP_IN_USE;
 
+		(void)log_write(&log, &op);
 		up = sn->up;
 		snap_detach(s, sn);
 		snap_drop_loose(s, up);

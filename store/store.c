@@ -19,6 +19,7 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
+#include "store/journal.h"
 #include "store/store_internal.h"
 
 uint64_t now_ns(void)
@@ -34,7 +35,8 @@ uint64_t now_ns(void)
 /* What an init that was interrupted may have left. */
 static int foreign(void *arg, const char *name)
 {
-	static const char *const names[] = { "format.new", "index", "lock", "packs", "stage" };
+	static const char *const names[] = { "format.new", "index", "journal", "lock", "packs",
+					     "stage" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (strcmp(name, names[i]) == 0)
@@ -211,7 +213,7 @@ static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t 
 
 static int read_counters(struct store *s)
 {
-	uint64_t seq, ino, lineage;
+	uint64_t seq, ino, lineage, lsn;
 	unsigned counters = 0;
 	int r;
 
@@ -224,6 +226,8 @@ static int read_counters(struct store *s)
 		r = read_meta(s, "ino", 2, &ino); /* 1 is every tree's root */
 	if (r == 0)
 		r = read_meta(s, "lineage", 1, &lineage);
+	if (r == 0)
+		r = read_meta(s, "lsn", 0, &lsn);
 	if (r < 0)
 		return r;
 
@@ -234,6 +238,7 @@ static int read_counters(struct store *s)
 	s->next_ino = MAX(ino, 2);
 	s->lineage_limit = lineage;
 	s->next_lineage = MAX(lineage, 1);
+	s->table_lsn = lsn;
 	return 0;
 }
 
@@ -251,6 +256,8 @@ static int store_new(const struct noter *noter, struct store **ret)
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&s->wake, &monotonic);
+	pthread_cond_init(&s->commit_wake, &monotonic);
+	pthread_mutex_init(&s->commit_lock, NULL);
 	pthread_cond_init(&s->done, NULL);
 	pthread_condattr_destroy(&monotonic);
 	link_init(&s->queue);
@@ -313,6 +320,8 @@ static void store_free(struct store *s)
 	if (s->stage)
 		stage_close(s->stage);
 	table_close(s->tables);
+	if (s->journal)
+		journal_close(s->journal);
 	if (s->chunks)
 		chunks_close(s->chunks);
 	if (s->index)
@@ -321,6 +330,8 @@ static void store_free(struct store *s)
 	closep(&s->dir_fd);
 	pthread_cond_destroy(&s->done);
 	pthread_cond_destroy(&s->wake);
+	pthread_cond_destroy(&s->commit_wake);
+	pthread_mutex_destroy(&s->commit_lock);
 	pthread_mutex_destroy(&s->table);
 	free(s);
 }
@@ -330,9 +341,11 @@ static void store_freep(struct store **s)
 		store_free(*s);
 }
 
-int store_open(int dir_fd, const struct noter *noter, struct store **ret)
+int store_open_with(int dir_fd, const struct store_options *options, const struct noter *noter,
+		    struct store **ret)
 {
 	_cleanup_(store_freep) struct store *s = NULL;
+	bool old_format;
 	struct stat st;
 	int r;
 
@@ -346,6 +359,7 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 	r = store_read_format(s->dir_fd, s->uuid);
 	if (r < 0)
 		return r;
+	old_format = r == EXISTS;
 	s->id_key = get_le64(s->uuid) ^ get_le64(s->uuid + 8);
 
 	r = os_openat(s->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &s->lock_fd);
@@ -356,6 +370,13 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 		return -ERR_STORE_BUSY;
 	if (r < 0)
 		return r;
+	if (old_format) { /* from now on an older plyfs would overlook the journal */
+		r = store_write_format(s->dir_fd, s->uuid);
+		if (r == 0)
+			r = os_fsync(s->dir_fd);
+		if (r < 0)
+			return r;
+	}
 
 	r = os_statat(s->dir_fd, "index/data.mdb", &st);
 	if (r == -ENOENT) /* made by store_init: an empty one instead would lose everything */
@@ -387,9 +408,24 @@ int store_open(int dir_fd, const struct noter *noter, struct store **ret)
 	r = branch_load_all(s);
 	if (r < 0)
 		return r;
+	r = journal_open(s->dir_fd, &s->noter, &s->journal);
+	if (r < 0)
+		return r;
+	r = store_replay(s);
+	if (r < 0)
+		return r;
+	s->logging = !(options && options->journal_off);
+	if (!s->logging && s->recovered_operations == 0)
+		stage_hold(s->stage, NULL);
+	s->commit_ns = (options ? options->commit_ms : COMMIT_INTERVAL_MS) * UINT64_C(1000000);
 	r = sealer_start(s);
 	if (r < 0)
 		return r;
+	r = committer_start(s);
+	if (r < 0) {
+		(void)sealer_stop(s); /* nothing was changed yet */
+		return r;
+	}
 
 	*ret = TAKE_PTR(s);
 	return 0;
@@ -401,6 +437,7 @@ int store_close(struct store *s)
 
 	if (!s)
 		return 0;
+	committer_stop(s);
 	r = sealer_stop(s);
 	store_free(s);
 	return r;
@@ -511,13 +548,15 @@ void store_unpin_root(struct store *s, struct root *root)
 
 /*
  * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes
- * in its stride (an unpacked archive, a build) would wait; more only lies in the store twice.
+ * in its stride (an unpacked archive, a build) would wait; more only lies in the store twice. The
+ * same for bytes that were overwritten or deleted and wait for their records to be covered.
  */
 #define BEHIND_BYTES ((uint64_t)256 << 20)
 
 bool store_is_behind(struct store *s)
 {
-	return stage_unsealed(s->stage) > BEHIND_BYTES;
+	return stage_unsealed(s->stage) > BEHIND_BYTES || stage_held(s->stage) > BEHIND_BYTES ||
+	       journal_bytes(s->journal) > JOURNAL_BEHIND;
 }
 
 /* ---- stats ---- */
@@ -532,6 +571,9 @@ int store_stats(struct store *s, struct store_stats *ret)
 		return r;
 	stage_stats(s->stage, &stats.unsealed_bytes, &stats.stage_bytes);
 	nodes_stats(s->nodes, &stats.nodes, &stats.node_bytes);
+	stats.journal_bytes = journal_bytes(s->journal);
+	stats.recovered_operations = s->recovered_operations;
+	stats.recovered_branches = s->recovered_branches;
 
 	LOCK_GUARD(&s->table);
 	stats.snapshots = s->snap_count;

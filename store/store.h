@@ -25,16 +25,14 @@ struct entry;
 struct key;
 struct nodes;
 struct noter;
+struct oplog;
 struct root;
 struct stage;
 struct store;
 struct tree;
 struct val;
 
-/*
- * How often a changed branch is sealed and committed without being asked: what a power cut may
- * cost.
- */
+/* How often a changed branch is sealed and committed without being asked. */
 #define SEAL_INTERVAL_MS 5000
 
 #define LABEL_MAX 255       /* bytes of a label */
@@ -51,12 +49,24 @@ struct val;
  */
 int store_init(int dir_fd);
 
+struct store_options {
+	bool journal_off;   /* a killed daemon loses what was not sealed: for comparisons */
+	unsigned commit_ms; /* between group commits; 0: only when asked */
+};
+#define COMMIT_INTERVAL_MS 1000 /* without options: what a power cut may cost */
+
 /*
  * Opens a store for this process: takes its lock (-ERR_STORE_BUSY), checks the format version
  * (-ERR_FORMAT_NEWER, -ERR_FORMAT_OLDER, -ERR_NOT_A_STORE, -ERR_FORMAT_DAMAGED), opens the
- * index, starts the sealer. dir_fd is borrowed for the call. noter is copied.
+ * index, replays the journal, starts the sealer. dir_fd is borrowed for the call. noter is
+ * copied. options may be NULL.
  */
-int store_open(int dir_fd, const struct noter *noter, struct store **ret);
+int store_open_with(int dir_fd, const struct store_options *options, const struct noter *noter,
+		    struct store **ret);
+static inline int store_open(int dir_fd, const struct noter *noter, struct store **ret)
+{
+	return store_open_with(dir_fd, NULL, noter, ret);
+}
 /* Seals what is left, commits, closes. The failure of the last commit is returned; all is freed. */
 int store_close(struct store *s);
 
@@ -82,6 +92,11 @@ uint64_t store_take_lineage(struct store *s);
  * sealer's failure is returned. The caller holds no branch lock.
  */
 int store_sync(struct store *s);
+/*
+ * Everything answered before the call survives the loss of power: a group commit of the journal,
+ * which is less than sealing. The caller holds no branch lock.
+ */
+int store_flush(struct store *s);
 /* Is so much not in packs yet that whoever writes data should store_sync first? */
 bool store_is_behind(struct store *s);
 
@@ -109,8 +124,9 @@ struct snap_info {
 char *snap_id_to_text(uint64_t id, char buf[static SNAP_ID_SIZE]);
 
 /*
- * Registers a frozen state (borrowed; a reference is taken). No IO. A parent that is gone by now
- * counts as none. -ENAMETOOLONG when the label or branch name is too long.
+ * Registers a frozen state (borrowed; a reference is taken). No IO, and not in the journal: wait
+ * for it (snap_wait) before it is answered. A parent that is gone by now counts as none.
+ * -ENAMETOOLONG when the label or branch name is too long.
  */
 int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t lineage,
 		const char *branch, const char *label, uint32_t flags, uint64_t *ret_id);
@@ -159,9 +175,26 @@ struct branch {
 	uint64_t restores;     /* under lock: how often the state was replaced, in this process */
 	int mounted;           /* under the store's table lock: branch_mount() */
 	/* private to store/ */
+	struct oplog *log;   /* under lock; NULL: changes are not journalled */
 	int refs;            /* under the store's table lock */
 	struct entry *entry; /* immutable: what the store knows of the branch */
 };
+
+/*
+ * Ends an operation on the tree and lets go of the write lock: what was put and deleted since it
+ * was taken becomes one record of the journal, whole or not at all after a crash. Whoever changes
+ * a branch's tree unlocks so, before the change is answered.
+ */
+void branch_unlock_changed(struct branch *b);
+static inline void branch_unlock_changedp(struct branch **b)
+{
+	if (*b)
+		branch_unlock_changed(*b);
+}
+/* Scope guard: the write lock for an operation on the tree. */
+#define BRANCH_CHANGE_GUARD(b)                                                                     \
+	_cleanup_(branch_unlock_changedp) _unused_ struct branch *CONCAT(guard_, __LINE__) =       \
+		(pthread_rwlock_wrlock(&(b)->lock), (b))
 
 bool branch_name_ok(const char *name);
 /* -ERR_BRANCH_UNKNOWN; -ERR_BRANCH_DAMAGED when its record is damaged (it can be dropped). */
@@ -174,11 +207,15 @@ static inline void branch_closep(struct branch **b)
 }
 /*
  * A new branch with a state (borrowed); head may be 0. No IO before the reply. Opened: given.
+ * A state that is neither a snapshot's, nor in the index, nor small is durable after the next
+ * store_sync only: the same for branch_set (L5 in store_internal.h).
  * -ERR_BRANCH_NAME, -ERR_BRANCH_EXISTS; -ERR_SNAP_UNKNOWN when head is not (or no longer) there.
  */
 int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
 		  uint64_t lineage, struct branch **ret);
-/* -ERR_BRANCH_IN_USE while mounted. The last branch may be dropped too. */
+/* A new branch that continues another one's present state. The caller does not hold its lock. */
+int branch_create_from(struct branch *source, const char *name, struct branch **ret);
+/* -ERR_BRANCH_IN_USE while mounted. The last branch may be dropped too. No branch lock is held. */
 int branch_drop(struct store *s, const char *name);
 /* Claims the branch for one mounted view: -ERR_BRANCH_IN_USE when it has one. */
 int branch_mount(struct branch *b);
@@ -314,6 +351,8 @@ int store_dump(struct store *s, FILE *out, uint64_t snap_id,
 struct store_stats {
 	uint64_t snapshots, branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
 	uint64_t nodes, node_bytes, unsealed_snapshots;
+	uint64_t journal_bytes;
+	uint64_t recovered_operations, recovered_branches; /* when the store was opened */
 	bool failed; /* stopped writing */
 };
 int store_stats(struct store *s, struct store_stats *ret);

@@ -21,6 +21,25 @@
  *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
  *     which excludes both.
  *
+ * What the journal says (records are numbered: LSN; see also J1 to J6 in journal.c):
+ *
+ *  L1 Every table operation appends its record in the critical section that makes it, under the
+ *     table lock; a batch is taken under that lock. So one number, table_lsn, says which of them a
+ *     committed batch holds. It advances only when the whole batch was committed (O3).
+ *  L2 Every operation on a branch's tree appends its record before the branch's write lock is let
+ *     go of. entry->lsn is read under that lock when the state is frozen, and committed with it:
+ *     records of the branch up to it are in the state. A checkpoint, a switch or a new branch
+ *     freezes the state with its own record, so entry->lsn is never below a table record of the
+ *     branch that is in the same commit.
+ *  L3 Covered is what every later replay skips: table records up to table_lsn, change records of a
+ *     branch up to the committed lsn. Replaying goes through the records in order and does the same
+ *     steps again, so each table record finds the branches' trees as they were then.
+ *  L4 A record that names a state by a snapshot's id or a branch needs that until it is covered.
+ *     Batches that are committed in part (O3) therefore do not delete a snapshot or branch whose
+ *     used_lsn is beyond table_lsn.
+ *  L5 What is given to the store from outside the journal (an import: snap_create, a branch made of
+ *     a state that no record can name) is durable before it is answered: the caller waits for it.
+ *
  * Locks: a branch's lock comes before the table lock, which is held for table work only: never
  * across IO, never while a state's nodes are freed. So whoever wants to make a snapshot waits for
  * nobody. Claims are counters under the table lock, not locks: they may end in another thread.
@@ -37,7 +56,8 @@
 #include "store/table.h"
 #include "store/tree.h"
 
-#define FORMAT_VERSION 1
+#define FORMAT_VERSION 2
+#define FORMAT_VERSION_READ 1 /* the oldest that is understood; it is raised at open */
 
 /*
  * How many snapshots keep their state in memory: a restore to a recent one then stays a matter of
@@ -119,8 +139,10 @@ struct snap_record {
 struct branch_record {
 	uint64_t head, undo, lineage, changes;
 	struct name root;
+	uint64_t lsn; /* records of the journal up to it are in root */
 };
-#define BRANCH_RECORD_BYTES 56
+#define BRANCH_RECORD_BYTES 64
+#define BRANCH_RECORD_BYTES_1 56 /* version 1: no lsn */
 #define META_BYTES 8
 #define SNAP_KEY_BYTES 8
 
@@ -134,6 +156,7 @@ int snap_key_decode(const void *buf, size_t len, uint64_t *ret_id);
 /* The format file: text for buf (FORMAT_TEXT_MAX), its length; and back. */
 #define FORMAT_TEXT_MAX 256
 size_t format_encode(const uint8_t uuid[static 16], char buf[static FORMAT_TEXT_MAX]);
+/* EXISTS: done, but of an older version, which a daemon writes anew. */
 int format_decode(const char *text, size_t len, uint8_t ret_uuid[static 16]);
 
 /*
@@ -152,6 +175,7 @@ struct snap {
 	int refs;       /* the table's (or doomed list's) and passing ones */
 	int pins;       /* snap_pin */
 	int holds;      /* how often a branch has it as head or undo */
+	uint64_t used_lsn; /* the last record that names its state by its id (L4) */
 	uint32_t flags; /* enum snap_flags */
 	bool durable, batched, dropped; /* S1 */
 	bool damaged;             /* only the id is known */
@@ -178,11 +202,16 @@ struct entry {
 	struct snap *head, *undo; /* counted in holds */
 	uint64_t lineage;
 	uint64_t changes; /* at the newest frozen state */
+	uint64_t lsn;     /* records up to it are in the newest frozen state (L2) */
+	_Atomic uint64_t last_lsn; /* its last change record */
+	uint64_t used_lsn; /* the last table record that wants its state (L4) */
 	uint64_t serial;  /* counts every change of the above */
 	bool dirty;       /* differs from what is committed */
 	bool stale;           /* the handle's copies of head and undo are behind (S5) */
 	bool dropped;
 	bool damaged;         /* only the name is known */
+	bool recovered;       /* the journal had something of it */
+	bool lost;            /* a record of it could not be replayed: later ones are left out */
 	struct link link;     /* in store: doomed_branches, bad_branches or dead_branches */
 	struct link orphan;   /* in store.orphans: dropped, but the handle is open */
 	char name[BRANCH_NAME_MAX + 1];
@@ -205,6 +234,10 @@ struct store {
 	struct table *tables; /* used inside claims only */
 	struct nodes *nodes;
 	struct stage *stage;
+	struct journal *journal;
+	bool logging;   /* changes go to the journal; constant once the store is open */
+	bool replaying; /* while it is opened */
+	uint64_t recovered_operations, recovered_branches; /* immutable once open */
 
 	bool counted; /* immutable: counters were committed before */
 	_Atomic uint64_t next_ino, next_lineage;
@@ -233,6 +266,13 @@ struct store {
 	bool sealing, gc;
 	unsigned imports;
 
+	/* group commits (commit.c) */
+	pthread_mutex_t commit_lock; /* one at a time; before all others */
+	pthread_t committer;
+	bool committer_runs, stop_commits;
+	pthread_cond_t commit_wake;
+	uint64_t commit_ns; /* constant; 0: only when asked */
+
 	/* the sealer */
 	pthread_t sealer;
 	bool sealer_runs;
@@ -250,12 +290,14 @@ struct store {
 	int last_error;
 	int noted_error;      /* of the present row of failures */
 	uint64_t seq_limit, ino_limit, lineage_limit; /* as committed; inside a round */
+	uint64_t table_lsn; /* table records up to it are in the index (L1) */
+	uint64_t last_table; /* the last table record */
 };
 
 /* store.c */
 uint64_t now_ns(void); /* monotonic */
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
-int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]);
+int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]); /* as format_decode */
 /* As format.new, synced, renamed; the caller syncs the directory. */
 int store_write_format(int dir_fd, const uint8_t uuid[static 16]);
 
@@ -267,6 +309,9 @@ int snap_new(uint64_t lineage, const char *branch, const char *label, uint32_t f
 int snap_reserve(struct store *s);
 /* Taken. Gives it its number and queues it. */
 void snap_insert(struct store *s, struct snap *sn, struct snap *up, struct root *root);
+/* The same with a number that it had before. */
+void snap_insert_at(struct store *s, struct snap *sn, uint64_t seq, struct snap *up,
+		    struct root *root);
 void snap_unref_locked(struct store *s, struct snap *sn);
 void snap_set_hold(struct snap **slot, struct snap *sn);
 /* Takes it out of the table; children and branches move to its parent. */
@@ -301,10 +346,54 @@ void entry_touched(struct store *s, struct entry *e);
 int branch_load_all(struct store *s);
 /* Freezes every changed live tree (S4). Takes branch locks. */
 int branch_freeze_live(struct store *s);
+/* Returns when every operation that was under way on a branch is over. Takes branch locks. */
+int branch_barrier(struct store *s);
 /* Brings stale handles up to date. Takes branch locks. */
 void branch_publish(struct store *s);
 /* Frees dead entries; without the table lock. */
 void branch_reap(struct store *s);
+
+/*
+ * What checkpoint and restore do once everything is decided; both locks are held. *root becomes a
+ * state to free after unlocking. lsn: of the record that says so.
+ */
+void branch_apply_checkpoint(struct branch *b, struct snap *head, struct root **root, uint64_t lsn);
+void branch_apply_switch(struct branch *b, struct snap *head, struct snap *undo, uint64_t lineage,
+			 struct root **root, uint64_t lsn);
+
+/*
+ * log.c: the table's records. Room is set aside before anything changes, so that writing cannot
+ * fail. Table lock held while writing. Without a journal all this does nothing (L5).
+ */
+struct table_op;
+struct table_log {
+	struct store *store;
+	size_t reserved;
+};
+#define LOG_ITEMS_MAX 4096
+int log_begin(struct store *s, struct table_log *ret);
+uint64_t log_write(struct table_log *log, const struct table_op *op);
+void log_end(struct table_log *log); /* for _cleanup_ */
+/* A snapshot went. Not being able to say so is no failure: it was one that nothing needs. */
+void log_loose_drop(struct store *s, uint64_t id);
+/* Says how a record can name a state; snap: a snapshot that may have it, or NULL. */
+void log_state(struct store *s, struct snap *snap, const struct root *root, bool committed,
+	       struct table_op *op);
+/* Is the state in the index, whole? No locks. */
+bool log_is_committed(struct store *s, const struct root *root);
+/* The branch's operation is over. Wants its write lock. */
+void log_branch(struct branch *b);
+/* The last record; 0 without a journal. */
+uint64_t log_lsn(struct store *s);
+/* Records up to it are covered. Table lock held. */
+uint64_t log_covered(struct store *s);
+
+/* commit.c */
+int committer_start(struct store *s);
+void committer_stop(struct store *s);
+
+/* replay.c: what the journal has and the index has not comes back; before the sealer runs. */
+int store_replay(struct store *s);
 
 /* seal.c */
 enum seal_mode {

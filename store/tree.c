@@ -27,6 +27,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/blob.h"
+#include "store/oplog.h"
 
 #define QUARTER (NODE_MAX / 4)
 
@@ -226,6 +227,11 @@ int tree_reset(struct tree *t, struct root *root)
 	t->gen = nodes_new_gen(t->ns);
 	t->dirty = false;
 	return 0;
+}
+
+void tree_set_log(struct tree *t, struct oplog *log)
+{
+	t->log = log;
 }
 
 bool tree_dirty(const struct tree *t)
@@ -470,6 +476,9 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 	r = path_own(t, &p);
 	if (r < 0)
 		return r;
+	r = t->log ? oplog_put(t->log, &key, &val) : 0;
+	if (r < 0)
+		return r;
 
 	leaf = p.at[p.depth - 1].node;
 	pos = p.at[p.depth - 1].pos;
@@ -482,6 +491,8 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 	if (size > NODE_MAX) {
 		r = path_split_put(t, &p, &key, &val);
 		if (r < 0) {
+			if (t->log)
+				oplog_undo(t->log);
 			if (val.ref.kind == REF_BLOB)
 				blob_unref(val.ref.blob);
 			return r;
@@ -619,6 +630,10 @@ int tree_del(struct tree *t, const struct key *k)
 	if (!p.found)
 		return ABSENT;
 	r = path_own(t, &p);
+	if (r < 0)
+		return r;
+
+	r = t->log ? oplog_del(t->log, k) : 0;
 	if (r < 0)
 		return r;
 

@@ -28,6 +28,7 @@
 struct blob;
 struct chunks;
 struct noter;
+struct oplog;
 struct nodes; /* what trees of one store share: chunk access, the table of loaded nodes */
 struct root;
 struct tree;
@@ -108,6 +109,8 @@ static inline void tree_freep(struct tree **t)
 int tree_freeze(struct tree *t, struct root **ret);
 /* Makes the tree continue from another state; constant time (drops nodes only it had). */
 int tree_reset(struct tree *t, struct root *root /* borrowed */);
+/* Each change is told to the log (borrowed; NULL: none), which may refuse it. */
+void tree_set_log(struct tree *t, struct oplog *log);
 /* True when something was changed since the last freeze or reset. */
 bool tree_dirty(const struct tree *t);
 

@@ -25,6 +25,7 @@ struct tree {
 	struct node *top;  /* owned; NULL: the base's */
 	uint64_t gen;      /* nodes of this generation are ours to change (N1) */
 	bool dirty;
+	struct oplog *log; /* borrowed, may be NULL: learns of each change before it is made */
 };
 
 /* The top node, lent by the root; NULL for the empty state. */

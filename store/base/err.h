@@ -57,6 +57,7 @@ enum outcome {
 	  "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash")              \
 	X(ERR_BRANCH_DAMAGED, EIO, "a branch record is damaged")                                   \
 	X(ERR_NO_UNDO, ENOENT, "there is no restore to undo on this branch")                       \
+	X(ERR_JOURNAL_DAMAGED, EIO, "a record of the journal is damaged")                          \
 	X(ERR_ITEM_DAMAGED, EIO, "an item of the file tree is damaged")                            \
 	X(ERR_UNSAFE_PATH, EINVAL, "a path leads out of the tree")                                 \
 	X(ERR_SOURCE, EIO, "the source cannot be read")                                            \

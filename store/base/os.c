@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <stdint.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
 #include <sys/uio.h>
@@ -192,6 +193,37 @@ int os_punch_hole(int fd, uint64_t off, uint64_t len)
 		return -EINVAL;
 	return RETRY(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off,
 			       (off_t)len)) < 0 ? -errno : 0;
+}
+
+int os_allocate(int fd, uint64_t size)
+{
+	int r;
+
+	TICK();
+	if (!range_ok(size, 0))
+		return -EFBIG;
+	do
+		r = posix_fallocate(fd, 0, (off_t)size);
+	while (r == EINTR);
+	return -r;
+}
+
+int os_map(int fd, size_t len, void **ret)
+{
+	void *p;
+
+	TICK();
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	return 0;
+}
+
+void os_unmap(void *p, size_t len)
+{
+	if (p)
+		(void)munmap(p, len); /* of a whole mapping: cannot fail */
 }
 
 int os_fdatasync(int fd)

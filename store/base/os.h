@@ -32,6 +32,11 @@ int os_pread_cached(int fd, void *buf, size_t len, uint64_t off);
 int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off);
 int os_ftruncate(int fd, uint64_t size);
 int os_punch_hole(int fd, uint64_t off, uint64_t len);
+/* Blocks for the first `size` bytes, now: a later write to them cannot meet a full disk. */
+int os_allocate(int fd, uint64_t size);
+/* Maps the first len bytes of a file, shared, for reading and writing. os_unmap takes NULL. */
+int os_map(int fd, size_t len, void **ret);
+void os_unmap(void *p, size_t len);
 int os_fdatasync(int fd);
 int os_fsync(int fd);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Records of the index, headers and table records of packs and the format file from arbitrary
- * bytes. The first byte chooses; what is accepted must be written back as the same bytes.
+ * Records of the index and the journal, headers and table records of packs and the format file from
+ * arbitrary bytes. The first byte chooses; what is accepted must be written back as the same bytes.
  */
 
 #include <string.h>
@@ -10,8 +10,10 @@
 #include "store/base/util.h"
 #include "store/format.h"
 #include "store/hash.h"
+#include "store/oplog.h"
 #include "store/pack.h"
 #include "store/store_internal.h"
+#include "store/tableop.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -35,8 +37,8 @@ static void branch(const uint8_t *data, size_t size)
 	uint8_t again[BRANCH_RECORD_BYTES];
 	struct branch_record rec;
 
-	if (branch_record_decode(data, size, &rec) < 0)
-		return;
+	if (branch_record_decode(data, size, &rec) < 0 || size == BRANCH_RECORD_BYTES_1)
+		return; /* an older version is not written any more */
 	branch_record_encode(&rec, again);
 	MUST(size == sizeof(again) && memcmp(again, data, size) == 0);
 }
@@ -57,8 +59,8 @@ static void format(const uint8_t *data, size_t size)
 	char again[FORMAT_TEXT_MAX];
 	uint8_t uuid[16];
 
-	if (format_decode((const char *)data, size, uuid) < 0)
-		return;
+	if (format_decode((const char *)data, size, uuid) != 0)
+		return; /* EXISTS: likewise */
 	MUST(format_encode(uuid, again) == size && memcmp(again, data, size) == 0);
 }
 
@@ -106,10 +108,35 @@ static void table(const uint8_t *data, size_t size)
 	index_ops_release(&again);
 }
 
+static void operation(const uint8_t *data, size_t size)
+{
+	struct table_op op;
+	uint8_t *again;
+
+	if (table_op_decode(data, size, &op) < 0)
+		return;
+	again = malloc(TABLE_OP_MAX + op.items_len);
+	MUST(again);
+	MUST(table_op_encode(&op, again) == size && memcmp(again, data, size) == 0);
+	free(again);
+}
+
+/* Without a stage or chunks: only what refers to no bytes can be applied. */
+static void change(const uint8_t *data, size_t size)
+{
+	struct oplog_head head;
+
+	if (oplog_decode(data, size, &head) < 0)
+		return;
+	MUST(head.branch_len + head.items_len + 17 == size);
+	MUST((const uint8_t *)head.branch + head.branch_len == head.items);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const kinds[])(const uint8_t *, size_t) = { snap,   branch, key,
-								  format, header, table };
+	static void (*const kinds[])(const uint8_t *, size_t) = { snap,	     branch, key,
+								  format,    header, table,
+								  operation, change };
 
 	if (size > 0)
 		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);

@@ -55,7 +55,7 @@ _unused_ static void put_text(struct tree *t, uint64_t a, const char *text)
 /* A visible change, as fs/ makes it. */
 _unused_ static void change(struct branch *b, uint64_t a, const char *text)
 {
-	WRITE_GUARD(&b->lock);
+	BRANCH_CHANGE_GUARD(b);
 	put_text(b->tree, a, text);
 	b->changes++;
 }
@@ -66,7 +66,7 @@ _unused_ static void change_blob(struct branch *b, uint64_t a, const void *data,
 	const struct key k = key_at(a);
 
 	ck_ok(blob_new(store_stage(store), data, len, &blob));
-	WRITE_GUARD(&b->lock);
+	BRANCH_CHANGE_GUARD(b);
 	const struct val v = { .data = "b", .len = 1, .ref = { .kind = REF_BLOB, .blob = blob } };
 	ck_ok(tree_put(b->tree, &k, &v));
 	b->changes++;
@@ -76,7 +76,7 @@ _unused_ static void forget(struct branch *b, uint64_t a)
 {
 	const struct key k = key_at(a);
 
-	WRITE_GUARD(&b->lock);
+	BRANCH_CHANGE_GUARD(b);
 	ck_ok(tree_del(b->tree, &k));
 	b->changes++;
 }

@@ -102,9 +102,9 @@ START_TEST(the_format_file_is_text_and_checked)
 	ck_ok(store_close(store));
 	store = NULL;
 	read_format_text(text, sizeof(text));
-	ck_assert(strncmp(text, "plyfs store\nversion 1\nuuid ", 27) == 0);
+	ck_assert(strncmp(text, "plyfs store\nversion 2\nuuid ", 27) == 0);
 
-	write_file("format", "plyfs store\nversion 2\nand whatever they think of\n");
+	write_file("format", "plyfs store\nversion 3\nand whatever they think of\n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_NEWER);
 	write_file("format", "plyfs store\nversion 0\n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_OLDER);
@@ -112,7 +112,7 @@ START_TEST(the_format_file_is_text_and_checked)
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_NOT_A_STORE);
 	write_file("format", "plyfs store\nversion \n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
-	write_file("format", "plyfs store\nversion 1\nuuid 12");
+	write_file("format", "plyfs store\nversion 2\nuuid 12");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
 
 	uuid = strstr(text, "uuid ") + 5;
@@ -296,7 +296,7 @@ START_TEST(a_waited_for_snapshot_survives_a_kill)
 		id = checkpoint(b, NULL);
 		if (snap_wait(store, id) < 0 || write(fds[1], &id, sizeof(id)) != sizeof(id))
 			_exit(1);
-		change(b, 1, "never saved");
+		change(b, 1, "in the journal only");
 		_exit(0);
 	}
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -306,10 +306,11 @@ START_TEST(a_waited_for_snapshot_survives_a_kill)
 	store_up();
 	struct branch *b = branch_at("main");
 	struct val v;
-	const struct key k = key_at(1);
+	const struct key k = key_at(2);
 
 	ck_assert_uint_eq(b->head, id);
-	ck_assert_uint_eq(b->changes, 0);
+	ck_assert_uint_eq(b->changes, 1);
+	expect_text(b, 1, "in the journal only");
 	ck_ok(tree_get(b->tree, &k, &v));
 	ck_assert_uint_eq(v.len, 200);
 	branch_close(b);
@@ -702,7 +703,7 @@ static void break_index(void)
 	closedir(dir);
 }
 
-START_TEST(a_failed_commit_stops_writing_and_keeps_what_was_good)
+START_TEST(a_failed_commit_stops_writing_and_the_journal_keeps_what_was_done)
 {
 	struct branch *b = branch_make("main");
 	struct store_stats stats;
@@ -730,8 +731,13 @@ START_TEST(a_failed_commit_stops_writing_and_keeps_what_was_good)
 	ck_err(store_close(store), -ERR_STORE_FAILED);
 
 	store_up();
-	ck_assert_uint_eq(snap_count(store), 1);
+	ck_assert_uint_eq(snap_count(store), 3);
 	expect_in_snap(good, 1, "good");
+	expect_in_snap(lost, 1, "lost");
+	expect_in_snap(later, 1, "later");
+	b = branch_at("main");
+	expect_text(b, 1, "lost");
+	branch_close(b);
 	expect_sound(NULL);
 }
 END_TEST
@@ -793,7 +799,7 @@ int main(void)
 	tests[n++] = damaged_counters_go_on_beyond_what_was_given;
 	tests[n++] = a_full_disk_loses_nothing_and_is_tried_again;
 	tests[n++] = out_of_memory_in_a_round_is_tried_again;
-	tests[n++] = a_failed_commit_stops_writing_and_keeps_what_was_good;
+	tests[n++] = a_failed_commit_stops_writing_and_the_journal_keeps_what_was_done;
 	tests[n++] = a_dump_names_branches_snapshots_and_items;
 	return scratch_run("store", tests, n, store_setup, store_teardown);
 }

@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Segments, and the records in them. FORMAT.md has the bytes.
+ *
+ * INVARIANTS
+ *
+ *  J1 Records have consecutive numbers (LSN) in the order of their effects on any one thing.
+ *  J2 A record counts only whole: its checksum covers number, kind and payload, under a seed that
+ *     is its segment's own. A copy that was cut short by SIGKILL, and what a recycled file held
+ *     before, are therefore the end of a segment.
+ *  J3 A segment's header says after which record it goes on (`after`). What an earlier segment
+ *     holds beyond that was given up by the daemon that made the later one, for good. A new daemon
+ *     never writes into an old one's segment.
+ *  J4 Space is set aside before an operation changes anything, so appending cannot fail: the
+ *     present segment has room for all that is set aside. Blocks are allocated when it is made.
+ *  J5 A mark with value n is appended only after the bytes that records up to n refer to were
+ *     synced: whoever finds the mark on disk knows that they are.
+ *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
+ *     the index. The caller says so with journal_release.
+ *
+ * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
+ * as file "spare", so that a full disk does not stop the journal that could help to empty it.
+ *
+ * Crash: between making a file and writing its header, a segment has no valid header: it counts as
+ * absent. Deletions go from the oldest on.
+ */
+
+#include "store/journal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/base/err.h"
+#include "store/base/note.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/format.h"
+
+#define RECORD_HEADER sizeof(struct journal_record_bytes)
+#define PAD8(n) (((n) + 7) & ~(size_t)7)
+_Static_assert(RECORD_OVERHEAD >= sizeof(struct journal_record_bytes) + 7, "header and padding");
+
+/* Only the table's small records may use the last so many bytes of a segment. */
+#define KEPT_FOR_TABLE ((size_t)64 << 10)
+
+#define MARK_BYTES (RECORD_OVERHEAD + 8)
+
+#define BOOT_BYTES 16
+#define SPARE "spare"
+
+struct segment {
+	struct segment *next; /* newer */
+	uint32_t number;
+	size_t size;         /* of the file */
+	size_t used;         /* the next record goes here */
+	uint64_t after, base, synced; /* as in the header */
+	uint64_t last;       /* number of its last record; base when it has none */
+	uint64_t limit;      /* while reading: later ones are given up (J3) */
+	uint64_t seed;       /* J2 */
+	bool this_boot;
+};
+
+struct journal {
+	int dir_fd; /* immutable, owned: "journal" */
+	struct noter noter;
+	uint8_t boot[BOOT_BYTES]; /* immutable */
+
+	pthread_mutex_t lock; /* everything below */
+	struct segment *oldest, *newest;
+	uint32_t last_number;
+	int fd;       /* of the open segment, which is `newest` when map is set */
+	uint8_t *map; /* NULL: the next record needs a new segment */
+	size_t reserved;
+	_Atomic uint64_t lsn;
+	uint64_t read_last; /* the last record that was read and kept */
+	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
+	uint64_t covered;
+	_Atomic uint64_t synced;
+	_Atomic uint64_t bytes;
+	uint64_t asked_bytes; /* when a round was last asked for */
+	atomic_bool wants_round;
+	bool spare;           /* there is a spare file, of SEGMENT_BYTES */
+
+	pthread_mutex_t mark_lock; /* one commit at a time; before `lock` */
+	bool names_synced;         /* under lock: the directory, since a segment was made */
+};
+
+static void segment_name(uint32_t number, char buf[static 16])
+{
+	(void)snprintf(buf, 16, "%08" PRIx32, number);
+}
+
+/* ---- bytes ---- */
+
+static void header_put(const struct journal *j, const struct segment *s,
+		       struct journal_header_bytes *b)
+{
+	*b = (struct journal_header_bytes){ .magic = JOURNAL_MAGIC };
+	put_le16(b->version, JOURNAL_VERSION);
+	put_le32(b->number, s->number);
+	put_le64(b->after, s->after);
+	put_le64(b->base, s->base);
+	put_le64(b->synced, s->synced);
+	memcpy(b->boot, j->boot, BOOT_BYTES);
+	put_le64(b->sum, hash64(b, offsetof(struct journal_header_bytes, sum), 0));
+}
+
+static bool header_get(const struct journal *j, const struct journal_header_bytes *b,
+		       struct segment *ret)
+{
+	if (memcmp(b->magic, JOURNAL_MAGIC, sizeof(b->magic)) != 0 ||
+	    get_le16(b->version) != JOURNAL_VERSION || get_le32(b->number) != ret->number ||
+	    get_le64(b->sum) != hash64(b, offsetof(struct journal_header_bytes, sum), 0))
+		return false;
+	ret->after = get_le64(b->after);
+	ret->base = ret->last = get_le64(b->base);
+	ret->synced = get_le64(b->synced);
+	ret->seed = get_le64(b->sum);
+	ret->this_boot = memcmp(b->boot, j->boot, BOOT_BYTES) == 0;
+	return ret->base >= ret->after;
+}
+
+static uint64_t record_sum(const struct segment *s, const struct journal_record_bytes *b,
+			   const void *payload, size_t len)
+{
+	uint64_t head = hash64(b, offsetof(struct journal_record_bytes, sum), 0);
+
+	return hash64(payload, len, s->seed ^ head);
+}
+
+/* The record at `at`, if it is whole: its length in the segment, else 0. */
+static size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t *ret_lsn,
+			enum journal_kind *ret_kind, size_t *ret_len)
+{
+	const struct journal_record_bytes *b = (const void *)(bytes + at);
+	size_t len;
+
+	if (s->size - at < RECORD_HEADER)
+		return 0;
+	len = get_le32(b->len);
+	if (len > s->size - at - RECORD_HEADER || b->kind < JOURNAL_CHANGE ||
+	    b->kind > JOURNAL_MARK)
+		return 0;
+	if (get_le64(b->sum) != record_sum(s, b, bytes + at + RECORD_HEADER, len))
+		return 0;
+	*ret_lsn = get_le64(b->lsn);
+	*ret_kind = b->kind;
+	*ret_len = len;
+	return RECORD_HEADER + PAD8(len);
+}
+
+/* ---- open ---- */
+
+/* Which boot of which kernel this is: as long as it is the same, the page cache has survived. */
+static int boot_id(uint8_t ret[static BOOT_BYTES])
+{
+	const char *test = getenv("PLYFS_TEST_BOOT_ID"); /* a test's power cut */
+	_cleanup_close_ int fd = -1;
+	char text[36];
+	struct name name;
+	int r;
+
+	if (test) {
+		name = name_of(test, strlen(test), 0);
+		memcpy(ret, name.b, BOOT_BYTES);
+		return 0;
+	}
+	r = os_openat(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY, 0, &fd);
+	if (r == 0)
+		r = os_pread_full(fd, text, sizeof(text), 0);
+	if (r != 0) /* nobody can tell: each open counts as another boot */
+		return os_random(ret, BOOT_BYTES);
+	name = name_of(text, sizeof(text), 0);
+	memcpy(ret, name.b, BOOT_BYTES);
+	return 0;
+}
+
+static int open_one(void *arg, const char *name)
+{
+	struct journal *j = arg;
+	_cleanup_close_ int fd = -1;
+	_cleanup_free_ struct segment *s = NULL;
+	struct journal_header_bytes header;
+	struct segment **at;
+	struct stat st;
+	char again[16];
+	char *end;
+	int r;
+
+	s = os_calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->number = (uint32_t)strtoul(name, &end, 16);
+	segment_name(s->number, again);
+	if (strcmp(name, again) != 0)
+		return 0; /* not ours */
+	r = os_openat(j->dir_fd, name, O_RDONLY, 0, &fd);
+	if (r == 0)
+		r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+	j->last_number = MAX(j->last_number, s->number);
+	s->size = (size_t)st.st_size;
+	r = s->size < sizeof(header) ? END : os_pread_full(fd, &header, sizeof(header), 0);
+	if (r < 0)
+		return r;
+	if (r == END || !header_get(j, &header, s))
+		return os_unlinkat(j->dir_fd, name, 0); /* a daemon ended while it made it */
+
+	for (at = &j->oldest; *at && (*at)->number < s->number; at = &(*at)->next)
+		;
+	s->next = *at;
+	*at = s;
+	if (!s->next)
+		j->newest = s;
+	j->bytes += s->size;
+	s = NULL;
+	return 0;
+}
+
+int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
+{
+	_cleanup_(journal_closep) struct journal *j = NULL;
+	int r;
+
+	j = os_calloc(1, sizeof(*j));
+	if (!j)
+		return -ENOMEM;
+	j->dir_fd = j->fd = -1;
+	if (noter)
+		j->noter = *noter;
+	pthread_mutex_init(&j->lock, NULL);
+	pthread_mutex_init(&j->mark_lock, NULL);
+
+	r = boot_id(j->boot);
+	if (r < 0)
+		return r;
+	r = os_mkdirat(dir_fd, "journal", 0700);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &j->dir_fd);
+	if (r < 0)
+		return r;
+	r = os_unlinkat(j->dir_fd, SPARE, 0);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	r = os_each_name(j->dir_fd, ".", open_one, j);
+	if (r < 0)
+		return note(&j->noter, r, "opening the journal: %s", err_str(r));
+	*ret = TAKE_PTR(j);
+	return 0;
+}
+
+/* ---- letting go of segments; all under the lock ---- */
+
+static void segment_delete(struct journal *j, uint32_t number)
+{
+	char name[16];
+
+	segment_name(number, name);
+	(void)os_unlinkat(j->dir_fd, name, 0); /* if it stays, the next open finds it covered */
+}
+
+/* Takes the oldest segment out of the list; it is not the open one. */
+static void drop_oldest(struct journal *j, bool recycle)
+{
+	struct segment *s = j->oldest;
+	char name[16];
+
+	j->oldest = s->next;
+	if (!j->oldest)
+		j->newest = NULL;
+	j->bytes -= s->size;
+	segment_name(s->number, name);
+	if (recycle && !j->spare && s->size == SEGMENT_BYTES &&
+	    os_renameat(j->dir_fd, name, SPARE) == 0)
+		j->spare = true;
+	else
+		segment_delete(j, s->number);
+	free(s);
+}
+
+static void segment_finish(struct journal *j)
+{
+	if (!j->map)
+		return;
+	os_unmap(j->map, j->newest->size);
+	j->map = NULL;
+}
+
+void journal_release(struct journal *j, uint64_t covered)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->covered = MAX(j->covered, covered);
+	j->synced = MAX(j->synced, j->covered); /* the index is durable */
+	while (j->oldest && j->oldest->last <= j->covered && !(j->map && j->oldest == j->newest))
+		drop_oldest(j, true);
+	j->asked_bytes = j->bytes;
+}
+
+void journal_close(struct journal *j)
+{
+	if (!j)
+		return;
+	segment_finish(j);
+	while (j->oldest && j->oldest->last <= j->covered)
+		drop_oldest(j, false);
+	if (j->dir_fd >= 0)
+		(void)os_unlinkat(j->dir_fd, SPARE, 0); /* as above */
+	while (j->oldest) {
+		struct segment *s = j->oldest;
+
+		j->oldest = s->next;
+		free(s);
+	}
+	closep(&j->fd);
+	closep(&j->dir_fd);
+	pthread_mutex_destroy(&j->mark_lock);
+	pthread_mutex_destroy(&j->lock);
+	free(j);
+}
+
+/* ---- reading ---- */
+
+static int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
+{
+	_cleanup_free_ uint8_t *bytes = NULL;
+	_cleanup_close_ int fd = -1;
+	char name[16];
+	int r;
+
+	bytes = os_malloc(s->size);
+	if (!bytes)
+		return -ENOMEM;
+	segment_name(s->number, name);
+	r = os_openat(j->dir_fd, name, O_RDONLY, 0, &fd);
+	if (r == 0)
+		r = os_pread_full(fd, bytes, s->size, 0);
+	if (r != 0)
+		return note(&j->noter, r < 0 ? r : -EIO, "reading journal segment %s: %s", name,
+			    err_str(r < 0 ? r : -EIO));
+	*ret = TAKE_PTR(bytes);
+	return 0;
+}
+
+/* Does a whole record with a greater number follow somewhere behind `at`? */
+static bool any_behind(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t last)
+{
+	enum journal_kind kind;
+	uint64_t lsn;
+	size_t len;
+
+	for (; at + RECORD_HEADER <= s->size; at += 8)
+		if (record_at(s, bytes, at, &lsn, &kind, &len) > 0 && lsn > last)
+			return true;
+	return false;
+}
+
+struct reader {
+	struct journal *j;
+	int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		  size_t len);
+	void *arg;
+	uint64_t end;    /* no record beyond it is handed out */
+	uint64_t synced; /* the greatest mark */
+	uint64_t beyond; /* whole records behind `end` */
+	struct journal_found *found;
+};
+
+/* *last: the last record so far. 0, END: nothing behind this segment belongs to the journal. */
+static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
+{
+	_cleanup_free_ uint8_t *bytes = NULL;
+	size_t at = sizeof(struct journal_header_bytes), len, span;
+	enum journal_kind kind;
+	uint64_t lsn;
+	int r;
+
+	if (s->base >= s->limit)
+		return 0; /* given up as a whole, or empty */
+	if (s != rd->j->oldest && s->after != *last) {
+		rd->found->damaged = true; /* the end of the one before it is missing */
+		rd->found->segment = s->number;
+		return END;
+	}
+	*last = s->base;
+	rd->synced = MAX(rd->synced, s->synced);
+
+	r = segment_load(rd->j, s, &bytes);
+	if (r < 0)
+		return r;
+	for (; (span = record_at(s, bytes, at, &lsn, &kind, &len)) > 0; at += span) {
+		if (lsn != *last + 1 || lsn > s->limit)
+			break;
+		*last = s->last = lsn;
+		if (kind == JOURNAL_MARK) {
+			uint64_t marked = len == 8 ? get_le64(bytes + at + RECORD_HEADER) : 0;
+
+			rd->synced = MAX(rd->synced, marked + 1 == lsn ? lsn : marked);
+			continue;
+		}
+		if (lsn > rd->end) {
+			rd->beyond++;
+			continue;
+		}
+		rd->found->records++;
+		r = rd->fn ? rd->fn(rd->arg, lsn, kind, bytes + at + RECORD_HEADER, len) : 0;
+		if (r < 0)
+			return r;
+	}
+	if (*last < s->limit && any_behind(s, bytes, at, *last)) {
+		rd->found->damaged = true;
+		rd->found->segment = s->number;
+		return END;
+	}
+	return 0;
+}
+
+static int read_all(struct reader *rd, uint64_t *ret_last)
+{
+	uint64_t last = rd->j->oldest ? rd->j->oldest->base : 0;
+	int r;
+
+	*rd->found = (struct journal_found){ 0 };
+	rd->beyond = 0;
+	for (struct segment *s = rd->j->oldest; s; s = s->next) {
+		r = read_segment(rd, s, &last);
+		if (r < 0)
+			return r;
+		if (r == END)
+			break;
+	}
+	*ret_last = last;
+	return 0;
+}
+
+int journal_read(struct journal *j,
+		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+			   size_t len),
+		 void *arg, struct journal_found *ret)
+{
+	struct reader rd = { .j = j, .end = UINT64_MAX, .arg = arg, .found = ret };
+	uint64_t last, limit;
+	int r;
+
+	for (struct segment *s = j->oldest; s; s = s->next) {
+		s->limit = UINT64_MAX;
+		for (struct segment *later = s->next; later; later = later->next)
+			s->limit = MIN(s->limit, later->after);
+	}
+
+	/* Once to know how far, once to do it. */
+	r = read_all(&rd, &last);
+	if (r < 0)
+		return r;
+	limit = last;
+	if (j->newest && !j->newest->this_boot)
+		limit = MIN(last, rd.synced);
+	rd.fn = fn;
+	rd.end = limit;
+	r = read_all(&rd, &last);
+	if (r < 0)
+		return r;
+
+	ret->lost = rd.beyond;
+	j->read_last = limit;
+	j->synced = MIN(rd.synced, limit);
+	if (j->newest && !j->newest->this_boot)
+		j->synced = limit;
+	j->lsn = limit;
+	/* What was given up goes away with what is covered. */
+	for (struct segment *s = j->oldest; s; s = s->next)
+		s->last = MIN(s->last, limit);
+	return 0;
+}
+
+void journal_start(struct journal *j, uint64_t floor)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->lsn = MAX(j->lsn, floor);
+	j->fresh = true;
+}
+
+/* ---- making segments; under the lock ---- */
+
+/* A file of at least `size` bytes that are really there, from the spare or anew. */
+static int segment_file(struct journal *j, struct segment *s)
+{
+	_cleanup_close_ int fd = -1;
+	char name[16];
+	void *map;
+	int r;
+
+	segment_name(s->number, name);
+	if (j->spare && s->size == SEGMENT_BYTES) {
+		j->spare = false;
+		r = os_renameat(j->dir_fd, SPARE, name);
+		if (r == 0)
+			r = os_openat(j->dir_fd, name, O_RDWR, 0, &fd);
+	} else {
+		r = os_openat(j->dir_fd, name, O_RDWR | O_CREAT | O_EXCL, 0600, &fd);
+		if (r == 0)
+			r = os_allocate(fd, s->size);
+	}
+	if (r == 0)
+		r = os_map(fd, s->size, &map);
+	if (r < 0) {
+		segment_delete(j, s->number); /* or it takes a number for nothing */
+		return r;
+	}
+	segment_finish(j);
+	closep(&j->fd);
+	j->fd = TAKE_FD(fd);
+	j->map = map;
+	return 0;
+}
+
+static int segment_make(struct journal *j, size_t room)
+{
+	_cleanup_free_ struct segment *s = NULL;
+	size_t need = sizeof(struct journal_header_bytes) + room + KEPT_FOR_TABLE + MARK_BYTES;
+	struct journal_header_bytes header;
+	int r;
+
+	s = os_calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->number = j->last_number + 1;
+	s->size = (need + SEGMENT_BYTES - 1) / SEGMENT_BYTES * SEGMENT_BYTES;
+	s->used = sizeof(header);
+	s->base = s->last = j->lsn;
+	s->after = j->fresh ? j->read_last : s->base;
+	s->synced = j->synced;
+	s->this_boot = true;
+	if (j->bytes + s->size > JOURNAL_LIMIT)
+		return -ENOSPC;
+	r = segment_file(j, s);
+	if (r < 0)
+		return r;
+
+	header_put(j, s, &header);
+	s->seed = get_le64(header.sum);
+	memcpy(j->map, &header, sizeof(header));
+	j->last_number = s->number;
+	j->fresh = false;
+	j->names_synced = false;
+	j->bytes += s->size;
+	if (j->bytes >= j->asked_bytes + JOURNAL_WANTS_ROUND) {
+		j->asked_bytes = j->bytes;
+		j->wants_round = true;
+	}
+	if (j->newest)
+		j->newest->next = s;
+	else
+		j->oldest = s;
+	j->newest = s;
+	s = NULL;
+	return 0;
+}
+
+/* ---- appending ---- */
+
+int journal_reserve(struct journal *j, size_t bytes, bool small)
+{
+	LOCK_GUARD(&j->lock);
+	size_t want = j->reserved + bytes, kept = small ? 0 : KEPT_FOR_TABLE;
+	int r;
+
+	if (!j->map || j->newest->used + want + kept > j->newest->size) {
+		r = segment_make(j, want);
+		if (r < 0)
+			return r;
+	}
+	j->reserved = want;
+	return 0;
+}
+
+void journal_unreserve(struct journal *j, size_t bytes)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->reserved -= bytes;
+}
+
+/* Under the lock; there is room. */
+static uint64_t append(struct journal *j, enum journal_kind kind, const void *payload, size_t len,
+		       void (*fill)(void *arg), void *arg)
+{
+	struct segment *s = j->newest;
+	struct journal_record_bytes header = { .kind = (uint8_t)kind };
+	uint64_t lsn = j->lsn + 1;
+
+	assert(j->map && RECORD_HEADER + PAD8(len) <= s->size - s->used);
+	atomic_store(&j->lsn, lsn); /* before fill looks at what may change: blob.c, rule 5 */
+	if (fill)
+		fill(arg);
+	put_le32(header.len, (uint32_t)len);
+	put_le64(header.lsn, lsn);
+	put_le64(header.sum, record_sum(s, &header, payload, len));
+	memcpy(j->map + s->used, &header, sizeof(header));
+	memcpy(j->map + s->used + sizeof(header), payload, len);
+	s->used += RECORD_HEADER + PAD8(len);
+	s->last = lsn;
+	return lsn;
+}
+
+uint64_t journal_append(struct journal *j, enum journal_kind kind, const void *payload, size_t len,
+			size_t reserved, void (*fill)(void *arg), void *arg,
+			_Atomic uint64_t *last)
+{
+	LOCK_GUARD(&j->lock);
+	uint64_t lsn;
+
+	assert(reserved >= len + RECORD_OVERHEAD);
+	lsn = append(j, kind, payload, len, fill, arg);
+	j->reserved -= reserved;
+	if (last)
+		atomic_store(last, lsn);
+	return lsn;
+}
+
+uint64_t journal_lsn(struct journal *j)
+{
+	LOCK_GUARD(&j->lock);
+
+	return j->lsn;
+}
+
+const _Atomic uint64_t *journal_lsn_peek(struct journal *j)
+{
+	return &j->lsn;
+}
+
+uint64_t journal_bytes(struct journal *j)
+{
+	return atomic_load_explicit(&j->bytes, memory_order_relaxed);
+}
+
+bool journal_wants_round(struct journal *j)
+{
+	return atomic_load_explicit(&j->wants_round, memory_order_relaxed) &&
+	       atomic_exchange(&j->wants_round, false);
+}
+
+/* ---- group commits ---- */
+
+uint64_t journal_synced(struct journal *j)
+{
+	return j->synced;
+}
+
+/* Segments that were finished since the last mark have records that are not synced. */
+static int sync_finished(struct journal *j, uint32_t from, uint32_t to)
+{
+	for (uint32_t number = from; number < to; number++) {
+		_cleanup_close_ int fd = -1;
+		char name[16];
+		int r;
+
+		segment_name(number, name);
+		r = os_openat(j->dir_fd, name, O_RDWR, 0, &fd);
+		if (r == -ENOENT)
+			continue; /* covered and gone */
+		if (r == 0)
+			r = os_fdatasync(fd);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Under the lock. *ret_from..*ret_to: finished segments that have records to be synced. */
+static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd, uint32_t *ret_from,
+		       uint32_t *ret_to)
+{
+	uint8_t value[8];
+	int r;
+
+	if (!j->map || j->newest->used + j->reserved + MARK_BYTES > j->newest->size) {
+		r = segment_make(j, j->reserved);
+		if (r < 0)
+			return r;
+	}
+	*ret_fd = fcntl(j->fd, F_DUPFD_CLOEXEC, 0);
+	if (*ret_fd < 0)
+		return -errno;
+	put_le64(value, *lsn);
+	if (append(j, JOURNAL_MARK, value, sizeof(value), NULL, NULL) == *lsn + 1)
+		*lsn += 1; /* nothing came between: the mark is as durable as what it marks */
+
+	*ret_to = *ret_from = j->newest->number;
+	for (struct segment *s = j->oldest; s != j->newest; s = s->next)
+		if (s->last > j->synced) {
+			*ret_from = s->number;
+			break;
+		}
+	return 0;
+}
+
+int journal_mark(struct journal *j, uint64_t lsn)
+{
+	LOCK_GUARD(&j->mark_lock);
+	_cleanup_close_ int fd = -1;
+	uint32_t from, to;
+	bool names;
+	int r;
+
+	{
+		LOCK_GUARD(&j->lock);
+		if (lsn <= j->synced)
+			return 0;
+		r = append_mark(j, &lsn, &fd, &from, &to);
+		if (r < 0)
+			return r;
+		names = j->names_synced;
+		j->names_synced = true;
+	}
+
+	r = sync_finished(j, from, to);
+	if (r == 0)
+		r = os_fdatasync(fd);
+	if (r == 0 && !names)
+		r = os_fsync(j->dir_fd);
+
+	LOCK_GUARD(&j->lock);
+	if (r < 0) {
+		j->names_synced = false;
+		return r;
+	}
+	j->synced = MAX(j->synced, lsn);
+	return 0;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A change record: the branch, its counters, then items. FORMAT.md has the bytes.
+ *
+ * Room in the journal is set aside in steps, at the latest before the tree changes. The first step
+ * is more than all but a few operations need, so that these fail at their first change or not at
+ * all; one that runs out of room later (a truncation of a huge file) stops half-way, like one that
+ * runs out of memory, and is recorded as far as it came: tree and journal never differ.
+ */
+
+#include "store/oplog.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/blob.h"
+#include "store/chunk.h"
+#include "store/journal.h"
+
+#define STEP_BYTES ((size_t)8 << 10)
+
+/* A buffer beyond this is given back after its operation. */
+#define KEEP_BYTES ((size_t)64 << 10)
+
+/* Kind of an item, in the upper four bits of its word; the lower twelve are the value's length. */
+enum item_kind { ITEM_PLAIN = 0, ITEM_CHUNK = 1, ITEM_BLOB = 2, ITEM_GONE = 15 };
+
+#define ITEM_HEAD 19  /* key and word */
+#define CHUNK_REF 20  /* name, offset */
+#define BLOB_REF 32   /* file, place, length, offset, name or zeros */
+#define BLOB_REF_NAME 16
+#define ITEM_MAX (ITEM_HEAD + BLOB_REF + VAL_MAX)
+
+#define HEAD_FIXED 17 /* changes, next inode number, length of the branch's name */
+
+struct held_blob {
+	struct blob *blob; /* referenced: its bytes stay where they are until the record is there */
+	size_t at;         /* of its name in buf */
+};
+
+struct oplog {
+	struct journal *journal; /* borrowed */
+	_Atomic uint64_t *last;  /* borrowed */
+	uint8_t *buf;            /* owned: the payload */
+	size_t len, cap;
+	size_t head;             /* bytes before the items */
+	size_t before;           /* len before the last call */
+	size_t reserved;
+	struct held_blob *blobs; /* owned */
+	size_t n_blobs, cap_blobs;
+};
+
+static void oplog_freep(struct oplog **l)
+{
+	if (*l)
+		oplog_free(*l);
+}
+
+int oplog_new(struct journal *j, const char *branch, _Atomic uint64_t *last, struct oplog **ret)
+{
+	_cleanup_(oplog_freep) struct oplog *l = os_calloc(1, sizeof(*l));
+	size_t n = strlen(branch);
+
+	if (!l)
+		return -ENOMEM;
+	l->journal = j;
+	l->last = last;
+	l->len = l->head = HEAD_FIXED + n;
+	if (os_grow(&l->buf, &l->cap, l->len, 1) < 0)
+		return -ENOMEM;
+	l->buf[16] = (uint8_t)n;
+	memcpy(l->buf + HEAD_FIXED, branch, n);
+	*ret = TAKE_PTR(l);
+	return 0;
+}
+
+void oplog_free(struct oplog *l)
+{
+	if (!l)
+		return;
+	assert(l->n_blobs == 0 && l->reserved == 0);
+	free(l->blobs);
+	free(l->buf);
+	free(l);
+}
+
+/* ---- collecting ---- */
+
+static int make_room(struct oplog *l, size_t bytes)
+{
+	size_t want = l->len + bytes + RECORD_OVERHEAD, step;
+	int r;
+
+	if (want > l->reserved) {
+		step = MAX(want - l->reserved, MAX(STEP_BYTES, l->reserved));
+		r = journal_reserve(l->journal, step, false);
+		if (r < 0)
+			return r;
+		l->reserved += step;
+	}
+	return os_grow(&l->buf, &l->cap, l->len + bytes, 1);
+}
+
+static uint8_t *put_head(uint8_t *p, const struct key *k, enum item_kind kind, uint32_t len)
+{
+	put_le64(p, k->a);
+	p[8] = k->t;
+	put_le64(p + 9, k->b);
+	put_le16(p + 17, (uint16_t)(kind << 12 | len));
+	return p + ITEM_HEAD;
+}
+
+static uint8_t *put_plain(uint8_t *p, const struct key *k, const struct val *v)
+{
+	p = put_head(p, k, v->ref.kind == REF_CHUNK ? ITEM_CHUNK : ITEM_PLAIN, v->len);
+	if (v->ref.kind == REF_CHUNK) {
+		memcpy(p, v->ref.name.b, NAME_BYTES);
+		put_le32(p + NAME_BYTES, v->ref.off);
+		p += CHUNK_REF;
+	}
+	if (v->len > 0)
+		memcpy(p, v->data, v->len);
+	return p + v->len;
+}
+
+static uint8_t *put_blob(uint8_t *p, const struct key *k, const struct val *v, uint8_t **ret_name)
+{
+	uint32_t file, off;
+
+	blob_place(v->ref.blob, &file, &off);
+	p = put_head(p, k, ITEM_BLOB, v->len);
+	put_le32(p, file);
+	put_le32(p + 4, off);
+	put_le32(p + 8, blob_len(v->ref.blob));
+	put_le32(p + 12, v->ref.off);
+	*ret_name = p + BLOB_REF_NAME;
+	memset(*ret_name, 0, NAME_BYTES);
+	p += BLOB_REF;
+	if (v->len > 0)
+		memcpy(p, v->data, v->len);
+	return p + v->len;
+}
+
+int oplog_put(struct oplog *l, const struct key *k, const struct val *v)
+{
+	uint8_t *end, *name;
+	int r;
+
+	r = make_room(l, ITEM_HEAD + BLOB_REF + v->len);
+	if (r < 0)
+		return r;
+	l->before = l->len;
+	if (v->ref.kind != REF_BLOB) {
+		l->len = (size_t)(put_plain(l->buf + l->len, k, v) - l->buf);
+		return 0;
+	}
+
+	r = os_grow(&l->blobs, &l->cap_blobs, l->n_blobs + 1, sizeof(*l->blobs));
+	if (r < 0)
+		return r;
+	end = put_blob(l->buf + l->len, k, v, &name);
+	l->blobs[l->n_blobs++] = (struct held_blob){ .blob = blob_ref(v->ref.blob),
+						     .at = (size_t)(name - l->buf) };
+	l->len = (size_t)(end - l->buf);
+	return 0;
+}
+
+int oplog_del(struct oplog *l, const struct key *k)
+{
+	int r = make_room(l, ITEM_HEAD);
+
+	if (r < 0)
+		return r;
+	l->before = l->len;
+	(void)put_head(l->buf + l->len, k, ITEM_GONE, 0);
+	l->len += ITEM_HEAD;
+	return 0;
+}
+
+void oplog_undo(struct oplog *l)
+{
+	l->len = l->before;
+	while (l->n_blobs > 0 && l->blobs[l->n_blobs - 1].at >= l->len)
+		blob_unref(l->blobs[--l->n_blobs].blob);
+}
+
+/* With the record's number taken: what became a chunk by now may leave the stage before it. */
+static void fill_names(void *arg)
+{
+	struct oplog *l = arg;
+	struct name name;
+
+	for (size_t i = 0; i < l->n_blobs; i++)
+		if (blob_name(l->blobs[i].blob, &name))
+			memcpy(l->buf + l->blobs[i].at, name.b, NAME_BYTES);
+}
+
+void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino)
+{
+	if (l->len > l->head) {
+		put_le64(l->buf, changes);
+		put_le64(l->buf + 8, next_ino);
+		(void)journal_append(l->journal, JOURNAL_CHANGE, l->buf, l->len, l->reserved,
+				     fill_names, l, l->last);
+	} else if (l->reserved > 0) {
+		journal_unreserve(l->journal, l->reserved);
+	}
+	l->reserved = 0;
+	l->len = l->head;
+	while (l->n_blobs > 0)
+		blob_unref(l->blobs[--l->n_blobs].blob);
+	if (l->cap > KEEP_BYTES) {
+		uint8_t *less = realloc(l->buf, l->head);
+
+		if (less) {
+			l->buf = less;
+			l->cap = l->head;
+		}
+	}
+}
+
+int oplog_dump(struct tree *t, size_t max, uint8_t **buf, size_t *len)
+{
+	size_t cap = *len;
+	struct cursor c;
+	int r;
+
+	for (r = cursor_seek(&c, t, &KEY_MIN); r == 0; r = cursor_next(&c)) {
+		if (c.val.ref.kind == REF_BLOB)
+			return -EINVAL;
+		if (*len + ITEM_MAX > max)
+			return -E2BIG;
+		if (os_grow(buf, &cap, *len + ITEM_MAX, 1) < 0)
+			return -ENOMEM;
+		*len = (size_t)(put_plain(*buf + *len, &c.key, &c.val) - *buf);
+	}
+	return r == END ? 0 : r;
+}
+
+/* ---- reading ---- */
+
+int oplog_decode(const uint8_t *p, size_t len, struct oplog_head *ret)
+{
+	if (len < HEAD_FIXED || p[16] > len - HEAD_FIXED)
+		return -ERR_JOURNAL_DAMAGED;
+	*ret = (struct oplog_head){
+		.changes = get_le64(p),
+		.next_ino = get_le64(p + 8),
+		.branch = (const char *)p + HEAD_FIXED,
+		.branch_len = p[16],
+		.items = p + HEAD_FIXED + p[16],
+		.items_len = len - HEAD_FIXED - p[16],
+	};
+	return 0;
+}
+
+/* A chunk that is committed is that; else the bytes are still in the stage. */
+static int find_blob(struct stage *stage, struct chunks *chunks, const uint8_t *p, struct ref *ret,
+		     struct blob **ret_blob)
+{
+	static const struct name none;
+	struct name name;
+	int r;
+
+	memcpy(name.b, p + BLOB_REF_NAME, NAME_BYTES);
+	ret->off = get_le32(p + 12);
+	ret->kind = REF_CHUNK;
+	ret->name = name;
+	if (!name_eq(&name, &none) && chunk_find(chunks, &name) == 0)
+		return 0;
+	r = blob_adopt(stage, get_le32(p), get_le32(p + 4), get_le32(p + 8), ret_blob);
+	if (r == ABSENT && !name_eq(&name, &none))
+		return 0; /* a later record replaces the item, or check will name it */
+	if (r != 0)
+		return r < 0 ? r : -ERR_JOURNAL_DAMAGED;
+	ret->kind = REF_BLOB;
+	ret->blob = *ret_blob;
+	return 0;
+}
+
+static int apply_one(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *p,
+		     size_t len, size_t *ret_len)
+{
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
+	struct key k;
+	struct val v = { 0 };
+	size_t at = ITEM_HEAD;
+	uint16_t word;
+	int r = 0;
+
+	if (len < ITEM_HEAD)
+		return -ERR_JOURNAL_DAMAGED;
+	k = (struct key){ .a = get_le64(p), .t = p[8], .b = get_le64(p + 9) };
+	word = get_le16(p + 17);
+	v.len = word & 0xfff;
+	switch (word >> 12) {
+	case ITEM_GONE:
+		*ret_len = ITEM_HEAD;
+		if (v.len != 0)
+			return -ERR_JOURNAL_DAMAGED;
+		r = tree_del(t, &k);
+		return r == ABSENT ? 0 : r;
+	case ITEM_PLAIN:
+		break;
+	case ITEM_CHUNK:
+		if (len - at < CHUNK_REF)
+			return -ERR_JOURNAL_DAMAGED;
+		v.ref.kind = REF_CHUNK;
+		memcpy(v.ref.name.b, p + at, NAME_BYTES);
+		v.ref.off = get_le32(p + at + NAME_BYTES);
+		at += CHUNK_REF;
+		break;
+	case ITEM_BLOB:
+		if (len - at < BLOB_REF)
+			return -ERR_JOURNAL_DAMAGED;
+		r = find_blob(stage, chunks, p + at, &v.ref, &blob);
+		if (r < 0)
+			return r;
+		at += BLOB_REF;
+		break;
+	default:
+		return -ERR_JOURNAL_DAMAGED;
+	}
+	if (v.len > VAL_MAX || v.len > len - at)
+		return -ERR_JOURNAL_DAMAGED;
+	v.data = p + at;
+	*ret_len = at + v.len;
+	return tree_put(t, &k, &v);
+}
+
+int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
+		size_t len)
+{
+	for (size_t n; len > 0; items += n, len -= n) {
+		int r = apply_one(t, stage, chunks, items, len, &n);
+
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}

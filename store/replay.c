@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What the journal has and the index has not comes back: each record that is not covered (L3 in
+ * store_internal.h) is done again, in order, to the table and to the branches' trees, by the same
+ * steps that made it. Nothing is written: the result is a store in memory as the ended daemon had
+ * it, and the sealer commits it as always. So a replay that is interrupted is simply done again.
+ *
+ * A record that cannot be done (a tree node that is damaged, a state that no record could name)
+ * ends the recovery of its branch there, with a note; the other branches go on.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+
+#include "store/base/os.h"
+#include "store/blob.h"
+#include "store/journal.h"
+#include "store/oplog.h"
+#include "store/store_internal.h"
+#include "store/tableop.h"
+
+struct replay {
+	struct store *store;
+	struct branch **open; /* owned; handles, so that each branch is opened once */
+	size_t n_open, cap_open;
+	uint64_t last_lsn;
+};
+
+static void replay_release(struct replay *rp)
+{
+	for (size_t i = 0; i < rp->n_open; i++)
+		branch_close(rp->open[i]);
+	free(rp->open);
+}
+
+/* Lent; open until replay_release or forget_branch. */
+static int open_branch(struct replay *rp, struct entry *e, struct branch **ret)
+{
+	int r;
+
+	if (e->live) { /* nobody else has opened anything yet */
+		*ret = e->live;
+		return 0;
+	}
+	r = os_grow(&rp->open, &rp->cap_open, rp->n_open + 1, sizeof(struct branch *));
+	if (r < 0)
+		return r;
+	r = branch_open(rp->store, e->name, ret);
+	if (r < 0)
+		return r;
+	rp->open[rp->n_open++] = *ret;
+	return 0;
+}
+
+static void forget_branch(struct replay *rp, const struct entry *e)
+{
+	for (size_t i = 0; i < rp->n_open; i++) {
+		struct branch *b = rp->open[i];
+
+		if (b->entry != e)
+			continue;
+		rp->open[i] = rp->open[--rp->n_open];
+		branch_close(b);
+		return;
+	}
+}
+
+/* Only what is the machine's failure ends the whole; else this branch's recovery ends here. */
+static int give_up(struct replay *rp, struct entry *e, uint64_t lsn, int r)
+{
+	if (r == -ENOMEM)
+		return r;
+	e->lost = true;
+	return note(&rp->store->noter, 0,
+		    "branch '%s': what was done from record %" PRIu64
+		    " of the journal on cannot be recovered: %s",
+		    e->name, lsn, err_str(r));
+}
+
+static void recovered(struct replay *rp, struct entry *e)
+{
+	rp->store->recovered_operations++;
+	if (e && !e->recovered) {
+		e->recovered = true;
+		rp->store->recovered_branches++;
+	}
+}
+
+/* ---- changes of a tree ---- */
+
+static int replay_change(struct replay *rp, uint64_t lsn, const uint8_t *payload, size_t len)
+{
+	struct store *s = rp->store;
+	char name[BRANCH_NAME_MAX + 1] = "";
+	struct oplog_head head;
+	struct branch *b;
+	struct entry *e;
+	int r;
+
+	r = oplog_decode(payload, len, &head);
+	if (r < 0)
+		return r;
+	store_raise_ino(s, head.next_ino);
+
+	if (head.branch_len > BRANCH_NAME_MAX)
+		return -ERR_JOURNAL_DAMAGED;
+	memcpy(name, head.branch, head.branch_len);
+	e = entry_find(s, name);
+	if (!e || lsn <= e->lsn || e->lost)
+		return 0; /* dropped, covered, or of an earlier branch of this name */
+	r = open_branch(rp, e, &b);
+	if (r < 0)
+		return give_up(rp, e, lsn, r);
+	r = oplog_apply(b->tree, s->stage, s->chunks, head.items, head.items_len);
+	if (r < 0)
+		return give_up(rp, e, lsn, r);
+	b->changes = head.changes;
+	e->last_lsn = lsn;
+	recovered(rp, e);
+	return 0;
+}
+
+/* ---- the table ---- */
+
+/* The state that a record names; given. -ERR_SNAP_UNKNOWN: it names none. */
+static int find_state(struct replay *rp, const struct table_op *op, struct root **ret)
+{
+	struct store *s = rp->store;
+	_cleanup_(root_unrefp) struct root *empty = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct branch *b;
+	struct entry *e;
+	struct snap *sn;
+	int r;
+
+	switch (op->state) {
+	case STATE_NAME:
+		return store_load_root(s, &op->root, ret);
+	case STATE_SNAP:
+		sn = snap_lookup(s, op->snap);
+		return sn ? snap_root_locked(s, sn, ret) : -ERR_SNAP_UNKNOWN;
+	case STATE_BRANCH:
+		e = entry_find(s, op->from);
+		if (!e || e->lost)
+			return -ERR_SNAP_UNKNOWN;
+		r = open_branch(rp, e, &b);
+		return r < 0 ? r : tree_freeze(b->tree, ret);
+	case STATE_ITEMS:
+		r = root_empty(s->nodes, &empty);
+		if (r < 0)
+			return r;
+		r = tree_new(s->nodes, empty, &t);
+		if (r < 0)
+			return r;
+		r = oplog_apply(t, s->stage, s->chunks, op->items, op->items_len);
+		return r < 0 ? r : tree_freeze(t, ret);
+	default:
+		return -ERR_SNAP_UNKNOWN;
+	}
+}
+
+/* The snapshot with a number, made of a state if the index does not have it. */
+static int find_or_make(struct replay *rp, const struct table_op *op, struct branch *b,
+			uint32_t flags, struct root *root, struct snap **ret)
+{
+	struct store *s = rp->store;
+	struct snap *sn = snap_lookup(s, snap_id_of(s->id_key, op->seq));
+	int r;
+
+	if (op->seq > SNAP_SEQ_MAX)
+		return -ERR_JOURNAL_DAMAGED;
+	if (sn) { /* it was committed, by a batch that was not whole */
+		*ret = sn;
+		return 0;
+	}
+	r = snap_reserve(s);
+	if (r < 0)
+		return r;
+	r = snap_new(op->kind == TABLE_CHECKPOINT ? op->lineage : b->lineage, op->branch, op->label,
+		     flags, &sn);
+	if (r < 0)
+		return r;
+	sn->time_ns = op->time_ns;
+	snap_insert_at(s, sn, op->seq, b->entry->head, root);
+	*ret = sn;
+	return 0;
+}
+
+static int replay_checkpoint(struct replay *rp, uint64_t lsn, const struct table_op *op,
+			     struct branch *b)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct snap *sn;
+	int r;
+
+	r = tree_freeze(b->tree, &root);
+	if (r < 0)
+		return r;
+	r = find_or_make(rp, op, b, op->flags, root, &sn);
+	if (r < 0)
+		return r;
+	branch_apply_checkpoint(b, sn, &root, lsn);
+	return 0;
+}
+
+static int replay_switch(struct replay *rp, uint64_t lsn, const struct table_op *op,
+			 struct branch *b)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL, *root = NULL;
+	struct store *s = rp->store;
+	struct snap *made = NULL;
+	int r;
+
+	r = find_state(rp, op, &root);
+	if (r < 0)
+		return r;
+	r = tree_freeze(b->tree, &left);
+	if (r < 0)
+		return r;
+	if (op->seq) {
+		r = find_or_make(rp, op, b, SNAP_AUTO, left, &made);
+		if (r < 0)
+			return r;
+	}
+	r = tree_reset(b->tree, root);
+	if (r < 0)
+		return r;
+	branch_apply_switch(b, snap_lookup(s, op->snap), snap_lookup(s, op->undo), op->lineage,
+			    &root, lsn);
+	return 0;
+}
+
+static int replay_create(struct replay *rp, uint64_t lsn, const struct table_op *op)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct store *s = rp->store;
+	struct branch *b;
+	int r;
+
+	r = find_state(rp, op, &root);
+	if (r == 0)
+		r = os_grow(&rp->open, &rp->cap_open, rp->n_open + 1, sizeof(struct branch *));
+	if (r == 0)
+		r = branch_create(s, op->branch, root, snap_lookup(s, op->snap) ? op->snap : 0,
+				  op->lineage, &b);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0)
+		return note(&s->noter, 0, "branch '%s' cannot be recovered: %s", op->branch,
+			    err_str(r));
+	rp->open[rp->n_open++] = b;
+	b->changes = b->entry->changes = op->changes;
+	b->entry->lsn = lsn;
+	s->next_lineage = MAX(s->next_lineage, op->lineage + 1);
+	recovered(rp, b->entry);
+	return 0;
+}
+
+static int replay_drop_branch(struct replay *rp, const struct table_op *op)
+{
+	struct entry *e = entry_find(rp->store, op->branch);
+
+	if (e)
+		forget_branch(rp, e);
+	if (branch_drop(rp->store, op->branch) == 0)
+		recovered(rp, NULL);
+	return 0;
+}
+
+static int replay_keep(struct replay *rp, const struct table_op *op)
+{
+	struct snap *sn = snap_lookup(rp->store, op->snap);
+
+	if (sn && (sn->flags & SNAP_AUTO)) {
+		sn->flags &= ~SNAP_AUTO;
+		snap_mark_rewrite(rp->store, sn);
+		recovered(rp, NULL);
+	}
+	return 0;
+}
+
+static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload, size_t len)
+{
+	struct store *s = rp->store;
+	struct table_op op;
+	struct branch *b;
+	struct entry *e;
+	int r;
+
+	r = table_op_decode(payload, len, &op);
+	if (r < 0)
+		return r;
+	if (lsn <= s->table_lsn)
+		return 0;
+	s->last_table = lsn;
+	switch (op.kind) {
+	case TABLE_CREATE:
+		return replay_create(rp, lsn, &op);
+	case TABLE_DROP_BRANCH:
+		return replay_drop_branch(rp, &op);
+	case TABLE_DROP_SNAP:
+		if (snap_drop(s, op.snap) == 0)
+			recovered(rp, NULL);
+		return 0;
+	case TABLE_KEEP:
+		return replay_keep(rp, &op);
+	default:
+		break;
+	}
+
+	e = entry_find(s, op.branch);
+	if (!e || e->lost)
+		return 0;
+	r = open_branch(rp, e, &b);
+	if (r == 0)
+		r = op.kind == TABLE_CHECKPOINT ? replay_checkpoint(rp, lsn, &op, b) :
+						  replay_switch(rp, lsn, &op, b);
+	if (r < 0)
+		return give_up(rp, e, lsn, r);
+	recovered(rp, e);
+	return 0;
+}
+
+static int replay_one(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		      size_t len)
+{
+	struct replay *rp = arg;
+
+	rp->last_lsn = lsn;
+	return kind == JOURNAL_CHANGE ? replay_change(rp, lsn, payload, len) :
+				       replay_table(rp, lsn, payload, len);
+}
+
+/* ---- the whole ---- */
+
+static uint64_t highest_lsn(const struct store *s)
+{
+	uint64_t lsn = s->table_lsn;
+
+	for (size_t i = 0; i < s->entry_count; i++)
+		lsn = MAX(lsn, s->entries[i]->lsn);
+	return lsn;
+}
+
+/* Automatic snapshots that nothing needs: their own records were left out, or never written. */
+static void drop_loose_snaps(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+
+	for (size_t i = 0; i < s->snap_slots; i++)
+		if (s->snaps[i])
+			snap_drop_loose(s, s->snaps[i]);
+}
+
+static void report(struct store *s, const struct journal_found *found)
+{
+	if (found->damaged)
+		(void)note(&s->noter, 0,
+			   "the journal is damaged in segment %08" PRIx32
+			   ": %" PRIu64 " operations before that place were kept, those behind it "
+			   "are lost",
+			   found->segment, found->records);
+	if (found->lost)
+		(void)note(&s->noter, 0,
+			   "%" PRIu64 " operations that were not synced are lost with the power",
+			   found->lost);
+	if (s->recovered_operations)
+		(void)note(&s->noter, 0,
+			   "recovered %" PRIu64 " operation%s of %" PRIu64
+			   " branch%s after the daemon's end",
+			   s->recovered_operations, s->recovered_operations == 1 ? "" : "s",
+			   s->recovered_branches, s->recovered_branches == 1 ? "" : "es");
+}
+
+int store_replay(struct store *s)
+{
+	static const _Atomic uint64_t never = UINT64_MAX;
+	struct journal_found found;
+	uint64_t floor = highest_lsn(s);
+	int r;
+
+	s->replaying = true;
+	stage_hold(s->stage, &never); /* no file goes before all records were seen */
+	{
+		_cleanup_(replay_release) struct replay rp = { .store = s };
+
+		r = journal_read(s->journal, replay_one, &rp, &found);
+		if (r == 0)
+			journal_start(s->journal, floor);
+	}
+	stage_adopted(s->stage);
+	s->replaying = false;
+	if (r < 0)
+		return r;
+	drop_loose_snaps(s);
+	stage_hold(s->stage, journal_lsn_peek(s->journal));
+	report(s, &found);
+	return 0;
+}

@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/store_fixture.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
+#include "store/format.h"
+#include "store/journal.h"
+#include "store/store_internal.h"
+#include "store/tableop.h"
+
+/* ---- segments and records ---- */
+
+static struct journal *journal;
+static uint64_t seen[20000];
+static unsigned n_seen;
+static struct journal_found found;
+
+static int see(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload, size_t len)
+{
+	unsigned wrong = 0;
+
+	ck_assert_int_eq(kind, JOURNAL_CHANGE);
+	ck_assert_uint_ge(len, 8);
+	ck_assert_uint_lt(n_seen, ARRAY_SIZE(seen));
+	ck_assert(n_seen == 0 || lsn > 0);
+	seen[n_seen++] = get_le64(payload);
+	for (size_t i = 8; i < len; i++)
+		wrong += payload[i] != (uint8_t)(get_le64(payload) + i);
+	ck_assert_uint_eq(wrong, 0);
+	return 0;
+}
+
+static void journal_up(void)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+
+	n_seen = 0;
+	ck_ok(journal_open(scratch.dir_fd, &noter, &journal));
+	ck_ok(journal_read(journal, see, NULL, &found));
+	journal_start(journal, 0);
+}
+
+static void journal_down(void)
+{
+	journal_close(journal);
+	journal = NULL;
+}
+
+static void setup(void)
+{
+	scratch_make(&scratch);
+	journal_up();
+}
+
+static void teardown(void)
+{
+	fault_disarm();
+	unsetenv("PLYFS_TEST_BOOT_ID");
+	if (journal)
+		journal_down();
+	scratch_remove(&scratch);
+}
+
+static uint64_t add(uint64_t n, size_t len)
+{
+	static uint8_t payload[100000];
+
+	put_le64(payload, n);
+	for (size_t i = 8; i < len; i++)
+		payload[i] = (uint8_t)(n + i);
+	ck_ok(journal_reserve(journal, len + RECORD_OVERHEAD, false));
+	return journal_append(journal, JOURNAL_CHANGE, payload, len, len + RECORD_OVERHEAD, NULL,
+			      NULL, NULL);
+}
+
+static void expect_seen(uint64_t from, uint64_t to)
+{
+	ck_assert_uint_eq(n_seen, to - from);
+	for (unsigned i = 0; i < n_seen; i++)
+		ck_assert_uint_eq(seen[i], from + i);
+}
+
+static int count_one(void *arg, const char *name)
+{
+	++*(int *)arg;
+	return 0;
+}
+
+static int files(void)
+{
+	int n = 0;
+
+	ck_ok(os_each_name(scratch.dir_fd, "journal", count_one, &n));
+	return n;
+}
+
+START_TEST(records_come_back_in_order)
+{
+	for (uint64_t i = 0; i < 5000; i++)
+		add(i, 8 + i % 700);
+	ck_assert_uint_eq(journal_lsn(journal), 5000);
+	journal_down();
+	journal_up();
+	expect_seen(0, 5000);
+	ck_assert_uint_eq(journal_lsn(journal), 5000);
+	ck_assert(!found.damaged && found.lost == 0);
+	add(5000, 100);
+	journal_down();
+	journal_up();
+	expect_seen(0, 5001);
+}
+END_TEST
+
+START_TEST(a_record_may_be_larger_than_a_segment)
+{
+	size_t len = 3 * SEGMENT_BYTES;
+	_cleanup_free_ uint8_t *big = malloc(len);
+
+	put_le64(big, 1);
+	for (size_t i = 8; i < len; i++)
+		big[i] = (uint8_t)(1 + i);
+	add(0, 50);
+	ck_ok(journal_reserve(journal, len + RECORD_OVERHEAD, false));
+	journal_append(journal, JOURNAL_CHANGE, big, len, len + RECORD_OVERHEAD, NULL, NULL, NULL);
+	add(2, 50);
+	journal_down();
+	journal_up();
+	expect_seen(0, 3);
+}
+END_TEST
+
+START_TEST(what_is_covered_goes_and_the_rest_stays)
+{
+	uint64_t half = 0, n;
+
+	for (n = 0; journal_bytes(journal) < 3 * SEGMENT_BYTES; n++) {
+		uint64_t lsn = add(n, 4000);
+
+		if (journal_bytes(journal) < 2 * SEGMENT_BYTES)
+			half = lsn;
+	}
+	journal_release(journal, half);
+	ck_assert_uint_eq(journal_bytes(journal), 2 * SEGMENT_BYTES);
+	journal_down();
+	journal_up();
+	expect_seen(half, n);
+	journal_release(journal, journal_lsn(journal));
+	journal_down();
+	ck_assert_int_eq(files(), 0);
+	journal_up();
+	ck_assert_uint_eq(n_seen, 0);
+}
+END_TEST
+
+START_TEST(a_recycled_segment_shows_nothing_of_its_past)
+{
+	for (unsigned round = 0; round < 5; round++) {
+		uint64_t first = journal_bytes(journal);
+
+		for (uint64_t n = 0; journal_bytes(journal) == first || n < 2; n++)
+			add(n, 4000);
+		journal_release(journal, journal_lsn(journal) - 1);
+	}
+	journal_release(journal, journal_lsn(journal));
+	add(77, 4000);
+	journal_down();
+	journal_up();
+	ck_assert(!found.damaged);
+	ck_assert_uint_eq(seen[n_seen - 1], 77);
+	ck_assert_uint_le(n_seen, 3);
+}
+END_TEST
+
+/* The bytes of the only segment. */
+static int open_segment(void)
+{
+	int fd = openat(scratch.dir_fd, "journal/00000001", O_RDWR | O_CLOEXEC);
+
+	ck_assert_int_ge(fd, 0);
+	return fd;
+}
+
+/* Cut anywhere: every whole record before that place comes back, nothing else, no complaint. */
+START_TEST(a_torn_tail_is_the_end)
+{
+	enum { LEN = 200, SPAN = 24 + LEN, N = 20 };
+	uint8_t zeros[SPAN * 4] = { 0 };
+
+	for (uint64_t i = 0; i < N; i++)
+		add(i, LEN);
+	journal_down();
+	for (size_t cut = N * SPAN; cut > (N - 3) * SPAN; cut -= 31) {
+		_cleanup_close_ int fd = open_segment();
+
+		ck_ok(os_pwrite_full(fd, zeros, sizeof(zeros), 64 + cut));
+		journal_up();
+		expect_seen(0, cut / SPAN);
+		ck_assert_msg(!found.damaged, "cut at %zu", cut);
+		journal_down();
+	}
+	journal_up();
+	add(n_seen, LEN);
+	n_seen = 0;
+	journal_down();
+	journal_up();
+	ck_assert(!found.damaged);
+	expect_seen(0, N - 2);
+}
+END_TEST
+
+START_TEST(damage_in_the_middle_is_told_and_what_is_before_it_kept)
+{
+	enum { LEN = 200, SPAN = 24 + LEN, N = 20 };
+	_cleanup_close_ int fd = -1;
+
+	for (uint64_t i = 0; i < N; i++)
+		add(i, LEN);
+	journal_down();
+	fd = open_segment();
+	ck_ok(os_pwrite_full(fd, "x", 1, 64 + 7 * SPAN + 100));
+	journal_up();
+	expect_seen(0, 7);
+	ck_assert(found.damaged);
+	ck_assert_uint_eq(found.segment, 1);
+
+	/* what is done now follows on what was kept, for good */
+	add(7, LEN);
+	journal_down();
+	journal_up();
+	expect_seen(0, 8);
+	ck_assert(!found.damaged);
+}
+END_TEST
+
+START_TEST(every_flipped_byte_is_noticed)
+{
+	enum { LEN = 40, SPAN = 24 + LEN, N = 4 };
+	uint8_t bytes[64 + N * SPAN];
+	_cleanup_close_ int first = -1;
+
+	for (uint64_t i = 0; i < N; i++)
+		add(i, LEN);
+	journal_down();
+	first = open_segment();
+	ck_ok(os_pread_full(first, bytes, sizeof(bytes), 0));
+	for (size_t at = 64; at < sizeof(bytes); at += 3) {
+		_cleanup_close_ int fd = -1;
+
+		/* A file of its own each time: what holds nothing that counts goes at the end. */
+		bytes[at] ^= 0x10;
+		ck_ok(os_openat(scratch.dir_fd, "journal/00000001", O_RDWR | O_CREAT | O_TRUNC,
+				0600, &fd));
+		ck_ok(os_pwrite_full(fd, bytes, sizeof(bytes), 0));
+		journal_up();
+		expect_seen(0, (at - 64) / SPAN);
+		ck_assert(found.damaged == ((at - 64) / SPAN < N - 1));
+		journal_down();
+		bytes[at] ^= 0x10;
+	}
+}
+END_TEST
+
+START_TEST(another_boot_believes_only_what_was_marked)
+{
+	uint64_t marked;
+
+	for (uint64_t i = 0; i < 10; i++)
+		add(i, 100);
+	marked = journal_lsn(journal);
+	ck_ok(journal_mark(journal, marked));
+	ck_assert_uint_ge(journal_synced(journal), marked);
+	for (uint64_t i = 10; i < 15; i++)
+		add(i, 100);
+	journal_down();
+
+	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
+	journal_up();
+	expect_seen(0, 10);
+	ck_assert_uint_eq(found.lost, 5);
+	for (uint64_t i = 10; i < 13; i++)
+		add(i, 100);
+	journal_down();
+
+	/* the same boot: everything since then as well, and never again what was given up */
+	journal_up();
+	expect_seen(0, 13);
+	ck_assert_uint_eq(found.lost, 0);
+	journal_down();
+
+	setenv("PLYFS_TEST_BOOT_ID", "a second one", 1);
+	journal_up();
+	expect_seen(0, 10);
+	ck_assert_uint_eq(found.lost, 3);
+	ck_assert(!found.damaged);
+}
+END_TEST
+
+START_TEST(a_full_disk_is_told_when_room_is_asked_for)
+{
+	uint64_t n = 0;
+	int r;
+
+	add(n++, 4000);
+	fault_arm(1, 1000000, ENOSPC); /* memory there is */
+	while ((r = journal_reserve(journal, 4032, false)) == 0) {
+		journal_unreserve(journal, 4032);
+		add(n++, 4000);
+		fault_arm(1, 1000000, ENOSPC);
+	}
+	ck_err(r, -ENOSPC);
+	/* the table's own records still find room */
+	ck_ok(journal_reserve(journal, 1000, true));
+	journal_unreserve(journal, 1000);
+	fault_disarm();
+	add(n++, 4000);
+	journal_down();
+	journal_up();
+	expect_seen(0, n);
+}
+END_TEST
+
+/* ---- decoding ---- */
+
+START_TEST(table_operations_are_written_and_read)
+{
+	uint8_t buf[TABLE_OP_MAX + 10];
+	struct table_op op = {
+		.kind = TABLE_SWITCH,
+		.state = STATE_BRANCH,
+		.branch = "main",
+		.from = "other",
+		.label = "a label",
+		.flags = 3,
+		.seq = 7,
+		.snap = 8,
+		.kept = 9,
+		.undo = 10,
+		.lineage = 11,
+		.changes = 12,
+		.time_ns = -13,
+		.root = { { 1, 2, 3 } },
+		.items = (const uint8_t *)"0123456789",
+		.items_len = 10,
+	};
+	struct table_op got;
+	uint8_t again[sizeof(buf)];
+	size_t len = table_op_encode(&op, buf);
+
+	ck_ok(table_op_decode(buf, len, &got));
+	ck_assert_str_eq(got.branch, "main");
+	ck_assert_str_eq(got.from, "other");
+	ck_assert_str_eq(got.label, "a label");
+	ck_assert_int_eq(got.time_ns, -13);
+	ck_assert_uint_eq(got.items_len, 10);
+	ck_assert_uint_eq(table_op_encode(&got, again), len);
+	ck_assert_mem_eq(again, buf, len);
+	for (size_t i = 0; i < len - 10; i++)
+		ck_err(table_op_decode(buf, i, &got), -ERR_JOURNAL_DAMAGED);
+	buf[0] = 99;
+	ck_err(table_op_decode(buf, len, &got), -ERR_JOURNAL_DAMAGED);
+}
+END_TEST
+
+/* ---- a store's journal ---- */
+
+/* Runs fn with the store open in a process that then ends without closing it. */
+static void in_a_process_that_dies(void (*fn)(void))
+{
+	int status;
+	pid_t child = fork();
+
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		store_up();
+		fn();
+		raise(SIGKILL);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void make_main(void)
+{
+	struct branch *b = branch_make("main");
+	uint8_t data[3000];
+
+	scratch_fill(data, sizeof(data), 1);
+	change(b, 1, "one");
+	change_blob(b, 2, data, sizeof(data));
+	checkpoint(b, "first");
+	change(b, 1, "two");
+}
+
+static void store_only_setup(void)
+{
+	scratch_make(&scratch);
+	ck_ok(store_init(scratch.dir_fd));
+	in_a_process_that_dies(make_main);
+}
+
+static void expect_main(void)
+{
+	struct branch *b = branch_at("main");
+
+	expect_text(b, 1, "two");
+	expect_text(b, 2, "b");
+	ck_assert_uint_eq(b->changes, 1);
+	ck_assert_uint_eq(snap_count(store), 1);
+	expect_in_snap(b->head, 1, "one");
+	branch_close(b);
+}
+
+START_TEST(replay_can_be_cut_short_and_done_again)
+{
+	for (int i = 0; i < 3; i++)
+		in_a_process_that_dies(expect_main);
+	store_up();
+	expect_main();
+	expect_sound(NULL);
+	store_reopen();
+	expect_main();
+	ck_assert_uint_eq(scratch.notes, 1); /* once "recovered", not after the close */
+}
+END_TEST
+
+/* The n-th call of the system that opening makes fails once; then it works as if it had not. */
+START_TEST(opening_survives_every_failure)
+{
+	for (int n = 0;; n += 1 + n / 16) {
+		const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+		int r;
+
+		fault_arm(n, 1, n % 2 ? EIO : ENOMEM);
+		r = store_open(scratch.dir_fd, &noter, &store);
+		if (r == 0 && fault_ticks() <= n) {
+			fault_disarm();
+			break;
+		}
+		fault_disarm();
+		if (r == 0)
+			(void)store_close(store); /* its last round may have met the fault */
+		store = NULL;
+		ck_assert_int_lt(n, 5000);
+	}
+	expect_main();
+	expect_sound(NULL);
+}
+END_TEST
+
+/* Like a change of fs/: refused whole, or done whole, whatever fails. */
+START_TEST(a_change_that_fails_is_not_replayed_and_one_that_succeeds_is)
+{
+	struct branch *b;
+
+	store_up();
+	b = branch_at("main");
+	for (int n = 0; n < 40; n++) {
+		const struct key k = key_at(100 + n);
+		const struct val v = { .data = "x", .len = 1 };
+		int r;
+
+		fault_arm(n % 10, 1, ENOMEM);
+		{
+			BRANCH_CHANGE_GUARD(b);
+			r = tree_put(b->tree, &k, &v);
+		}
+		fault_disarm();
+		if (r == 0)
+			expect_text(b, 100 + n, "x");
+		else
+			expect_text(b, 100 + n, NULL);
+	}
+	branch_close(b);
+	store_reopen();
+	expect_sound(NULL);
+}
+END_TEST
+
+static void fill_much(void)
+{
+	struct branch *b = branch_at("main");
+	const char text[900] = "x";
+
+	for (uint64_t n = 0; n < 30000; n++) {
+		const struct key k = key_at(n % 50);
+		const struct val v = { .data = text, .len = sizeof(text) };
+
+		BRANCH_CHANGE_GUARD(b);
+		ck_ok(tree_put(b->tree, &k, &v));
+		b->changes++;
+	}
+	branch_close(b);
+}
+
+START_TEST(the_journal_goes_when_the_sealer_has_caught_up)
+{
+	struct store_stats stats;
+
+	store_up();
+	fill_much();
+	ck_ok(store_sync(store));
+	ck_ok(store_stats(store, &stats));
+	ck_assert_uint_le(stats.journal_bytes, 2 * SEGMENT_BYTES);
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_assert_int_eq(files(), 0);
+}
+END_TEST
+
+static void drop_and_make_again(void)
+{
+	struct branch *b = branch_at("main");
+
+	branch_close(b);
+	ck_ok(branch_drop(store, "main"));
+	b = branch_make("main");
+	change(b, 7, "seven");
+	branch_close(b);
+}
+
+START_TEST(a_name_that_is_used_again_is_another_branch)
+{
+	struct branch *b;
+
+	in_a_process_that_dies(drop_and_make_again);
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 1, NULL);
+	expect_text(b, 7, "seven");
+	ck_assert_uint_eq(b->head, 0);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+static uint64_t *taken;
+
+static void take_numbers(void)
+{
+	struct branch *b = branch_at("main");
+
+	*taken = store_take_ino(store, 3000000); /* more than is committed ahead */
+	change(b, 5, "five");
+	branch_close(b);
+}
+
+START_TEST(inode_numbers_in_the_journal_are_not_given_out_again)
+{
+	taken = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	in_a_process_that_dies(take_numbers);
+	store_up();
+	ck_assert_uint_ge(store_take_ino(store, 1), *taken + 3000000);
+}
+END_TEST
+
+START_TEST(an_old_store_is_opened_and_marked_as_new)
+{
+	uint8_t uuid[16];
+
+	store_up();
+	memcpy(uuid, store_uuid(store), sizeof(uuid));
+	ck_ok(store_close(store));
+	store = NULL;
+	{
+		_cleanup_close_ int fd = openat(scratch.dir_fd, "format", O_RDWR | O_TRUNC);
+		char text[FORMAT_TEXT_MAX];
+		int len = snprintf(text, sizeof(text), "plyfs store\nversion 1\nuuid ");
+
+		for (int i = 0; i < 16; i++)
+			len += snprintf(text + len, 3, "%02x", uuid[i]);
+		len += snprintf(text + len, 2, "\n");
+		len += snprintf(text + len, 40, "checksum %016llx\n",
+				(unsigned long long)hash64(text, (size_t)len, 0));
+		ck_ok(os_pwrite_full(fd, text, (size_t)len, 0));
+	}
+	ck_err(store_read_format(scratch.dir_fd, uuid), EXISTS);
+	store_up();
+	ck_ok(store_read_format(scratch.dir_fd, uuid));
+	expect_main();
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		records_come_back_in_order,
+		a_record_may_be_larger_than_a_segment,
+		what_is_covered_goes_and_the_rest_stays,
+		a_recycled_segment_shows_nothing_of_its_past,
+		a_torn_tail_is_the_end,
+		damage_in_the_middle_is_told_and_what_is_before_it_kept,
+		every_flipped_byte_is_noticed,
+		another_boot_believes_only_what_was_marked,
+		a_full_disk_is_told_when_room_is_asked_for,
+		table_operations_are_written_and_read,
+	};
+	const TTest *const store_tests[] = {
+		replay_can_be_cut_short_and_done_again,
+		opening_survives_every_failure,
+		a_change_that_fails_is_not_replayed_and_one_that_succeeds_is,
+		the_journal_goes_when_the_sealer_has_caught_up,
+		a_name_that_is_used_again_is_another_branch,
+		inode_numbers_in_the_journal_are_not_given_out_again,
+		an_old_store_is_opened_and_marked_as_new,
+	};
+	int failed = scratch_run("journal", tests, ARRAY_SIZE(tests), setup, teardown);
+
+	return scratch_run("store_journal", store_tests, ARRAY_SIZE(store_tests), store_only_setup,
+			   store_teardown) |
+	       failed;
+}
