@@ -628,7 +628,7 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
 	{
-		WRITE_GUARD(v->lock);
+		BRANCH_CHANGE_GUARD(v->branch);
 		r = switch_locked(v, target, &plan, ret);
 		if (r < 0)
 			return r;
@@ -690,28 +690,9 @@ void view_keep_mounts(struct view *v)
 
 int branch_fork(struct branch *b, const char *name)
 {
-	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(branch_closep) struct branch *fork = NULL;
-	uint64_t head, lineage, changes;
-	int r;
 
-	{
-		WRITE_GUARD(&b->lock);
-		r = tree_freeze(b->tree, &root);
-		if (r < 0)
-			return r;
-		head = b->head;
-		lineage = b->lineage;
-		changes = b->changes;
-	}
-	r = branch_create(b->store, name, root, head, lineage, &fork);
-	if (r < 0)
-		return r;
-
-	/* Nobody else can have changed it: it was made a moment ago and is not mounted. */
-	WRITE_GUARD(&fork->lock);
-	fork->changes += changes;
-	return 0;
+	return branch_create_from(b, name, &fork);
 }
 
 int view_fork(struct view *v, const char *name)

@@ -107,7 +107,7 @@ int view_open(struct store *store, const char *branch, struct view **ret)
 	v->cur->lineage = b->lineage;
 	v->cur_lineage = b->lineage;
 
-	WRITE_GUARD(v->lock);
+	BRANCH_CHANGE_GUARD(b);
 	r = tree_freeze(b->tree, &v->cur_base);
 	if (r < 0)
 		return r;
@@ -162,12 +162,11 @@ void view_close(struct view *v)
 {
 	if (!v)
 		return;
-	if (v->hash) {
+	if (v->hash && v->branch) {
 		/* The kernel has let go of everything: unlinked files go now. */
-		WRITE_GUARD(v->lock);
+		BRANCH_CHANGE_GUARD(v->branch);
 		vnodes_forget_all(v);
-		if (v->branch)
-			(void)view_purge_orphans(v); /* else the next mount does it */
+		(void)view_purge_orphans(v); /* else the next mount does it */
 	}
 	vnodes_release(v);
 	expired_free(v);
@@ -380,6 +379,21 @@ int view_stat(struct view *v, struct view_stats *ret)
 
 /* ---- changing ---- */
 
+/*
+ * Whoever is faster than the disk waits here, for one round of the sealer, before it takes any
+ * lock: what it wrote would otherwise lie in the store twice, in the stage and in packs, for as
+ * long as it goes on, and the journal would grow. Failures are not its own: fsync and the reserve
+ * of the disk tell them.
+ */
+static void let_sealer_catch_up(struct view *v)
+{
+	if (!store_is_behind(v->store))
+		return;
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
+	(void)store_sync(v->store);
+}
+
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
 static int unlinked(struct view *v, const struct bound *b, const struct inode *i)
 {
@@ -398,11 +412,15 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 	return fs_purge(&b->fs, i->ino);
 }
 
-/* Each changing verb begins so: the write lock is held, the view is of a branch. */
+/*
+ * Each changing verb begins so: the view is of a branch, whose write lock is held. What the verb
+ * does to the tree is one record of the journal when it returns.
+ */
 #define CHANGE_GUARD(v)                                                                            \
 	if (!(v)->branch)                                                                          \
 		return -EROFS;                                                                     \
-	WRITE_GUARD((v)->lock)
+	let_sealer_catch_up(v);                                                                    \
+	BRANCH_CHANGE_GUARD((v)->branch)
 
 int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
 {
@@ -513,24 +531,9 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	return r < 0 ? r : unlinked(v, &o, &gone);
 }
 
-/*
- * A writer that is faster than the disk waits here, for one round of the sealer, before it takes
- * any lock: what it wrote would otherwise lie in the store twice, in the stage and in packs, for
- * as long as it goes on. Failures are not its own: fsync and the reserve of the disk tell them.
- */
-static void let_sealer_catch_up(struct view *v)
-{
-	if (!v->branch || !store_is_behind(v->store))
-		return;
-	if (v->kernel.will_block)
-		v->kernel.will_block(v->kernel.arg);
-	(void)store_sync(v->store);
-}
-
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
 	       bool kill_priv)
 {
-	let_sealer_catch_up(v);
 	CHANGE_GUARD(v);
 	struct bound b;
 	int r;
@@ -592,5 +595,5 @@ int view_removexattr(struct view *v, uint64_t node, const char *name)
 
 int view_sync(struct view *v)
 {
-	return v->branch ? store_sync(v->store) : 0;
+	return v->branch ? store_flush(v->store) : 0;
 }

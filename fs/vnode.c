@@ -385,7 +385,7 @@ void view_forget(struct view *v, uint64_t node, uint64_t count)
 	 * V6: the last reference to an unlinked inode goes, and its items with it. Nobody can find
 	 * it any more (no name), but a restore may come between, so look again under the lock.
 	 */
-	WRITE_GUARD(v->lock);
+	BRANCH_CHANGE_GUARD(v->branch);
 	LOCK_GUARD(&v->table_lock);
 	n = vnode_by_node(v, node);
 	if (!n || n->nlookup)
