@@ -181,10 +181,11 @@ static int settle(struct cmd *c, struct branch *old, const char *name, const cha
 			ret_id);
 	if (r < 0)
 		return r;
-	if (old)
-		r = branch_set(old, root, *ret_id, lineage);
-	else
-		r = branch_create(c->store, name, root, *ret_id, lineage, &made);
+	/* Imports are not in the journal: the state is durable before a branch has it. */
+	r = snap_wait(c->store, *ret_id);
+	if (r == 0)
+		r = old ? branch_set(old, root, *ret_id, lineage) :
+			  branch_create(c->store, name, root, *ret_id, lineage, &made);
 	if (r < 0)
 		(void)snap_drop(c->store, *ret_id); /* r says what matters */
 	return r;

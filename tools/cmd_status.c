@@ -114,7 +114,8 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 		c,
 		json_pack(
 			"{s:o, s:{s:i, s:o, s:s}, s:o, s:o,"
-			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}}",
+			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
+			" s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "log", json_text(log),
 			"views", p.array, "sizes", "snapshots", (json_int_t)s->snapshots,
@@ -123,7 +124,10 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 			"unsealed_bytes", (json_int_t)s->unsealed_bytes, "stage_bytes",
 			(json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes, "node_bytes",
 			(json_int_t)s->node_bytes, "unsealed_snapshots",
-			(json_int_t)s->unsealed_snapshots, "failed", s->failed));
+			(json_int_t)s->unsealed_snapshots, "journal_bytes",
+			(json_int_t)s->journal_bytes, "recovered_operations",
+			(json_int_t)s->recovered_operations, "recovered_branches",
+			(json_int_t)s->recovered_branches, "failed", s->failed));
 }
 
 int cmd_status(struct cmd *c)
@@ -162,6 +166,12 @@ int cmd_status(struct cmd *c)
 		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n",
 			s.unsealed_snapshots, s.unsealed_snapshots == 1 ? "" : "s",
 			size_to_text(s.unsealed_bytes, unsealed));
+	if (s.recovered_operations)
+		fprintf(c->out,
+			"back    %" PRIu64 " operation%s of %" PRIu64
+			" branch%s recovered after the last daemon's end\n",
+			s.recovered_operations, s.recovered_operations == 1 ? "" : "s",
+			s.recovered_branches, s.recovered_branches == 1 ? "" : "es");
 	if (s.failed)
 		fprintf(c->out, "FAILED  the store stopped writing; its log says why\n");
 	return CMD_DONE;

@@ -358,7 +358,7 @@ static bool somebody_listens(int dir_fd)
 static int open_store(struct daemon *d)
 {
 	for (int ms = 0;; ms += BUSY_STEP_MS) {
-		int r = store_open(d->dir_fd, &d->noter, &d->store);
+		int r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
 
 		if (r != -ERR_STORE_BUSY)
 			return r;
@@ -527,11 +527,12 @@ int main(int argc, char **argv)
 {
 	const char *path = NULL, *init = NULL, *salvage = NULL;
 	uint64_t fd_number = UINT64_MAX;
-	double idle = 1;
+	double idle = 1, commit = COMMIT_INTERVAL_MS / 1000.0;
 	bool version = false, help = false, json = false, if_broken = false;
 	const struct option_def defs[] = {
 		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
 		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
+		{ .name = "commit-interval", .seconds = &commit },
 		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
 		{ .name = "salvage", .text = &salvage },      { .name = "json", .flag = &json },
 		{ .name = "if-broken", .flag = &if_broken },
@@ -553,7 +554,7 @@ int main(int argc, char **argv)
 		return CMD_MISUSE;
 	}
 	if (help || (!path && !init && !salvage && !version)) {
-		printf("usage: plyfsd --store STORE [--idle SECONDS]\n"
+		printf("usage: plyfsd --store STORE [--idle SECONDS] [--commit-interval SECONDS]\n"
 		       "       plyfsd --init DIR\n"
 		       "       plyfsd --salvage STORE [--if-broken] [--json]\n\n"
 		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
@@ -592,6 +593,12 @@ int main(int argc, char **argv)
 	(void)!chdir("/"); /* hold no directory */
 	if (getenv("PLYFSD_IDLE"))
 		idle = atof(getenv("PLYFSD_IDLE"));
+	if (getenv("PLYFSD_COMMIT_INTERVAL"))
+		commit = atof(getenv("PLYFSD_COMMIT_INTERVAL"));
+	d.options = (struct store_options){
+		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
+		.commit_ms = commit > 0 && commit < 3600 ? (unsigned)(commit * 1000) : 0,
+	};
 
 	d.guard = guard_new();
 	r = d.guard ? guard_fork(d.guard) : -ENOMEM;

@@ -13,6 +13,7 @@
 
 #include "fs/mount.h"
 #include "store/base/note.h"
+#include "store/store.h"
 #include "tools/cmd.h"
 #include "tools/guard.h"
 
@@ -22,6 +23,7 @@ struct daemon {
 	char *store_path; /* immutable: absolute */
 	int dir_fd;	  /* immutable: the store's directory */
 	uid_t owner;	  /* immutable: whose store it is; he and root may ask */
+	struct store_options options;
 	struct store *store;
 	struct readers *readers;
 	struct guard *guard; /* shared with the guard process */

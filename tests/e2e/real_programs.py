@@ -24,8 +24,8 @@ def clone(t, view):
         # What is being worked on, not only what is committed.
         origin = t.at("origin")
         os.mkdir(origin)
-        for n in ("README.md", "LICENSE", "meson.build", "store", "fs", "env", "tools", "tests",
-                  ".ci", ".clang-format", ".gitignore"):
+        for n in ("README.md", "LICENSE", "meson.build", "meson_options.txt", "store", "fs", "env",
+                  "tools", "tests", ".ci", ".clang-format", ".gitignore"):
             p = os.path.join(ply.SOURCE, n)
             if os.path.isdir(p):
                 shutil.copytree(p, os.path.join(origin, n), symlinks=True,

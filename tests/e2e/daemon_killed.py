@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: crash
+# timeout: 240
+"""
+The daemon is killed at random instants under writers that note outside the view what was answered.
+Afterwards each writer's files are exactly those of its answered operations, with or without the one
+that was under way. PLYFS_TEST_LONG: 1,000 instants.
+"""
+import errno
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+NAMES = ["a", "b", "c", "d/a", "d/b", "e/f/a", "e/f/b", "e/c"]
+DIRS = ["d", "e", "e/f"]
+FILE_MAX = 400 * 1024
+
+
+# ---- what a writer does, and what must be there then: the same steps on a model ----
+
+class Node:
+    """A file of the model; hard links share one."""
+
+    def __init__(self):
+        self.data, self.mode, self.xattrs = bytearray(), 0o600, {}
+
+
+class Model:
+    def __init__(self, seed):
+        self.rng, self.dirs, self.files, self.links = random.Random(seed), set(), {}, {}
+
+    def parent_is_there(self, name):
+        return "/" not in name or os.path.dirname(name) in self.dirs
+
+    def next(self):
+        """The next operation: one system call that changes something and must succeed."""
+        rng = self.rng
+        while True:
+            name = rng.choice(NAMES)
+            there = name in self.files
+            kind = rng.choice(["write"] * 8 + ["append"] * 5 + ["mkdir", "rmdir", "truncate", "unlink",
+                              "rename", "link", "symlink", "chmod", "xattr", "checkpoint"])
+            if kind == "mkdir":
+                d = rng.choice(DIRS)
+                if d not in self.dirs and self.parent_is_there(d):
+                    return "mkdir", d
+            elif kind == "rmdir":
+                d = rng.choice(DIRS)
+                inside = [n for n in [*self.files, *self.links, *self.dirs] if n.startswith(d + "/")]
+                if d in self.dirs and not inside:
+                    return "rmdir", d
+            elif kind == "checkpoint":
+                return ("checkpoint",)
+            elif name in self.links:
+                if kind == "unlink":
+                    return "unlink", name
+            elif not self.parent_is_there(name):
+                continue
+            elif not there:
+                if kind == "symlink":
+                    return "symlink", "to " + name, name
+                if kind in ("write", "append"):
+                    return "create", name
+            elif kind == "write":
+                size = len(self.files[name].data)
+                off = rng.choice([0, rng.randrange(size + 1), rng.randrange(size + 20000)])
+                n = min(rng.choice([1, 100, 4096, 30000, 100000]), FILE_MAX - min(off, FILE_MAX))
+                if n:
+                    return "write", name, off, rng.randrange(1 << 30), n
+            elif kind == "append":
+                size = len(self.files[name].data)
+                n = min(rng.choice([10, 700, 5000, 100000]), FILE_MAX - size)
+                if n > 0:
+                    return "write", name, size, rng.randrange(1 << 30), n
+            elif kind == "truncate":
+                return "truncate", name, rng.randrange(len(self.files[name].data) + 10000)
+            elif kind == "unlink":
+                return "unlink", name
+            elif kind == "chmod":
+                return "chmod", name, rng.choice([0o600, 0o640, 0o755])
+            elif kind == "xattr":
+                return "xattr", name, "user.x%d" % rng.randrange(2), rng.choice([1, 50, 3000])
+            elif kind in ("rename", "link"):
+                other = rng.choice(NAMES)
+                if other != name and self.parent_is_there(other) and other not in self.links:
+                    if kind == "rename" and self.files[name] is not self.files.get(other):
+                        return "rename", name, other
+                    if kind == "link" and other not in self.files:
+                        return "link", name, other
+
+    def apply(self, op, done=None):
+        """done: only so many bytes of a write."""
+        kind = op[0]
+        if kind == "mkdir":
+            self.dirs.add(op[1])
+        elif kind == "rmdir":
+            self.dirs.remove(op[1])
+        elif kind == "create":
+            self.files[op[1]] = Node()
+        elif kind == "write":
+            data = self.files[op[1]].data
+            if len(data) < op[2] and done != 0:
+                data.extend(bytes(op[2] - len(data)))
+            done = op[4] if done is None else done
+            data[op[2]:op[2] + done] = content(op[3], op[4])[:done]
+        elif kind == "truncate":
+            data = self.files[op[1]].data
+            if len(data) < op[2]:
+                data.extend(bytes(op[2] - len(data)))
+            del data[op[2]:]
+        elif kind == "unlink":
+            (self.files if op[1] in self.files else self.links).pop(op[1])
+        elif kind == "rename":
+            self.files[op[2]] = self.files.pop(op[1])
+        elif kind == "link":
+            self.files[op[2]] = self.files[op[1]]
+        elif kind == "symlink":
+            self.links[op[2]] = op[1]
+        elif kind == "chmod":
+            self.files[op[1]].mode = op[2]
+        elif kind == "xattr":
+            self.files[op[1]].xattrs[op[2]] = bytes([op[3] % 251]) * op[3]
+
+    def state(self):
+        """Everything as comparable values, like state_of."""
+        seen = {n: (bytes(f.data), f.mode, f.xattrs,
+                    tuple(sorted(m for m in self.files if self.files[m] is f)))
+                for n, f in self.files.items()}
+        return self.dirs, self.links, seen
+
+
+def content(seed, n):
+    block = random.Random(seed).randbytes(min(n, 1000))
+    return (block * (n // len(block) + 1))[:n]
+
+
+def do(op):
+    """The same on the filesystem, below the working directory."""
+    kind = op[0]
+    if kind == "create":
+        os.close(os.open(op[1], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    elif kind == "write":
+        fd = os.open(op[1], os.O_WRONLY)
+        try:
+            if os.pwrite(fd, content(op[3], op[4]), op[2]) != op[4]:
+                raise OSError(errno.ENOTCONN, "the kernel had made two requests of it")
+        finally:
+            os.close(fd)
+    elif kind == "xattr":
+        os.setxattr(op[1], op[2], bytes([op[3] % 251]) * op[3])
+    elif kind == "checkpoint":
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return ply.ioctl_checkpoint(fd)
+        finally:
+            os.close(fd)
+    else:
+        {"mkdir": os.mkdir, "rmdir": os.rmdir, "truncate": os.truncate, "unlink": os.unlink,
+         "rename": os.rename, "link": os.link, "symlink": os.symlink, "chmod": os.chmod}[kind](*op[1:])
+    return ""
+
+
+def state_of(top):
+    dirs, links, files, inodes = set(), {}, {}, {}
+    for where, sub, names in os.walk(top):
+        rel = os.path.relpath(where, top)
+        for n in sub + names:
+            path, name = os.path.join(where, n), os.path.normpath(os.path.join(rel, n))
+            if os.path.islink(path):
+                links[name] = os.readlink(path)
+            elif os.path.isdir(path):
+                dirs.add(name)
+            else:
+                st = os.lstat(path)
+                xattrs = {x: os.getxattr(path, x) for x in os.listxattr(path)}
+                with open(path, "rb") as f:
+                    files[name] = (f.read(), st.st_mode & 0o7777, xattrs)
+                inodes.setdefault(st.st_ino, set()).add(name)
+    groups = {n: tuple(sorted(g)) for g in inodes.values() for n in g}
+    return dirs, links, {n: (*v, groups[n]) for n, v in files.items()}
+
+
+def writer(top, log, seed):
+    """Runs until the filesystem goes away; a line in the log for each answer."""
+    model = Model(seed)
+    os.chdir(top)  # when the mount goes, so do these names: nothing lands below it
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        while True:
+            op = model.next()
+            model.apply(op)
+            answer = do(op)
+            os.write(out, (answer + "\n").encode())
+    except OSError as e:
+        gone = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ECONNREFUSED,
+                errno.ESHUTDOWN)
+        if e.errno not in gone or not dead("."):
+            raise
+
+
+def dead(path):
+    """Is the filesystem behind this gone? It may be dying while its last answer comes."""
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        try:
+            os.stat(path)
+            os.listdir(path)
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+# ---- the tests ----
+
+def difference(want, got):
+    lines = []
+    for what, w, g in zip(("directories", "symlinks", "files"), want, got):
+        if w == g:
+            continue
+        for n in sorted(set(w) | set(g)):
+            a, b = (x.get(n) if isinstance(x, dict) else n in x for x in (w, g))
+            if a != b:
+                lines.append("%s %s: wanted %.200r, is %.200r" % (what, n, a, b))
+    return "\n".join(lines)
+
+
+def bytes_done(op, got):
+    """How much of a write there is: the kernel may make several requests of it."""
+    if op[0] != "write" or op[1] not in got[2]:
+        return None
+    new, there = content(op[3], op[4]), got[2][op[1]][0][op[2]:op[2] + op[4]]
+    return next((i for i, (a, b) in enumerate(zip(new, there)) if a != b), min(len(new), len(there)))
+
+
+class Round:
+    """Some writers in a view, each in a directory of its own."""
+
+    def __init__(self, t, view, number, seed, writers=4):
+        self.view, self.procs = view, []
+        for i in range(writers):
+            top, log = "r%d-%d" % (number, i), t.at("log-%d-%d" % (number, i))
+            os.mkdir(view.at(top))
+            open(log, "w").close()
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    writer(view.at(top), log, seed + i)
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            self.procs.append((pid, top, log, seed + i))
+
+    def begin(self):
+        """All have begun."""
+        ply.wait_for("the writers", lambda: all(os.path.getsize(p[2]) for p in self.procs))
+
+    def end(self):
+        for pid, top, _, _ in self.procs:
+            assert os.waitpid(pid, 0)[1] == 0, "writer %s failed" % top
+
+    def verify(self, view, snapshots=None):
+        """Every answered operation is there and no other, but the one under way."""
+        answered = 0
+        for _, top, log, seed in self.procs:
+            answers = ply.read(log).split("\n")[:-1]
+            answered += len(answers)
+            model = Model(seed)
+            for answer in answers:
+                model.apply(model.next())
+                if answer and snapshots is not None:
+                    snapshots.append((answer, top, seed, len(answers)))
+            got = state_of(view.at(top))
+            want = model.state()
+            if got == want:
+                continue
+            op = model.next()
+            model.apply(op, bytes_done(op, got))
+            assert got == model.state(), "%s, seed %d, after %d answers (under way: %r):\n%s" % (
+                top, seed, len(answers), op, difference(want, got))
+        return answered
+
+
+def kill(t, store, pid):
+    os.kill(pid, signal.SIGKILL)
+    ply.wait_for("the daemon's death", lambda: not ply.alive(pid))
+    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path, "fuse"), 10)
+
+
+def seed_of_run():
+    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 40))
+    print("# PLYFS_TEST_SEED=%d" % seed)
+    return seed
+
+
+def test_nothing_answered_is_lost_when_the_daemon_is_killed(t):
+    rounds, seed = 1000 if ply.LONG else 40, seed_of_run()
+    rng = random.Random(seed)
+    view = t.view({"keep": "x"})
+    store, at, pid = view.store, view.path, view.store.daemon()
+    answered = 0
+    for n in range(rounds):
+        r = Round(t, view, n, seed + 10 * n)
+        r.begin()
+        time.sleep(rng.random() ** 2 * (1.5 if n % 10 == 9 else 0.3))
+        kill(t, store, pid)
+        r.end()
+        view = store.mount(at=at)
+        pid = store.daemon()
+        ids = []
+        answered += r.verify(view, ids)
+        known = store.out("log")
+        for snap, top, _, _ in ids:
+            assert snap in known, "checkpoint %s of %s is gone" % (snap, top)
+        assert view.read("keep") == "x"
+        if n % 8 == 7:
+            store.ply("check", "--read-data", timeout=600)
+        for p in r.procs:
+            ply.run(["rm", "-rf", view.at(p[1])])
+            os.unlink(p[2])
+    store.ply("check", "--read-data", timeout=600)
+    print("# %d rounds, %d answered operations" % (rounds, answered))
+
+
+def test_checkpoints_restores_and_forks_survive_the_daemon(t):
+    view = t.view({"a": "first", "d/b": "b" * 100000})
+    store, at, pid = view.store, view.path, view.store.daemon()
+    first = view.checkpoint("first")
+    view.write("a", "second")
+    view.write("new", "n" * 70000)
+    second = view.checkpoint("second")
+    view.write("a", "third")
+    with view.fd() as fd:
+        ply.ioctl_fork(fd, "idea")
+    view.restore(first)
+    view.write("late", "later")
+    kill(t, store, pid)
+
+    view, pid = store.mount(at=at), store.daemon()
+    status = store.status()["sizes"]
+    assert status["recovered_operations"] > 0 and status["recovered_branches"] == 2, status
+    assert "recovered" in store.out("status") and "recovered" in store.log_tail()
+    assert view.read("a") == "first" and view.read("late") == "later"
+    assert view.ls() == ["a", "d", "late"], view.ls()
+    idea = store.mount(branch="idea")
+    assert idea.read("a") == "third" and idea.read("new") == "n" * 70000
+    assert store.mount(snapshot=second).read("a") == "second"
+    # The state that the restore left is there to undo it, after another death as well.
+    kill(t, store, pid)
+    view = store.mount(at=at)
+    view.undo()
+    assert view.read("a") == "third" and view.ls() == ["a", "d", "new"]
+    store.ply("check", "--read-data")
+
+
+def test_a_branch_and_snapshots_that_were_dropped_stay_dropped(t):
+    view = t.view({"a": "x"})
+    store, at, pid = view.store, view.path, view.store.daemon()
+    snap = view.checkpoint("gone")
+    view.write("a", "y")
+    kept = view.checkpoint("kept")
+    with view.fd() as fd:
+        ply.ioctl_fork(fd, "dead")
+    store.ply("drop", snap)
+    store.ply("drop", "dead")
+    kill(t, store, pid)
+    view = store.mount(at=at)
+    log = store.out("log")
+    assert snap not in log and kept in log
+    assert "dead" not in store.out("tree")
+    assert view.read("a") == "y"
+
+
+def test_fsync_is_kept_without_the_background_commit_or_the_sealer(t):
+    t.env["PLYFSD_COMMIT_INTERVAL"] = "0"
+    view = t.view({"a": "x"})
+    store, at, pid = view.store, view.path, view.store.daemon()
+    fd = os.open(view.at("f"), os.O_CREAT | os.O_WRONLY)
+    os.pwrite(fd, b"synced" * 3000, 0)
+    os.fsync(fd)
+    os.close(fd)
+    # As after a loss of power: another boot, where only what was synced counts.
+    t.env["PLYFS_TEST_BOOT_ID"] = "another"
+    view.write("g", "not synced")
+    kill(t, store, pid)
+    view = store.mount(at=at)
+    assert view.read("f") == "synced" * 3000
+    assert view.ls() in (["a", "f"], ["a", "f", "g"]), view.ls()
+    assert view.ls() == ["a", "f"] or view.read("g") in ("", "not synced")
+
+
+if __name__ == "__main__":
+    ply.main(__name__)
