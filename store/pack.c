@@ -300,6 +300,7 @@ static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
 	return r == -ENOENT ? -ERR_PACK_MISSING : r;
 }
 
+/* END: it is shorter than a header. Whoever made it died before it was written; no record is in it. */
 static int header_check(int fd, uint32_t pack)
 {
 	struct pack_header_bytes b;
@@ -308,7 +309,7 @@ static int header_check(int fd, uint32_t pack)
 	r = os_pread_full(fd, &b, sizeof(b), 0);
 	if (r < 0)
 		return r;
-	return r == END ? -ERR_PACK_HEADER : pack_header_get(&b, pack);
+	return r == END ? END : pack_header_get(&b, pack);
 }
 
 struct each_pack {
@@ -618,7 +619,8 @@ static int writer_continue(struct packs *p)
 	if (r < 0)
 		return r;
 
-	end = ((uint64_t)st.st_size + PACK_ALIGN - 1) & ~(uint64_t)(PACK_ALIGN - 1);
+	end = MAX((uint64_t)st.st_size, sizeof(b));
+	end = (end + PACK_ALIGN - 1) & ~(uint64_t)(PACK_ALIGN - 1);
 	if (end >= PACK_MAX)
 		return AGAIN;
 
@@ -886,7 +888,10 @@ int pack_check_header(struct packs *p, uint32_t pack)
 	int r;
 
 	r = pack_open(p, pack, O_RDONLY, &fd);
-	return r < 0 ? r : header_check(fd, pack);
+	if (r < 0)
+		return r;
+	r = header_check(fd, pack);
+	return r == END ? 0 : r;
 }
 
 /* Writes bytes that are there already, or should be: what reads them meanwhile sees one or both. */

@@ -299,6 +299,34 @@ START_TEST(a_missing_pack_is_survived)
 }
 END_TEST
 
+START_TEST(a_pack_whose_maker_died_before_its_header_is_none)
+{
+	static const char *const begun[] = { "", "ply" };
+
+	populate();
+	for (unsigned i = 0; i < ARRAY_SIZE(begun); i++) {
+		_cleanup_close_ int fd = -1;
+		struct branch *b = NULL;
+		char path[32];
+
+		(void)snprintf(path, sizeof(path), "packs/%08x.pack", i + 2);
+		ck_ok(os_openat(scratch.dir_fd, path, O_WRONLY | O_CREAT | O_EXCL, 0600, &fd));
+		ck_ok(os_pwrite_full(fd, begun[i], strlen(begun[i]), 0));
+		store_reopen();
+		check(CHECK_READ_DATA, 0);
+
+		/* It is gone on with. */
+		ck_ok(branch_open(store, "main", &b));
+		change(b, 7, i ? "seven" : "eight");
+		branch_close(b);
+		ck_ok(store_sync(store));
+		store_reopen();
+		check(CHECK_READ_DATA, 0);
+		ck_assert_int_ge(lseek(fd, 0, SEEK_END), 100);
+	}
+}
+END_TEST
+
 START_TEST(a_cut_pack_is_survived)
 {
 	_cleanup_close_ int fd = -1;
@@ -452,6 +480,7 @@ int main(void)
 	tests[n++] = a_damaged_record_header_is_found_without_reading_data;
 	tests[n++] = missing_chunks_are_reported_once;
 	tests[n++] = a_missing_pack_is_survived;
+	tests[n++] = a_pack_whose_maker_died_before_its_header_is_none;
 	tests[n++] = a_cut_pack_is_survived;
 	tests[n++] = random_bit_flips_never_crash;
 	tests[n++] = data_in_the_place_of_a_node_is_damage;
