@@ -11,8 +11,8 @@
  * goes before it was sealed never reaches a pack: overwritten data costs nothing.
  *
  * Life: OPEN (may grow and be written in place) -> SEALING (bytes fixed) -> SEALED (has a name).
- * Stage files are deleted when no unsealed blob lies in them and no record of the journal that
- * still counts may refer to them.
+ * A stage file's room is used again when no unsealed blob lies in it and no record of the journal
+ * that still counts may refer to it.
  *
  * Threads: every function is safe from any thread.
  */
@@ -59,6 +59,11 @@ void stage_adopted(struct stage *s);
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
 /* The former alone, without a lock: each write of a view looks. */
 uint64_t stage_unsealed(struct stage *s);
+/*
+ * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
+ * if nothing came for some time. Without it at most two files' worth stays.
+ */
+void stage_give_back(struct stage *s, bool at_once);
 
 /*
  * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. -ENOSPC when the disk

@@ -27,6 +27,7 @@
 #include <errno.h>
 
 #include "store/base/os.h"
+#include "store/blob.h"
 #include "store/chunk.h"
 #include "store/nameset.h"
 #include "store/store_internal.h"
@@ -307,6 +308,7 @@ static int mark_all(struct gc *gc)
 	sealed = seal_round(gc->store, SEAL_LIVE);
 	snap_reap(gc->store);
 	branch_reap(gc->store);
+	stage_give_back(gc->store->stage, true);
 	if (sealed < 0 && sealed != -ENOSPC && sealed != -EDQUOT)
 		return sealed;
 	chunks_pending(gc->store->chunks, &pending, &bytes);

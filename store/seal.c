@@ -712,6 +712,7 @@ static void *sealer_main(void *arg)
 		snap_reap(s);
 		branch_reap(s);
 		nodes_give_back(s->nodes);
+		stage_give_back(s->stage, false);
 	}
 	return NULL;
 }

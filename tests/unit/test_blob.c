@@ -186,10 +186,51 @@ START_TEST(stage_files_go_when_nothing_lives_in_them)
 	ck_assert_int_eq(stage_files(), 3);
 	for (int i = 0; i < N; i++)
 		blob_unref(blobs[i]);
-	ck_assert_int_eq(stage_files(), 1);
+	/* The current one and the spare one stay, until room is wanted or time goes by. */
+	ck_assert_int_eq(stage_files(), 2);
 	stage_stats(s.stage, &unsealed, &disk);
 	ck_assert_uint_eq(unsealed, 0);
-	ck_assert_uint_le(disk, 1024 * 1024);
+	ck_assert_uint_le(disk, 2 * 64 << 20);
+	stage_give_back(s.stage, false);
+	ck_assert_int_eq(stage_files(), 2);
+	stage_give_back(s.stage, true);
+	ck_assert_int_eq(stage_files(), 1);
+	stage_stats(s.stage, &unsealed, &disk);
+	ck_assert_uint_eq(disk, 0);
+}
+END_TEST
+
+START_TEST(room_of_dead_blobs_is_used_again)
+{
+	enum { N = 1100 };
+	static uint8_t data[BLOB_MAX];
+	static struct blob *blobs[N];
+	uint64_t unsealed, disk, first = 0;
+
+	for (int round = 0; round < 4; round++) {
+		for (int i = 0; i < N; i++) {
+			scratch_fill(data, sizeof(data), (uint32_t)(round * N + i));
+			blobs[i] = make(data, sizeof(data));
+		}
+		stage_stats(s.stage, &unsealed, &disk);
+		ck_assert_uint_eq(unsealed, N * (uint64_t)BLOB_MAX);
+		if (round == 0)
+			first = disk;
+		/* A file's worth more: the one that was current began in its middle. */
+		ck_assert_uint_le(disk, first + (64 << 20));
+		for (int i = 0; i < N; i++) {
+			scratch_fill(data, sizeof(data), (uint32_t)(round * N + i));
+			expect(blobs[i], data, sizeof(data));
+		}
+		/* One stays alive and must not be written over. */
+		for (int i = 1; i < N; i++)
+			blob_unref(blobs[i]);
+		if (round % 2)
+			stage_give_back(s.stage, true);
+		scratch_fill(data, sizeof(data), (uint32_t)(round * N));
+		expect(blobs[0], data, sizeof(data));
+		blob_unref(blobs[0]);
+	}
 }
 END_TEST
 
@@ -361,6 +402,7 @@ int main(void)
 		dropped_blobs_cost_nothing,
 		stage_files_go_when_nothing_lives_in_them,
 		leftovers_wait_until_somebody_says_that_they_are_covered,
+		room_of_dead_blobs_is_used_again,
 		same_bytes_seal_to_one_chunk,
 		a_failed_seal_leaves_it_readable_and_is_retried,
 		a_failed_write_takes_no_room,
