@@ -6,9 +6,17 @@
  * The caller may wait for any child at all, or have a handler of SIGCHLD, or ignore it, so that
  * exit codes are lost. So the program is the child of a process in between, made with clone() so
  * that its end sends no signal and only a wait with __WCLONE sees it. That one shares our memory,
- * and our thread stands still until it has ended (as with vfork); it collects the output as if it
- * were this thread. Its descriptors are its own: when the caller is killed, both go on to their
- * end, and nothing of the caller's stays open for that but what was to be held.
+ * and our thread stands still until it has ended (as with vfork). The output goes to two memfds,
+ * which are read when all is over.
+ *
+ * INVARIANTS of the two that share our memory
+ *
+ *  P1 They make system calls and nothing else: no allocator, no lock, no stdio. When the caller is
+ *     killed they may still run, and whoever held a lock never gives it back.
+ *  P2 Descriptors and signal actions are their own; the process in between closes all but the three,
+ *     `held` and the memfds at once, so nothing of the caller's stays open through it.
+ *  P3 The process in between dies with the caller, or our memory would stay as long as the program
+ *     runs. Only when it has something to hold does it wait for the program's end.
  */
 
 #include "env/program.h"
@@ -17,12 +25,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,31 +118,38 @@ int program_find(char path[static PATH_MAX])
 struct run {
 	const char *path, *cwd;
 	char **argv, **env;
-	int held; /* borrowed; -1 */
-	struct ply_text out, err;
-	int out_end, err_end; /* of the process in between: the pipes' write ends */
+	int held;    /* borrowed; -1 */
+	int null;    /* the program's input */
+	int outs[2]; /* memfds: its output, what it says */
+	pid_t caller;
+	struct sigaction usual; /* all zeroes: a default */
+	sigset_t none;
 	char *child_stack;
 	int child_error; /* errno at chdir or exec */
-	int error;	 /* errno of the process in between; -1: no memory */
+	int error;	 /* errno of the process in between */
+	bool ended;	 /* it has seen the program's end: status counts */
 	int status;	 /* as of waitpid */
 };
 
-#define STACK_BYTES 65536 /* a few calls deep, a buffer of 16 KiB */
+#define STACK_BYTES 65536 /* a few calls deep */
 
-/* Only system calls: it shares our memory, as after vfork. */
+static void run_release(struct run *run)
+{
+	closep(&run->null);
+	closep(&run->outs[0]);
+	closep(&run->outs[1]);
+}
+
+/* P1. */
 static int child(void *arg)
 {
 	struct run *run = arg;
-	struct sigaction usual = { .sa_handler = SIG_DFL };
-	sigset_t none;
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
 	for (int s = 1; s < NSIG; s++)
-		(void)sigaction(s, &usual, NULL); /* not allowed for some */
-	sigemptyset(&none);
-	(void)sigprocmask(SIG_SETMASK, &none, NULL);
-	if ((!run->cwd || chdir(run->cwd) == 0) && null >= 0 && dup2(null, 0) >= 0 &&
-	    dup2(run->out_end, 1) >= 0 && dup2(run->err_end, 2) >= 0) {
+		(void)sigaction(s, &run->usual, NULL); /* not allowed for some */
+	(void)sigprocmask(SIG_SETMASK, &run->none, NULL);
+	if ((!run->cwd || chdir(run->cwd) == 0) && dup2(run->null, 0) >= 0 &&
+	    dup2(run->outs[0], 1) >= 0 && dup2(run->outs[1], 2) >= 0) {
 		/* A daemon that it starts is to hold nothing of the caller's. */
 		(void)syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
 		execve(run->path, run->argv, run->env);
@@ -143,66 +158,49 @@ static int child(void *arg)
 	return 127;
 }
 
-/* One read; false at the end. */
-static bool take(int fd, struct ply_text *text, int *error)
+/* P2. */
+static void close_others(const struct run *run)
 {
-	char buf[16384];
-	ssize_t n = read(fd, buf, sizeof(buf));
+	int kept[] = { run->held, run->null, run->outs[0], run->outs[1] };
+	unsigned from = 3;
 
-	if (n < 0)
-		return errno == EINTR || errno == EAGAIN;
-	if (n > 0 && text_append(text, buf, (size_t)n) < 0)
-		*error = -1;
-	return n > 0 && !*error;
-}
+	for (;;) {
+		unsigned next = ~0u;
 
-/* Everything that is the caller's but the three and `held`: a view is not to stay busy for us. */
-static void close_others(int held)
-{
-	if (held > 3)
-		(void)syscall(SYS_close_range, 3, held - 1, 0);
-	(void)syscall(SYS_close_range, MAX(held + 1, 3), ~0u, 0);
-}
-
-/* errno, or 0. */
-static int collect(struct run *run)
-{
-	int out[2], err[2];
-	pid_t pid;
-
-	if (pipe2(out, O_CLOEXEC) < 0 || pipe2(err, O_CLOEXEC) < 0)
-		return errno; /* and all descriptors end with us */
-	run->out_end = out[1];
-	run->err_end = err[1];
-	pid = clone(child, run->child_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, run);
-	if (pid < 0)
-		return errno;
-	(void)close(out[1]);
-	(void)close(err[1]);
-
-	struct pollfd fds[] = { { .fd = out[0], .events = POLLIN },
-				{ .fd = err[0], .events = POLLIN } };
-	struct ply_text *texts[] = { &run->out, &run->err };
-
-	while (fds[0].fd >= 0 || fds[1].fd >= 0) {
-		if (poll(fds, 2, -1) < 0 && errno != EINTR)
-			break;
-		for (int i = 0; i < 2; i++)
-			if (fds[i].fd >= 0 && fds[i].revents &&
-			    !take(fds[i].fd, texts[i], &run->error))
-				fds[i].fd = -1;
+		for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+			if (kept[i] >= 0 && (unsigned)kept[i] >= from && (unsigned)kept[i] < next)
+				next = (unsigned)kept[i];
+		if (next > from)
+			(void)syscall(SYS_close_range, from, next == ~0u ? next : next - 1, 0);
+		if (next == ~0u)
+			return;
+		from = next + 1;
 	}
-	while (waitpid(pid, &run->status, 0) < 0 && errno == EINTR)
-		;
-	return run->error;
 }
 
+/* P1. */
 static int between(void *arg)
 {
 	struct run *run = arg;
+	pid_t pid;
 
-	close_others(run->held);
-	run->error = collect(run);
+	/* Where the caller died before this was said, it is not our parent any more. */
+	if (run->held < 0 &&
+	    (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != run->caller)) {
+		run->error = ESRCH;
+		return 1;
+	}
+	close_others(run);
+	(void)sigaction(SIGCHLD, &run->usual, NULL); /* ignored, exit codes would be lost */
+	pid = clone(child, run->child_stack + STACK_BYTES, CLONE_VM | CLONE_VFORK | SIGCHLD, run);
+	if (pid < 0) {
+		run->error = errno;
+		return 1;
+	}
+	while (waitpid(pid, &run->status, 0) < 0)
+		if (errno != EINTR)
+			return 1;
+	run->ended = true;
 	return 0;
 }
 
@@ -228,6 +226,47 @@ static int start(struct run *run)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	(void)munmap(stacks, 2 * STACK_BYTES);
 	return error;
+}
+
+/* Numbers above 2, which the program gets others as. errno, or 0. */
+static int open_ends(struct run *run)
+{
+	int *ends[] = { &run->null, &run->outs[0], &run->outs[1] };
+
+	run->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	run->outs[0] = memfd_create("plyfs-out", MFD_CLOEXEC);
+	run->outs[1] = memfd_create("plyfs-err", MFD_CLOEXEC);
+	for (size_t i = 0; i < ARRAY_SIZE(ends); i++) {
+		int moved;
+
+		if (*ends[i] < 0)
+			return errno;
+		if (*ends[i] > 2)
+			continue;
+		moved = fcntl(*ends[i], F_DUPFD_CLOEXEC, 3);
+		if (moved < 0)
+			return errno;
+		(void)close(*ends[i]);
+		*ends[i] = moved;
+	}
+	return 0;
+}
+
+/* All that a memfd holds; nothing is no text at all. */
+static int read_end(int fd, struct ply_text *ret)
+{
+	off_t size = lseek(fd, 0, SEEK_END);
+	void *bytes;
+	int r;
+
+	if (size <= 0)
+		return 0;
+	bytes = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (bytes == MAP_FAILED)
+		return fail_memory();
+	r = text_set(ret, bytes, (size_t)size);
+	(void)munmap(bytes, (size_t)size);
+	return r;
 }
 
 /* The caller's environment without PLYFS_STORE; the strings stay where they are. */
@@ -300,8 +339,16 @@ int program_run(const char *cwd, const char *const *args, int held, struct ply_t
 		struct ply_text *ret_err, int *ret_code)
 {
 	_cleanup_free_ char **argv = make_argv(args), **env = make_env();
+	struct ply_text out = { 0 }, err = { 0 };
 	char path[PATH_MAX];
-	struct run run = { .path = path, .cwd = cwd, .argv = argv, .env = env, .held = held };
+	_cleanup_(run_release) struct run run = { .path = path,
+						  .cwd = cwd,
+						  .argv = argv,
+						  .env = env,
+						  .held = held,
+						  .null = -1,
+						  .outs = { -1, -1 },
+						  .caller = getpid() };
 	int error, r;
 
 	if (!argv || !env)
@@ -309,19 +356,26 @@ int program_run(const char *cwd, const char *const *args, int held, struct ply_t
 	r = program_find(path);
 	if (r < 0)
 		return r;
-	error = start(&run);
+	sigemptyset(&run.none);
+	error = open_ends(&run);
+	if (!error)
+		error = start(&run);
 	if (error)
-		r = error < 0 ? fail_memory() : fail_errno(error, "starting '%s'", path);
-	else if (run.child_error)
-		r = fail_errno(run.child_error, "running '%s' in '%s'", path, cwd ? cwd : ".");
+		return fail_errno(error, "starting '%s'", path);
+	if (run.child_error)
+		return fail_errno(run.child_error, "running '%s' in '%s'", path, cwd ? cwd : ".");
+	if (!run.ended)
+		return fail(PLY_FAILED, "the process that waits for '%s' was killed", path);
+	r = read_end(run.outs[0], &out);
+	if (r == 0)
+		r = read_end(run.outs[1], &err);
 	if (r < 0) {
-		ply_text_free(&run.out);
-		ply_text_free(&run.err);
+		ply_text_free(&out);
 		return r;
 	}
-	tidy(&run.err, verb_of(args));
-	*ret_out = run.out;
-	*ret_err = run.err;
+	tidy(&err, verb_of(args));
+	*ret_out = out;
+	*ret_err = err;
 	*ret_code = WIFEXITED(run.status) ? WEXITSTATUS(run.status) : -WTERMSIG(run.status);
 	return 0;
 }

@@ -20,7 +20,9 @@ int program_find(char path[static PATH_MAX]);
  * or -SIGNAL. ret_err is what it said, as one line without "plyfs VERB: ": the last one.
  *
  * It is not the caller's child: no SIGCHLD comes of it and nobody's wait() sees it. It goes on to
- * its end when the caller dies; until then `held` (-1: nothing) stays open (see keeper_hold).
+ * its end when the caller dies; until then `held` (-1: nothing) stays open (see keeper_hold). What
+ * it leaves running in the background writes into nothing that we read.
+ * PLY_FAILED: it could not be run, or somebody killed what waits for it.
  */
 int program_run(const char *cwd, const char *const *args, int held, struct ply_text *ret_out,
 		struct ply_text *ret_err, int *ret_code);
