@@ -5,6 +5,7 @@
  * a keeper above its processes (proc.h), numbers for its checkpoints (numbers.h).
  */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 #include "env/glob.h"
 #include "env/numbers.h"
 #include "env/status.h"
+#include "fs/ioctl.h"
 #include "store/base/util.h"
 
 /* What an environment of the other world keeps in its directory; see plyfs.h, list_files. */
@@ -276,7 +278,8 @@ int local_diff(struct ply_env *e, const char *a, const char *b, const char *form
 						{ "json", "--json" } };
 	_cleanup_free_ char *from = NULL, *to = NULL;
 	const char *args[] = { "diff", NULL, "--", NULL, NULL, NULL };
-	char head[SNAP_TEXT];
+	const char *branch = workspace_branch(e->ws);
+	char head[SNAP_TEXT], last[PLYFS_NAME_SIZE + sizeof("~0")];
 	int r;
 
 	for (size_t i = 0; i < ARRAY_SIZE(forms); i++)
@@ -297,7 +300,9 @@ int local_diff(struct ply_env *e, const char *a, const char *b, const char *form
 		return r;
 	if (!a && !*head)
 		return fail(PLY_STATE, "there is no checkpoint yet to compare with");
-	args[3] = a ? from : head;
+	/* By name: a restore may end the snapshot that we have just seen, and there is another. */
+	(void)snprintf(last, sizeof(last), "%s~0", branch);
+	args[3] = a ? from : *branch ? last : head;
 	args[4] = to;
 	return workspace_verb(e->ws, args, ret);
 }

@@ -184,10 +184,26 @@ static int state_of_snapshot(struct cmd *c, uint64_t id, struct cmd_state *ret)
 	return 0;
 }
 
+/* What a name finds may be dropped before it is pinned: then another snapshot has the name. */
+static int state_by_name(struct cmd *c, const char *text, struct cmd_state *ret)
+{
+	uint64_t id, gone = 0;
+	int r;
+
+	for (;;) {
+		r = snap_find(c->store, text, &id);
+		if (r < 0)
+			return r;
+		r = state_of_snapshot(c, id, ret);
+		if (r != -ERR_SNAP_UNKNOWN || id == gone)
+			return r;
+		gone = id;
+	}
+}
+
 int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret)
 {
 	struct cmd_state s = { .store = c->store };
-	uint64_t id;
 	int r;
 
 	if (!text && c->snapshot) {
@@ -199,11 +215,8 @@ int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret)
 	} else {
 		text = text ? text : cmd_branch_name(c, NULL);
 		r = state_of_branch(c, text, &s);
-		if (r == -ERR_BRANCH_UNKNOWN || r == -ERR_BRANCH_NAME) {
-			r = snap_find(c->store, text, &id);
-			if (r == 0)
-				r = state_of_snapshot(c, id, &s);
-		}
+		if (r == -ERR_BRANCH_UNKNOWN || r == -ERR_BRANCH_NAME)
+			r = state_by_name(c, text, &s);
 		if (r < 0)
 			return cmd_fail(c, r, "%s", text);
 	}

@@ -210,8 +210,8 @@ static int last_snapshot(struct cmd *c, struct cmd_state *ret)
 {
 	const char *name = cmd_branch_name(c, NULL);
 	_cleanup_(branch_closep) struct branch *b = NULL;
-	char text[SNAP_ID_SIZE];
-	uint64_t head;
+	char text[BRANCH_NAME_MAX + sizeof("~0")];
+	bool none;
 	int r;
 
 	if (c->snapshot)
@@ -221,11 +221,13 @@ static int last_snapshot(struct cmd *c, struct cmd_state *ret)
 		return cmd_fail(c, r, "branch '%s'", name);
 	{
 		READ_GUARD(&b->lock);
-		head = b->head;
+		none = !b->head;
 	}
-	if (!head)
+	if (none)
 		return cmd_fail(c, 0, "branch '%s' has no snapshot yet to compare with", name);
-	return cmd_state(c, snap_id_to_text(head, text), ret);
+	/* By name: a restore may end the snapshot that we have just seen, and there is another. */
+	(void)snprintf(text, sizeof(text), "%s~0", name);
+	return cmd_state(c, text, ret);
 }
 
 static int open_states(struct diff_verb *d, const struct cmd_state *a, const struct cmd_state *b)

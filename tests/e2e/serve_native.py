@@ -212,6 +212,25 @@ def test_drop_takes_a_branch_or_a_snapshot_as_it_is_told(t):
         n.post("/v1/drop", body, status=400)
 
 
+def at_once(functions):
+    """Each in a thread, with one list for all; raises what one of them raised."""
+    said, errors = [], []
+
+    def guarded(f):
+        try:
+            f(said)
+        except BaseException as e:
+            errors.append(e)
+    threads = [threading.Thread(target=guarded, args=(f,)) for f in functions]
+    for x in threads:
+        x.start()
+    for x in threads:
+        x.join()
+    if errors:
+        raise errors[0]
+    return said
+
+
 def test_diff(t):
     n = Native(t)
     first = n.post("/v1/checkpoint")["id"]
@@ -227,6 +246,37 @@ def test_diff(t):
     assert n.get("/v1/diff?a=%s" % first)["changes"] == changes
     n.get("/v1/diff?form=haiku", status=400)
     assert "none" in n.get("/v1/diff?a=none", status=400)["detail"]
+
+
+def test_large_diffs_at_once(t):
+    n = Native(t)
+    n.post("/v1/checkpoint")
+    files = 1200  # 300 KB of JSON
+    for i in range(files):
+        n.view.write("d/%s-%d" % ("name" * 8, i), "x")
+
+    def ask(answers):
+        for _ in range(3):
+            answers.append(len(n.get("/v1/diff")["changes"]))
+    answers = at_once([ask] * 16)
+    assert len(answers) == 48 and min(answers) >= files, answers
+
+
+def test_diff_while_states_come_and_go(t):
+    """The last snapshot is an automatic one half of the time, which the next restore ends."""
+    n = Native(t)
+    first = n.post("/v1/checkpoint")["id"]
+
+    def change(answers):
+        for i in range(40):
+            n.view.write("a.txt", "%d\n" % i)
+            n.post("/v1/restore", {"id": first})
+            n.post("/v1/undo")
+
+    def ask(answers):
+        for i in range(40):
+            answers.append(n.get("/v1/diff%s" % ("", "?b=main")[i % 2]))
+    assert len(at_once([change] + [ask] * 6)) == 240
 
 
 def test_exec(t):
