@@ -7,11 +7,9 @@ The container kind of environment: isolated commands and sessions on a view, as 
 folder in the machine's own root; what gets out of hand is contained and reported; checkpoints and
 restores are of the whole root. The long form installs a package in a root that debootstrap made.
 """
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
