@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "env/serve/arrival.h"
 #include "env/serve/multipart.h"
 #include "env/serve/spool.h"
 #include "env/status.h"
@@ -29,6 +30,7 @@
 #define MAX_CONNECTIONS 1024
 #define CONNECTIONS_TO_REFUSE 64 /* above the limit: told so; beyond them: closed without a word */
 #define IDLE_SECONDS 75
+#define ARRIVAL_TIMES_IDLE 2 /* who was silent that long still has as long for a header block */
 #define ABANDONED_SECONDS 2 /* for answers of what was just ended */
 #define MAX_BODY (UINT64_C(4) << 30)
 #define STREAM_BLOCK (16 * 1024)
@@ -50,11 +52,13 @@ struct http_server {
 	unsigned running; /* under lock: requests that have begun and are not answered */
 	bool stopping;	  /* under lock */
 	atomic_uint connections;
+	struct arrivals *arrivals; /* owned */
 };
 
 struct exchange { /* one request */
 	struct http_server *server;
 	struct http_request q;
+	struct arrival *arrival; /* the connection's */
 	struct spool body;
 	struct spool parts[HTTP_PARTS_MAX];
 	struct http_part part_list[HTTP_PARTS_MAX];
@@ -303,6 +307,7 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	if (!x)
 		return NULL;
 	x->server = s;
+	x->arrival = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 	x->body.fd = -1;
 	x->refusal.fd = -1;
 	x->q = (struct http_request){
@@ -332,6 +337,7 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 
 static void exchange_piece(struct exchange *x, const char *data, size_t len)
 {
+	arrival_body(x->server->arrivals, x->arrival, len);
 	x->received += len;
 	if (x->received > x->server->o.max_body)
 		refuse(x, 413, "the body of this request is too large");
@@ -389,6 +395,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 		*len = 0;
 		return MHD_YES;
 	}
+	arrival_whole(s->arrivals, x->arrival);
 	exchange_finish(x);
 	if (x->refused) {
 		if (s->o.refused)
@@ -414,6 +421,7 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 		free(x->part_list[i].filename);
 	}
 	response_release(&x->refusal);
+	arrival_next(x->server->arrivals, x->arrival);
 	running_end(x->server);
 	free(x);
 	*state = NULL;
@@ -424,16 +432,24 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **state,
 {
 	struct http_server *s = arg;
 
-	if (what == MHD_CONNECTION_NOTIFY_STARTED)
+	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
 		atomic_fetch_add(&s->connections, 1);
-	else
+		*state = arrival_add(s->arrivals,
+				     MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)
+					     ->connect_fd);
+	} else {
+		/* The socket is closed behind this. */
+		arrival_remove(s->arrivals, *state);
+		*state = NULL;
 		atomic_fetch_sub(&s->connections, 1);
+	}
 }
 
 /* ---- life ---- */
 
 static void server_free(struct http_server *s)
 {
+	arrivals_stop(s->arrivals);
 	pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->idle);
 	free(s->temporary);
@@ -527,8 +543,13 @@ int http_start(const struct http_options *o, struct http_server **ret)
 	s->o = *o;
 	s->o.max_connections = o->max_connections ? o->max_connections : MAX_CONNECTIONS;
 	s->o.max_body = o->max_body ? o->max_body : MAX_BODY;
+	s->o.idle_seconds = o->idle_seconds ? o->idle_seconds : IDLE_SECONDS;
 	s->temporary = strdup(tmp && *tmp ? tmp : "/tmp");
 	r = s->temporary ? listen_at(o->host, o->port, &fd, &s->port, &v6) : fail_memory();
+	if (r == 0 && arrivals_start(ARRIVAL_TIMES_IDLE * s->o.idle_seconds, &s->arrivals) < 0) {
+		(void)close(fd);
+		r = fail(PLY_FAILED, "the HTTP server did not start: no thread to be had");
+	}
 	if (r < 0) {
 		server_free(s);
 		return r;
@@ -541,8 +562,7 @@ int http_start(const struct http_options *o, struct http_server **ret)
 	s->daemon = MHD_start_daemon(flags, s->port, NULL, NULL, on_request, s,
 				     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
 				     s->o.max_connections + CONNECTIONS_TO_REFUSE,
-				     MHD_OPTION_CONNECTION_TIMEOUT,
-				     o->idle_seconds ? o->idle_seconds : IDLE_SECONDS,
+				     MHD_OPTION_CONNECTION_TIMEOUT, s->o.idle_seconds,
 				     MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
 				     MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
 				     MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,

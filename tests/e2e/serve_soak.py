@@ -93,7 +93,7 @@ class Soak:
 
     def is_as_before(self):
         now = process_state(self.s.process.pid)
-        was = self.begin["server"] if self.begin else {"threads": 2, "descriptors": 99}
+        was = self.begin["server"] if self.begin else {"threads": 3, "descriptors": 99}
         return now["threads"] <= was["threads"] and now["descriptors"] <= was["descriptors"]
 
     def round(self, number, requests):
