@@ -22,6 +22,7 @@ struct stop {
 	int step;      /* of the ladder */
 	int samples;   /* looks at a shell in front, before this step */
 	pid_t front;   /* the process group last seen in front of the shell; 0: none */
+	double patience; /* until when the shell may read what was typed; 0: not asked yet */
 	double next;   /* when the next step is due */
 	double look;   /* when to look whether the shell is back */
 	double gap;    /* until the look after that */

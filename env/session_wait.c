@@ -181,11 +181,31 @@ static bool may_be_starting(struct shell *s, struct stop *stop)
 	return true;
 }
 
+/*
+ * A Ctrl-C while the shell reads what was typed cuts that in two: it cannot parse the rest, or ends.
+ * It tells when it has read the whole (B), usually at once; if it does not, something else holds it
+ * up, which is what is to be ended.
+ */
+#define READS_WITHIN 0.5
+
+static bool is_reading(struct shell *s, struct stop *stop)
+{
+	if (stop->step >= 0 || s->begun == s->typed || s->hung_up)
+		return false;
+	if (stop->patience == 0)
+		stop->patience = clock_now() + READS_WITHIN;
+	return clock_now() < stop->patience;
+}
+
 /* Does what is due; *ret_next: when to come again. */
 static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 {
 	int r = 0;
 
+	if (is_reading(s, stop)) {
+		*ret_next = stop->patience;
+		return 0;
+	}
 	if (clock_now() >= stop->next && !may_be_starting(s, stop)) {
 		stop->samples = 0;
 		r = next_step(s, stop);

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -423,6 +424,47 @@ START_TEST(an_interrupt_while_programs_are_being_started_ends_no_shell)
 }
 END_TEST
 
+struct soon {
+	long ns;
+	atomic_bool over;
+};
+
+static void *interrupt_soon(void *arg)
+{
+	struct soon *soon = arg;
+	int r;
+
+	do { /* one that comes before the command is for nobody */
+		(void)nanosleep(&(struct timespec){ .tv_nsec = soon->ns }, NULL);
+		r = ply_session_interrupt(session, 0.5, 3, NULL);
+	} while (r == 0 && !soon->over);
+	return (void *)(intptr_t)r;
+}
+
+/* Half a line bash cannot parse, or ends. */
+START_TEST(an_interrupt_may_come_while_the_shell_still_reads)
+{
+	unsigned seed = 1;
+
+	for (int i = 0; i < 60; i++) {
+		struct soon soon = { .ns = rand_r(&seed) % 1000000 };
+		struct ply_observation o;
+		pthread_t thread;
+		void *r;
+
+		ck_assert_int_eq(pthread_create(&thread, NULL, interrupt_soon, &soon), 0);
+		ok(try("while :; do :; done", LONG, &o));
+		soon.over = true;
+		ck_assert_int_eq(pthread_join(thread, &r), 0);
+		ck_assert_int_eq((intptr_t)r, 0);
+		ck_assert_msg(o.exit_code == 130, "after %ld ns: %d, output '%s'", soon.ns,
+			      o.exit_code, o.output.data);
+		ply_observation_free(&o);
+	}
+	gives("echo on", "on\n");
+}
+END_TEST
+
 static void *interrupter(void *arg)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
@@ -752,6 +794,7 @@ int main(void)
 	tcase_add_test(t, a_timeout_leaves_the_shell_usable);
 	tcase_add_test(t, an_interrupt_ends_whatever_runs);
 	tcase_add_test(t, an_interrupt_while_programs_are_being_started_ends_no_shell);
+	tcase_add_test(t, an_interrupt_may_come_while_the_shell_still_reads);
 	tcase_add_test(t, another_thread_may_interrupt);
 	tcase_add_test(t, another_thread_may_end_it);
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);
