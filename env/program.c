@@ -13,8 +13,8 @@
  *
  *  P1 They make system calls and nothing else: no allocator, no lock, no stdio. When the caller is
  *     killed they may still run, and whoever held a lock never gives it back.
- *  P2 Descriptors and signal actions are their own; the process in between closes all but the three,
- *     `held` and the memfds at once, so nothing of the caller's stays open through it.
+ *  P2 Descriptors and signal actions are their own; the process in between closes all but the
+ *     three, `held` and the memfds at once, so nothing of the caller's stays open through it.
  *  P3 The process in between dies with the caller, or our memory would stay as long as the program
  *     runs. Only when it has something to hold does it wait for the program's end.
  */

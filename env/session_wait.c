@@ -182,9 +182,9 @@ static bool may_be_starting(struct shell *s, struct stop *stop)
 }
 
 /*
- * A Ctrl-C while the shell reads what was typed cuts that in two: it cannot parse the rest, or ends.
- * It tells when it has read the whole (B), usually at once; if it does not, something else holds it
- * up, which is what is to be ended.
+ * A Ctrl-C while the shell reads what was typed cuts that in two: it cannot parse the rest, or
+ * ends. It tells when it has read the whole (B), usually at once; if it does not, something else
+ * holds it up, which is what is to be ended.
  */
 #define READS_WITHIN 0.5
 

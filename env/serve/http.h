@@ -72,7 +72,7 @@ struct http_options {
 	const char *host;	       /* an address, not a name */
 	uint16_t port;		       /* 0: any free one */
 	unsigned max_connections;      /* 0: 1024; more are answered with 503 */
-	unsigned idle_seconds;	       /* of silence; 0: 75. See arrival.h: a request has twice that */
+	unsigned idle_seconds;	       /* of silence; 0: 75. A request has twice that to arrive */
 	uint64_t max_body;	       /* 0: 4 GiB; more is answered with 413 */
 	const char *certificate, *key; /* PEM text, or NULL: plain HTTP */
 	const char *temporary;	       /* directory for large bodies; NULL: $TMPDIR or /tmp */

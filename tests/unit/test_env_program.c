@@ -141,7 +141,7 @@ START_TEST(large_outputs_of_many_threads_are_whole)
 	pthread_t threads[THREADS];
 	char script[160];
 
-	(void)snprintf(script, sizeof(script), "seq -f %%09.0f 0 %d; echo begin >&2; echo ended >&2",
+	(void)snprintf(script, sizeof(script), "seq -f %%09.0f 0 %d; echo a >&2; echo ended >&2",
 		       LINES - 1);
 	program_is(script);
 	for (int i = 0; i < THREADS; i++)
