@@ -101,17 +101,22 @@ uint64_t log_lsn(struct store *s)
 	return s->journal ? journal_lsn(s->journal) : 0;
 }
 
+/* One that is not in the index has no record before the one that made it. */
+static uint64_t covered_of(const struct entry *e, uint64_t covered)
+{
+	uint64_t committed = e->dirty || e->dropped ? e->committed.lsn : e->lsn;
+
+	return e->in_index && e->last_lsn > committed ? MIN(covered, committed) : covered;
+}
+
 uint64_t log_covered(struct store *s)
 {
 	uint64_t covered = s->table_lsn;
 
-	for (size_t i = 0; i < s->entry_count; i++) {
-		const struct entry *e = s->entries[i];
-		uint64_t committed = e->dirty ? e->committed.lsn : e->lsn;
-
-		/* One that is not in the index has no record before the one that made it. */
-		if (e->in_index && e->last_lsn > committed)
-			covered = MIN(covered, committed);
-	}
+	for (size_t i = 0; i < s->entry_count; i++)
+		covered = covered_of(s->entries[i], covered);
+	/* Until the drop is committed, too: what was done before it comes back first. */
+	for (struct link *l = s->doomed_branches.next; l != &s->doomed_branches; l = l->next)
+		covered = covered_of(container_of(l, struct entry, link), covered);
 	return covered;
 }

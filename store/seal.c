@@ -325,10 +325,14 @@ static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mo
 	batch->table_lsn = batch_is_whole(batch) ? batch->lsn : s->table_lsn;
 	if (!batch_is_whole(batch))
 		hold_back(s, batch);
+	/*
+	 * Also what was dropped since it was taken: records of the journal between batch and drop
+	 * may name it (L4). It goes with the next batch.
+	 */
 	for (size_t i = 0; i < batch->sealed; i++) {
 		struct snap *sn = batch->snaps[i];
 
-		if (!sn->dropped && root_name(sn->root, &sn->name) == 0)
+		if (root_name(sn->root, &sn->name) == 0)
 			encode_snap(batch, sn, &sn->name);
 	}
 	/*
@@ -341,7 +345,7 @@ static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mo
 	for (size_t i = 0; i < batch->branch_count; i++) {
 		struct batch_branch *bb = &batch->branches[i];
 
-		if (batch->branches_sealed && !bb->entry->dropped) {
+		if (batch->branches_sealed) {
 			bb->rec.head = nameable(bb->head);
 			bb->rec.undo = nameable(bb->undo);
 			bb->write = bb->sealed = true;
@@ -513,7 +517,7 @@ static void branch_settle(struct batch_branch *bb)
 		return;
 	e->committed = bb->rec;
 	e->in_index = true;
-	if (!bb->sealed || e->serial != bb->serial)
+	if (!bb->sealed || e->dropped || e->serial != bb->serial)
 		return;
 	e->dirty = false;
 	if (e->root)

@@ -28,7 +28,7 @@ enum {
 	KEYS = 24,
 	BRANCHES = 4,
 	SNAPS = 64,
-	HISTORIES = 16,
+	HISTORIES = 8,
 	KILLS = 6,
 	STEPS_MAX = 3000,
 };
