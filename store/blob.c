@@ -108,7 +108,7 @@ struct stage {
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
 	struct stage_file *spare;   /* under lock, owned: not among the files; may be NULL */
 	uint32_t last_number;
-	/* Change under lock, read without it: bytes alive, bytes up to the files' ends, bytes of files. */
+	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
 	_Atomic uint64_t unsealed, placed, disk;
 	uint64_t blobs;                  /* under lock: how many */
 	const _Atomic uint64_t *lsn;    /* the journal's last record, borrowed; NULL: no journal */

@@ -620,12 +620,15 @@ def test_the_end_lets_answers_through(t):
     begun = n.server.connection()
     begun.request("POST", "/files/write", b'{"path": "w", ', {"X-API-Key": n.server.token,
                                                               "Content-Length": "29"})
+    time.sleep(0.5)  # until the server has read what was sent: only that has begun
     n.server.process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     a = n.server.get("/health", connection=held)
     assert a.status == 503 and "about to end" in a.json["detail"], a
     begun.send(b'"content": "x"}')
-    assert begun.getresponse().status == 200 and n.view.read("w") == "x"
+    answer = begun.getresponse()
+    assert answer.status == 200, (answer.status, answer.read())
+    assert n.view.read("w") == "x", repr(n.view.read("w"))
     assert len(r.read()) == size
     busy.join()
     assert answers[0].json["stdout"] == "done\n", answers

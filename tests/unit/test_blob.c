@@ -244,6 +244,7 @@ START_TEST(leftovers_wait_until_somebody_says_that_they_are_covered)
 	scratch_open(&s);
 	ck_assert_int_eq(stage_files(), 1);
 	stage_release(s.stage, 0);
+	stage_give_back(s.stage, true);
 	ck_assert_int_eq(stage_files(), 0);
 	b = make("abc", 3);
 	ck_assert_int_eq(stage_files(), 1);
