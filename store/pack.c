@@ -300,7 +300,7 @@ static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
 	return r == -ENOENT ? -ERR_PACK_MISSING : r;
 }
 
-/* END: it is shorter than a header. Whoever made it died before it was written; no record is in it. */
+/* END: shorter than a header: whoever made it died before writing that, and no record is in it. */
 static int header_check(int fd, uint32_t pack)
 {
 	struct pack_header_bytes b;
