@@ -370,8 +370,8 @@ static void step(void)
 		break;
 	case 36:
 		/*
-		 * A drop beside a commit is still recovered wrongly at times, the rest of its branch
-		 * with it (store/README.md): the long form shows it.
+		 * A drop beside a commit is still recovered wrongly at times, and the rest of its
+		 * branch with it (store/README.md): the long form shows it.
 		 */
 		if (!cut && getenv("PLYFS_TEST_LONG"))
 			step_drop(i);
