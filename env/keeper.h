@@ -54,7 +54,7 @@ struct keeper_request {
 };
 
 /* Of everything in this file: a keeper of another build is told, not guessed at. */
-#define KEEPER_VERSION 3
+#define KEEPER_VERSION 4
 
 /* The keeper's first words. */
 struct keeper_hello {
@@ -77,11 +77,14 @@ struct reaper_request {
 
 enum reaper_step { STEP_NONE, STEP_FORK, STEP_CWD, STEP_TERMINAL, STEP_EXEC };
 
-/* Two of them: when the command was started (or not: error), and when it has ended. */
+/*
+ * Three of them: before the command is executed, since from then on it may kill the reaper; when it
+ * was started (or not: error); and when it has ended.
+ */
 struct reaper_event {
-	bool ended;
+	bool starting, ended;
 	bool out_of_memory, too_many_processes; /* ended */
-	pid_t pid;				/* started */
+	pid_t pid;				/* starting, started */
 	int status;				/* ended */
 	int error;				/* started: errno, and at which step */
 	enum reaper_step step;

@@ -401,6 +401,7 @@ int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 		.request = { .op = KEEPER_SPAWN, .terminal = o->terminal, .limits = o->limits }
 	};
 	struct reaper_event event;
+	pid_t starting = 0;
 	int pair[2], r;
 
 	if (!o->argv || !o->argv[0] || !*o->argv[0])
@@ -430,14 +431,20 @@ int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 	closep(&theirs);
 	theirs = -1;
 
-	do
+	for (;;) {
 		r = (int)recv(ours, &event, sizeof(event), 0);
-	while (r < 0 && errno == EINTR);
-	if (r != sizeof(event))
+		if (r < 0 && errno == EINTR)
+			continue;
+		if (r != sizeof(event) || !event.starting)
+			break;
+		starting = event.pid;
+	}
+	if (r != sizeof(event) && !starting)
 		return fail(PLY_FAILED, "'%s' was not started: its keeper was killed", o->argv[0]);
-	if (event.error)
+	if (r == sizeof(event) && event.error)
 		return start_error(&event, o);
-	*ret = (struct proc){ .fd = TAKE_FD(ours), .pid = event.pid };
+	/* Without an event its first deed was to kill what is above it: take_event finds that. */
+	*ret = (struct proc){ .fd = TAKE_FD(ours), .pid = starting };
 	return 0;
 }
 

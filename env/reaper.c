@@ -38,7 +38,7 @@ struct reaper {
 
 static void say(struct reaper *r, const struct reaper_event *event)
 {
-	/* A listener that is gone, or does not read the one or two events, does without. */
+	/* A listener that is gone, or does not read the few events, does without. */
 	if (r->sock >= 0)
 		(void)send(r->sock, event, sizeof(*event), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -71,6 +71,7 @@ void signals_reset(void)
 }
 
 struct child {
+	struct reaper *reaper;
 	struct job *job;
 	char **argv, **env;
 	/* out: the vfork child writes into our memory */
@@ -89,6 +90,7 @@ static _Noreturn void child_failed(struct child *c, enum reaper_step step)
 static _Noreturn void child_main(struct child *c)
 {
 	struct job *job = c->job;
+	const struct reaper_event event = { .starting = true, .pid = getpid() };
 
 	/* 0 to 2 are /dev/null; what we were given has higher numbers. */
 	for (int i = 0; i < 3; i++)
@@ -102,6 +104,7 @@ static _Noreturn void child_main(struct child *c)
 	group_enter(job->group, &job->request.limits);
 
 	signals_reset();
+	say(c->reaper, &event);
 	(void)close_range(3, ~0u, 0); /* before Linux 5.9: all of ours close on exec */
 	environ = c->env;
 	execvp(c->argv[0], c->argv);
@@ -159,7 +162,7 @@ static bool start_and_tell(struct reaper *r, struct job *job)
 		event.error = ENOMEM;
 		event.step = STEP_FORK;
 	} else {
-		struct child c = { .job = job, .argv = argv, .env = env };
+		struct child c = { .reaper = r, .job = job, .argv = argv, .env = env };
 		pid_t pid = start(&c);
 
 		event.error = pid < 0 ? errno : c.error;

@@ -486,6 +486,21 @@ START_TEST(a_killed_reaper_takes_its_tree_along)
 }
 END_TEST
 
+/* It may be quicker than the reaper, who has still to tell that it was started. */
+START_TEST(a_command_that_kills_its_reaper_at_once_was_started)
+{
+	for (int i = 0; i < 200; i++) {
+		struct proc p = { 0 };
+
+		spawn("kill -KILL $PPID", &p);
+		ck_assert_int_gt(p.pid, 0);
+		ok(proc_wait(&p, 30));
+		ck_assert_int_eq(p.status, SIGKILL);
+		proc_release(&p);
+	}
+}
+END_TEST
+
 START_TEST(a_killed_keeper_is_told_and_leaves_nothing)
 {
 	const char *argv[] = { "true", NULL };
@@ -811,6 +826,7 @@ int main(void)
 		signals_reach_the_group_or_everyone,
 		a_fork_bomb_is_killed,
 		a_killed_reaper_takes_its_tree_along,
+		a_command_that_kills_its_reaper_at_once_was_started,
 		a_killed_keeper_is_told_and_leaves_nothing,
 		a_killed_caller_leaves_nothing,
 		a_fork_of_the_caller_does_not_keep_it_alive,

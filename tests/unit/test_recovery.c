@@ -486,8 +486,34 @@ static void compare(void)
 
 /* ---- killing ---- */
 
+/*
+ * Check notes every assertion in a file that all forks share. A note that is cut short by the kill
+ * would spoil it, so the process that is killed gets a file of its own.
+ */
+static void leave_checks_file(void)
+{
+	_cleanup_close_ int own = openat(scratch.dir_fd, "checks", O_RDWR | O_CREAT | O_APPEND, 0600);
+	bool found = false;
+	char path[32], target[256];
+
+	ck_assert_int_ge(own, 0);
+	for (int fd = 3; fd < 64; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		n = readlink(path, target, sizeof(target) - 1);
+		if (n < 0)
+			continue;
+		target[n] = '\0';
+		if (strstr(target, "/check_") && dup2(own, fd) == fd)
+			found = true;
+	}
+	ck_assert_msg(found, "Check keeps its notes elsewhere");
+}
+
 static void run_until_killed(bool verify)
 {
+	leave_checks_file();
 	store_up();
 	if (verify)
 		compare();
@@ -513,6 +539,21 @@ static void run_until_killed(bool verify)
 		pause();
 }
 
+/* The text at the end of that file: what an assertion there complained of. */
+static const char *last_check(void)
+{
+	static char tail[300];
+	_cleanup_close_ int own = openat(scratch.dir_fd, "checks", O_RDONLY);
+	off_t end = own < 0 ? -1 : lseek(own, 0, SEEK_END);
+	ssize_t n = end < 0 ? -1 : pread(own, tail, sizeof(tail) - 1, MAX(0, end - 299));
+
+	for (ssize_t i = 0; i < n; i++)
+		if (tail[i] < ' ' || tail[i] > '~')
+			tail[i] = ' ';
+	tail[MAX(n, 0)] = '\0';
+	return tail;
+}
+
 static void kill_after(uint64_t ns, bool verify)
 {
 	const struct timespec t = { .tv_sec = (time_t)(ns / 1000000000),
@@ -527,8 +568,8 @@ static void kill_after(uint64_t ns, bool verify)
 	ck_assert_int_eq(kill(child, SIGKILL), 0);
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
 	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL,
-		      "seed %llu: the process ended by itself (%x)", (unsigned long long)seed,
-		      (unsigned)status);
+		      "seed %llu: the process ended by itself (%x): %s", (unsigned long long)seed,
+		      (unsigned)status, last_check());
 }
 
 static void reboot(void)
