@@ -14,8 +14,10 @@
 
 /* A client tries again within seconds; this many requests in between is a busy minute. */
 #define ENTRIES 256
-/* Larger answers (files) are read again instead of being kept. */
-#define BODY_MAX (256 * 1024)
+/* Of one answer: more than commands say. What is larger (a file) is made again instead. */
+#define BODY_MAX (4u << 20)
+/* Of all of them. */
+#define KEPT_MAX (16u << 20)
 
 struct entry {
 	uint64_t ticket; /* 0: free */
@@ -30,6 +32,7 @@ struct once {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t last;
+	size_t kept; /* bytes of bodies */
 	struct entry entries[ENTRIES];
 };
 
@@ -45,8 +48,9 @@ int once_new(struct once **ret)
 	return 0;
 }
 
-static void entry_clear(struct entry *e)
+static void entry_clear(struct once *o, struct entry *e)
 {
+	o->kept -= e->len;
 	free(e->key);
 	free(e->body);
 	*e = (struct entry){ 0 };
@@ -57,7 +61,7 @@ void once_free(struct once *o)
 	if (!o)
 		return;
 	for (size_t i = 0; i < ENTRIES; i++)
-		entry_clear(&o->entries[i]);
+		entry_clear(o, &o->entries[i]);
 	pthread_mutex_destroy(&o->lock);
 	pthread_cond_destroy(&o->changed);
 	free(o);
@@ -71,6 +75,7 @@ static struct entry *find(struct once *o, const char *key)
 	return NULL;
 }
 
+/* Of those that have an answer, or are free; NULL: all are being served. */
 static struct entry *oldest(struct once *o)
 {
 	struct entry *found = NULL;
@@ -112,11 +117,27 @@ enum once_outcome once_begin(struct once *o, const char *id, const char *method,
 	e = oldest(o);
 	if (!e)
 		return ONCE_FRESH;
-	entry_clear(e);
+	entry_clear(o, e);
 	e->key = TAKE_PTR(key);
 	e->running = true;
 	e->ticket = *ret_ticket = ++o->last;
 	return ONCE_FRESH;
+}
+
+/* What was answered longest ago goes until `len` more bytes are within bounds. */
+static void make_room(struct once *o, size_t len)
+{
+	while (o->kept + len > KEPT_MAX) {
+		struct entry *first = NULL;
+
+		for (size_t i = 0; i < ENTRIES; i++) {
+			struct entry *e = &o->entries[i];
+
+			if (e->len > 0 && (!first || e->ticket < first->ticket))
+				first = e;
+		}
+		entry_clear(o, first); /* there is one: the bytes are somebody's */
+	}
 }
 
 void once_done(struct once *o, uint64_t ticket, const struct http_response *r, bool keep)
@@ -128,15 +149,18 @@ void once_done(struct once *o, uint64_t ticket, const struct http_response *r, b
 
 		if (e->ticket != ticket)
 			continue;
-		if (keep && !r->stream && r->fd < 0 && r->len <= BODY_MAX)
+		if (keep && !r->stream && r->fd < 0 && r->len <= BODY_MAX) {
+			make_room(o, r->len);
 			e->body = malloc(r->len + 1);
+		}
 		if (e->body) {
 			memcpy(e->body, r->body ? r->body : "", r->len);
 			e->len = r->len;
+			o->kept += r->len;
 			e->status = r->status;
 			e->running = false;
 		} else {
-			entry_clear(e);
+			entry_clear(o, e);
 		}
 		pthread_cond_broadcast(&o->changed);
 	}

@@ -5,6 +5,7 @@
 #include "env/serve/serve.h"
 
 #include <arpa/inet.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,11 @@
 /* The given ones, and ours; requests that none got are counted after them. */
 enum { OWN = SERVE_PROTOCOLS_MAX, REX, PROTOCOLS, NONE = PROTOCOLS };
 _Static_assert(NONE < METRICS_PROTOCOLS, "each is counted");
+
+/* As many as threads that allocate at one moment, on a machine of the usual size. */
+#define ARENAS 4
+/* glibc's threshold when nothing was freed yet; setting it keeps it from growing to 32 MiB. */
+#define LARGE_BLOCK (128 * 1024)
 
 struct serve {
 	char *token; /* owned */
@@ -255,6 +261,12 @@ int serve_start(const struct serve_options *o, struct serve **ret)
 
 	if (!s)
 		return fail_memory();
+	/*
+	 * Each connection has a thread of its own. What one freed is to serve the next: glibc would
+	 * make up to eight arenas a core, and keep larger and larger blocks that were freed.
+	 */
+	(void)mallopt(M_ARENA_MAX, ARENAS);
+	(void)mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);
 	s->token = strdup(o->token);
 	r = s->token ? rex_new(&o->place, &s->rex) : fail_memory();
 	memcpy(s->protocols, o->protocols, sizeof(o->protocols));

@@ -646,6 +646,20 @@ def test_the_same_request_is_served_once(t):
     assert s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"}).status == 200
 
 
+def test_of_answers_that_are_kept_the_oldest_go(t):
+    """16 MiB of them are kept: eight of these."""
+    s = rex(t)
+    much = {"command": "echo x >> count; head -c 2000000 /dev/zero | tr '\\0' y; wc -l < count",
+            "shell": True}
+
+    def ask(n):
+        return s.post("/execute", much, headers={"X-Request-ID": "r%d" % n}).json["stdout"][2000000:]
+    assert [ask(n) for n in range(10)] == ["%d\n" % n for n in range(1, 11)]
+    assert ask(9) == "10\n", "it was kept, large as it is"
+    assert ask(4) == "5\n"
+    assert ask(0) == "11\n", "it was served again"
+
+
 def test_a_slow_command_blocks_nobody(t):
     async def go():
         s = rex(t)

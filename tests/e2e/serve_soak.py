@@ -32,11 +32,11 @@ SEED = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
 MAX_BODY = 1 << 20  # soak_env.c knows it, too
 IDLE_SECONDS = 75  # http.c
 
-# The allocator's own memory: fragments in as many arenas as there are, eight for each core. It grows
-# ever more slowly; what is lost with each request does not, and is more than this after a while
-# (20 bytes a request in a million and a half).
+# The allocator's own memory: fragments in its arenas (serve.c says how many). It grows ever more
+# slowly; what is lost with each request does not, and is more than this after a while (5 bytes a
+# request in two millions).
 FRAGMENTS = 2 << 20
-ARENAS = 8 * os.cpu_count()
+ARENAS = 4
 
 
 def sanitized(program):
