@@ -13,6 +13,7 @@ import sys
 import warnings
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import installed
 import ply
 import plylib
 import server
@@ -218,4 +219,5 @@ def test_our_own_kinds_on_it(t):
 
 
 if __name__ == "__main__":
-    ply.main(__name__)
+    with installed.programs():
+        ply.main(__name__)

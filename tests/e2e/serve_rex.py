@@ -3,7 +3,7 @@
 # group: serve
 # timeout: 300
 """
-swerex-remote and `plyfs serve` under swe-rex's own client (PyPI): each method of RemoteRuntime, each
+swerex-remote and `plyfs serve`, installed, under swe-rex's own client (PyPI): each method of RemoteRuntime, each
 error that the protocol has, what may happen at the same time; and upstream's test suite, whole.
 """
 import asyncio
@@ -20,6 +20,7 @@ import time
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import installed
 import ply
 import server
 import venv
@@ -995,4 +996,5 @@ def test_upstreams_own_tests(t):
 
 
 if __name__ == "__main__":
-    ply.main(__name__)
+    with installed.programs():
+        ply.main(__name__)
