@@ -3,8 +3,9 @@
 # group: serve
 # timeout: 300
 """
-swerex-remote and `plyfs serve`, installed, under swe-rex's own client (PyPI): each method of RemoteRuntime, each
-error that the protocol has, what may happen at the same time; and upstream's test suite, whole.
+The installed swerex-remote and `plyfs serve` under swe-rex's own client (PyPI): each method of
+RemoteRuntime, each error that the protocol has, what may happen at the same time; and upstream's test
+suite, whole.
 """
 import asyncio
 import contextlib
