@@ -17,6 +17,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 import plypy
+import sweenv
 from plypy import raises
 
 plyfs = plypy.package()
@@ -41,27 +42,9 @@ def repository(t, name="lrepo", files=FILES):
     return top
 
 
-class Hook(plyfs.SweHook):
-    def __init__(self):
-        self.seen = []
-
-    def on_init(self, *, env):
-        self.seen.append("init")
-
-    def on_start_deployment(self):
-        self.seen.append("start_deployment")
-
+class Hook(sweenv.Recorder, plyfs.SweHook):
     def on_copy_repo_started(self, repo):
         self.seen.append("copy_repo %s" % repo)
-
-    def on_install_env_started(self):
-        self.seen.append("install_env")
-
-    def on_environment_startup(self):
-        self.seen.append("environment_startup")
-
-    def on_close(self):
-        self.seen.append("close")
 
 
 def new(t, repo="lrepo", hooks=(), deployment=None, **config):

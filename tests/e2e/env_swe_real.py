@@ -28,24 +28,9 @@ KINDS = {"CommandTimeoutError": "timeout", "PlyTimeoutError": "timeout",
          "NonZeroExitCodeError": "failed", "RuntimeError": "failed",
          "CommandFailedError": "failed", "ValueError": "invalid", "InvalidError": "invalid"}
 
-class Hook(plyfs.SweHook):
-    def __init__(self):
-        self.seen = []
 
-    def on_init(self, *, env):
-        self.seen.append("init")
-
-    def on_start_deployment(self):
-        self.seen.append("start_deployment")
-
-    def on_copy_repo_started(self, repo):
-        self.seen.append("copy_repo")
-
-    def on_environment_startup(self):
-        self.seen.append("environment_startup")
-
-    def on_close(self):
-        self.seen.append("close")
+class Hook(sweenv.Recorder, plyfs.SweHook):
+    pass
 
 
 def ours(t, config, root=None):

@@ -19,6 +19,8 @@ from swerex.runtime.abstract import (
     BashAction, BashInterruptAction, Command, CreateBashSessionRequest, ReadFileRequest,
     UploadRequest, WriteFileRequest)
 
+import sweenv
+
 RESET = ["git fetch", "git status", "git restore .", "git reset --hard", "git checkout HEAD",
          "git clean -fdq"]
 
@@ -112,29 +114,9 @@ def real(config):
     return SWEEnv.from_config(TypeAdapter(EnvironmentConfig).validate_python(config))
 
 
-class Hook:
-    def __init__(self):
-        self.seen = []
-
-    def on_init(self, *, env):
-        self.seen.append("init")
-
-    def on_start_deployment(self):
-        self.seen.append("start_deployment")
-
-    def on_copy_repo_started(self, repo):
-        self.seen.append("copy_repo")
-
-    def on_environment_startup(self):
-        self.seen.append("environment_startup")
-
-    def on_close(self):
-        self.seen.append("close")
-
-
 def main():
     asked = json.load(sys.stdin)
-    hook = Hook()
+    hook = sweenv.Recorder()
     results = []
     with contextlib.redirect_stdout(io.StringIO()):
         env = (real if importlib.util.find_spec("sweagent") else StandIn)(asked["config"])

@@ -77,6 +77,30 @@ CALLS = [
 ]
 
 
+class Recorder:
+    """A hook of a SWEEnv, SWE-agent's or ours: which of its methods were called."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_init(self, *, env):
+        self.seen.append("init")
+
+    def on_start_deployment(self):
+        self.seen.append("start_deployment")
+
+    def on_copy_repo_started(self, repo):
+        self.seen.append("copy_repo")
+
+    def on_install_env_started(self):
+        self.seen.append("install_env")
+
+    def on_environment_startup(self):
+        self.seen.append("environment_startup")
+
+    def on_close(self):
+        self.seen.append("close")
+
 
 def repository(t):
     """The same to the commit's id each time."""
