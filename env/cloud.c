@@ -13,19 +13,10 @@
  */
 
 #include <string.h>
-#include <time.h>
 
 #include "env/remote.h"
 #include "env/status.h"
 #include "store/base/util.h"
-
-static double now(void)
-{
-	struct timespec ts;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail */
-	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-}
 
 static int check(struct ply_env *e)
 {
@@ -93,7 +84,7 @@ static int sandbox_path(struct ply_env *e, struct ply_text *ret)
 
 static int wait_ready(struct ply_env *e, struct http *service, json_t **ret)
 {
-	double timeout = env_number(e, "init_timeout"), deadline = now() + timeout;
+	double timeout = env_number(e, "init_timeout"), deadline = now_seconds() + timeout;
 	_cleanup_(ply_text_free) struct ply_text path = { 0 };
 	const char *id = env_option(e, "sandbox_id");
 	int r;
@@ -117,7 +108,7 @@ static int wait_ready(struct ply_env *e, struct http *service, json_t **ret)
 		}
 		if (strcmp(status.data, "error") == 0)
 			return fail(PLY_REMOTE, "Sandbox %s entered error state", id);
-		if (now() >= deadline)
+		if (now_seconds() >= deadline)
 			return fail(PLY_TIMEOUT, "Sandbox %s not ready within %gs", id, timeout);
 		(void)sleep(1); /* a signal shortens it: then we ask sooner */
 	}

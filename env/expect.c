@@ -19,7 +19,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "env/status.h"
 #include "store/base/util.h"
@@ -63,20 +62,12 @@ void expect_freep(struct expect **e)
 	expect_free(*e);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* PCRE2 asks: 0 goes on, a negative number is what pcre2_match returns. */
 static int go_on(pcre2_callout_block *block, void *arg)
 {
 	struct expect *e = arg;
 
-	return ++e->callouts % CALLOUTS || now() < e->end ? 0 : PCRE2_ERROR_MATCHLIMIT;
+	return ++e->callouts % CALLOUTS || now_seconds() < e->end ? 0 : PCRE2_ERROR_MATCHLIMIT;
 }
 
 int expect_new(const char *const *patterns, size_t n, struct expect **ret)
@@ -157,7 +148,7 @@ int expect_scan(struct expect *e, const char *data, size_t len, struct expect_ma
 
 		if (p->from > len)
 			continue;
-		e->end = now() + SEARCH_SECONDS / (double)e->n;
+		e->end = now_seconds() + SEARCH_SECONDS / (double)e->n;
 		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT,
 				p->match, e->context);
 		if (r == PCRE2_ERROR_PARTIAL) {

@@ -25,7 +25,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "env/child.h"
 #include "env/keeper.h"
@@ -40,20 +39,12 @@ struct keeper {
 /* A kill that takes longer is told as failed: longer than the reaper tries (tree.h). */
 #define KILL_SECONDS 15.0
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* poll for reading until `end` (< 0: for ever); 1: readable, 0: not in time. */
 static int wait_readable(int fd, double end)
 {
 	for (;;) {
 		struct pollfd p = { .fd = fd, .events = POLLIN };
-		double left = end < 0 ? -1 : MAX(end - now(), 0);
+		double left = end < 0 ? -1 : MAX(end - now_seconds(), 0);
 		/* Rounded up, and in steps that an int holds. */
 		int n = poll(&p, 1, left < 0 ? -1 : (int)MIN(left * 1000 + 0.999, 1e9));
 
@@ -469,7 +460,7 @@ static void take_event(struct proc *p)
 
 int proc_wait(struct proc *p, double seconds)
 {
-	double end = seconds < 0 ? -1 : now() + seconds;
+	double end = seconds < 0 ? -1 : now_seconds() + seconds;
 
 	while (!p->ended) {
 		if (!wait_readable(p->fd, end))
@@ -513,7 +504,7 @@ static int ask(struct proc *p, const struct reaper_request *q, int *ret_answer)
 			       : fail_errno(errno, "asking about a process");
 	closep(&out);
 	out = -1;
-	if (!wait_readable(in, now() + KILL_SECONDS))
+	if (!wait_readable(in, now_seconds() + KILL_SECONDS))
 		return fail(PLY_FAILED, "the process above process %d does not answer", p->pid);
 	do
 		n = read(in, &answer, sizeof(answer));

@@ -11,7 +11,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "env/status.h"
 #include "store/base/util.h"
@@ -35,14 +34,6 @@ static void streams_release(struct stream (*streams)[2])
 		closep(&s->fd);
 		free(s->text.data);
 	}
-}
-
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
 /* Reads once, at most `most` bytes, into the text, or nowhere past the limit; how many. */
@@ -155,12 +146,12 @@ static int collect(struct proc *p, struct stream streams[2], double end)
 					  { .fd = streams[0].fd, .events = POLLIN },
 					  { .fd = streams[1].fd, .events = POLLIN },
 					  { .fd = cancel_fd(), .events = POLLIN } };
-		double left = end > 0 ? MAX(end - now(), 0) : 0;
+		double left = end > 0 ? MAX(end - now_seconds(), 0) : 0;
 		int n = poll(polls, 4, end > 0 ? (int)MIN(left * 1000 + 0.999, 1e9) : -1);
 
 		if (n < 0 && errno != EINTR)
 			return fail_errno(errno, "waiting for a command");
-		if (end > 0 && now() >= end)
+		if (end > 0 && now_seconds() >= end)
 			return PLY_TIMEOUT;
 		if (n <= 0)
 			continue;
@@ -187,7 +178,7 @@ int proc_run(struct keeper *k, const struct proc_options *options, const struct 
 	_cleanup_(proc_release) struct proc p = { 0 };
 	_cleanup_(ply_result_free) struct ply_result result = { 0 };
 	struct proc_options o = *options;
-	double end = c->timeout > 0 ? now() + c->timeout : 0;
+	double end = c->timeout > 0 ? now_seconds() + c->timeout : 0;
 	int r;
 
 	r = stream_open(&streams[0], &out);

@@ -79,7 +79,6 @@ struct shell {
 
 /* ---- session_pty.c ---- */
 
-double clock_now(void); /* monotonic seconds */
 int pty_open(struct shell *s);
 void pty_close(struct shell *s);
 void pty_reset(struct shell *s); /* modes as at the start */

@@ -15,19 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 
 #include "env/session_internal.h"
 #include "env/status.h"
 #include "store/base/util.h"
-
-double clock_now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
 
 /* ---- buffers ---- */
 
@@ -154,7 +145,7 @@ int pty_type(struct shell *s, const char *data, size_t len, double end)
 		}
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return 0; /* hung up: the end of the shell is what will be told */
-		if (end >= 0 && clock_now() >= end)
+		if (end >= 0 && now_seconds() >= end)
 			return fail(PLY_TIMEOUT, "the program does not read what is typed");
 		/* 50 ms: a terminal whose reader is slow does not always wake its writer. */
 		(void)poll(&p, 1, 50);

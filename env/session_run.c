@@ -25,7 +25,7 @@ static void freep_shell(struct shell **s)
 static int start(struct shell *s, const struct shell_options *o, struct ply_text *ret_output)
 {
 	_cleanup_(ply_text_free) struct ply_text first = { 0 };
-	struct goal g = { .end = o->timeout > 0 ? clock_now() + o->timeout : -1, .cancel = -1 };
+	struct goal g = { .end = o->timeout > 0 ? now_seconds() + o->timeout : -1, .cancel = -1 };
 	int r;
 
 	r = shell_spawn(s, o);
@@ -251,7 +251,7 @@ static int run_owned(struct shell *s, const struct ply_session_run *run, size_t 
 		     struct ply_observation *ret)
 {
 	_cleanup_(expect_freep) struct expect *expect = NULL;
-	struct goal g = { .end = run->timeout > 0 ? clock_now() + run->timeout : -1,
+	struct goal g = { .end = run->timeout > 0 ? now_seconds() + run->timeout : -1,
 			  .cancel = cancel };
 	bool input = run->interactive || run->interactive_quit;
 	int r;

@@ -381,7 +381,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 	s->typed++;
 	s->idle = false;
 	pty_reset(s);
-	return pty_type(s, trigger, sizeof(trigger) - 1, clock_now() + 1);
+	return pty_type(s, trigger, sizeof(trigger) - 1, now_seconds() + 1);
 }
 
 int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check)
@@ -397,7 +397,7 @@ int shell_type_probe(struct shell *s, bool hard)
 	int r;
 
 	if (hard) {
-		r = pty_type(s, repair, sizeof(repair) - 1, clock_now() + 1);
+		r = pty_type(s, repair, sizeof(repair) - 1, now_seconds() + 1);
 		if (r < 0)
 			return r;
 		s->repaired = true;
@@ -505,7 +505,7 @@ static int ended(struct shell *s, char *const *field)
 			return r;
 	}
 	pty_reset(s); /* or it would be echoed, if that is what the command has set */
-	return pty_type(s, second_line, sizeof(second_line) - 1, clock_now() + 1);
+	return pty_type(s, second_line, sizeof(second_line) - 1, now_seconds() + 1);
 }
 
 static int at_prompt(struct shell *s, char *const *field)

@@ -144,7 +144,7 @@ static int next_step(struct shell *s, struct stop *stop)
 
 		if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR])
 			key = (char)now.c_cc[VINTR];
-		r = pty_type(s, &key, 1, clock_now() + window);
+		r = pty_type(s, &key, 1, now_seconds() + window);
 		if (victim(s, stop) && pty_foreground(s) == s->group)
 			(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
 	} else if (how->gentle && step == how->tries) {
@@ -157,8 +157,8 @@ static int next_step(struct shell *s, struct stop *stop)
 			  "the session's shell itself does not react to Ctrl-C: end the session");
 		return 0;
 	}
-	stop->next = clock_now() + window;
-	stop->look = clock_now() + FIRST_LOOK;
+	stop->next = now_seconds() + window;
+	stop->look = now_seconds() + FIRST_LOOK;
 	stop->gap = FIRST_LOOK;
 	return r == PLY_TIMEOUT ? 0 : r; /* a program that reads nothing is what is to be ended */
 }
@@ -177,7 +177,7 @@ static bool may_be_starting(struct shell *s, struct stop *stop)
 	if (stop->step + 1 >= stop->how->tries || stop->samples >= SAMPLES || victim(s, stop))
 		return false;
 	stop->samples++;
-	stop->next = clock_now() + SAMPLE_GAP;
+	stop->next = now_seconds() + SAMPLE_GAP;
 	return true;
 }
 
@@ -193,8 +193,8 @@ static bool is_reading(struct shell *s, struct stop *stop)
 	if (stop->step >= 0 || s->begun == s->typed || s->hung_up)
 		return false;
 	if (stop->patience == 0)
-		stop->patience = clock_now() + READS_WITHIN;
-	return clock_now() < stop->patience;
+		stop->patience = now_seconds() + READS_WITHIN;
+	return now_seconds() < stop->patience;
 }
 
 /* Does what is due; *ret_next: when to come again. */
@@ -206,18 +206,18 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 		*ret_next = stop->patience;
 		return 0;
 	}
-	if (clock_now() >= stop->next && !may_be_starting(s, stop)) {
+	if (now_seconds() >= stop->next && !may_be_starting(s, stop)) {
 		stop->samples = 0;
 		r = next_step(s, stop);
 	}
 	if (r == 0 && !stop->done && !stop->probed && stop->step >= 0 &&
-	    clock_now() >= stop->look) {
+	    now_seconds() >= stop->look) {
 		if (pty_foreground(s) == s->group) {
 			stop->probed = true;
 			r = shell_type_probe(s, false);
 		} else {
 			stop->gap = MIN(stop->gap * 2, LAST_GAP);
-			stop->look = clock_now() + stop->gap;
+			stop->look = now_seconds() + stop->gap;
 		}
 	}
 	*ret_next = stop->probed || stop->step < 0 ? stop->next : MIN(stop->next, stop->look);
@@ -246,9 +246,9 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 		return 0;
 	}
 	if (news || s->lost_at == 0)
-		s->lost_at = clock_now() + LOST_AFTER;
-	if (clock_now() >= s->lost_at) {
-		s->lost_at = clock_now() + LOST_AFTER;
+		s->lost_at = now_seconds() + LOST_AFTER;
+	if (now_seconds() >= s->lost_at) {
+		s->lost_at = now_seconds() + LOST_AFTER;
 		if (pty_foreground(s) == s->group) {
 			s->lost = true;
 			s->mark = s->out.len - s->prompt.len;
@@ -290,7 +290,7 @@ static int wait_news(struct shell *s, struct goal *g, double next, struct news *
 		{ .fd = s->wake, .events = POLLIN },
 		{ .fd = g->cancel, .events = POLLIN },
 	};
-	double left = next < 0 ? 0 : MAX(next - clock_now(), 0);
+	double left = next < 0 ? 0 : MAX(next - now_seconds(), 0);
 	struct timespec t = { .tv_sec = (time_t)MIN(left, 1e9) };
 
 	t.tv_nsec = (long)((MIN(left, 1e9) - (double)t.tv_sec) * 1e9);
@@ -356,7 +356,7 @@ static int wait_end(struct shell *s, struct goal *g)
 			r = lost_tick(s, news.output, &next);
 			if (r < 0)
 				return r;
-			if (g->end >= 0 && clock_now() >= g->end)
+			if (g->end >= 0 && now_seconds() >= g->end)
 				return PLY_TIMEOUT;
 		}
 		r = wait_news(s, g, next, &news);

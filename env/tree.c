@@ -171,18 +171,10 @@ static void stop(const struct tree *t, struct pids *found)
 	}
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
 bool tree_kill(const struct tree *t)
 {
 	_cleanup_(pids_release) struct pids found = { 0 };
-	int64_t last_progress = now_ns();
+	uint64_t last_progress = now_ns();
 	size_t least = SIZE_MAX;
 	sigset_t chld;
 
@@ -202,7 +194,7 @@ bool tree_kill(const struct tree *t)
 			least = found.n;
 			last_progress = now_ns();
 		}
-		if (now_ns() - last_progress > TREE_STUCK_SECONDS * INT64_C(1000000000))
+		if (now_ns() - last_progress > TREE_STUCK_SECONDS * UINT64_C(1000000000))
 			return false;
 		(void)sigtimedwait(&chld, NULL, &tick);
 	}

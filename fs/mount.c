@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "fs/mount_internal.h"
 #include "store/base/err.h"
@@ -239,14 +238,6 @@ static void kernel_will_block(void *arg)
 #define BACK_OFF_MIN_NS 2000000 /* a time slice: so much is lost at most for each try */
 #define BACK_OFF_MAX_NS 500000000 /* so that trying costs below 1 % */
 
-static int64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
 static long times_preempted(void)
 {
 	struct rusage usage;
@@ -261,7 +252,7 @@ static void back_off(struct eagerness *e)
 }
 
 /* 0: a request is there; ABSENT: not within EAGER_NS; AGAIN: another thread took the CPU. */
-static int look_for_request(int fd, int64_t start)
+static int look_for_request(int fd, uint64_t start)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	long preempted;
@@ -280,7 +271,7 @@ static int look_for_request(int fd, int64_t start)
 static ssize_t next_request(struct mount *m, void *buf)
 {
 	struct eagerness *e = &m->eager;
-	int64_t start = now_ns(), slept = start;
+	uint64_t start = now_ns(), slept = start;
 	int r = EXISTS; /* not looked for */
 	ssize_t n;
 

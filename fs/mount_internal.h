@@ -26,8 +26,8 @@ struct fuse_session;
 /* Whether it pays to look for the next request for a moment before sleeping. The leader's. */
 struct eagerness {
 	bool wanted;          /* requests follow each other closely */
-	int64_t not_before_ns; /* other threads wanted this CPU: not until then */
-	int64_t back_off_ns;
+	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
+	uint64_t back_off_ns;
 };
 
 struct mount {

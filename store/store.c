@@ -14,21 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <time.h>
 
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
 #include "store/journal.h"
 #include "store/store_internal.h"
-
-uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
 
 /* ---- making ---- */
 

@@ -295,7 +295,6 @@ struct store {
 };
 
 /* store.c */
-uint64_t now_ns(void); /* monotonic */
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
 int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]); /* as format_decode */
 /* As format.new, synced, renamed; the caller syncs the directory. */

@@ -58,10 +58,7 @@ struct call {
 
 static time_t seconds(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec;
+	return (time_t)now_seconds();
 }
 
 static void wait_changed(struct call *call, int ms)

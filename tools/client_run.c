@@ -38,20 +38,12 @@ static int start_failed(struct client *cl, int error)
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE;
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* Waits for any child until `end` (0: for ever). Its pid, 0 at `end`, -1 without children. */
 static pid_t wait_child(const sigset_t *chld, double end, int *ret_status)
 {
 	for (;;) {
 		pid_t pid = waitpid(-1, ret_status, WNOHANG);
-		double left = end - now();
+		double left = end - now_seconds();
 		struct timespec t;
 
 		if (pid != 0)
@@ -112,11 +104,11 @@ static void no_matter(void *arg, pid_t pid, int status)
 static void end_orphans(const sigset_t *chld, pid_t group)
 {
 	const struct tree tree = { .reaped = no_matter };
-	double end = now() + GRACE_SECONDS;
+	double end = now_seconds() + GRACE_SECONDS;
 
 	(void)kill(-group, SIGTERM);
 	tree_each(&tree, ask_to_end, NULL);
-	while (now() < end && tree_reap(&tree)) {
+	while (now_seconds() < end && tree_reap(&tree)) {
 		const struct timespec tick = { .tv_nsec = 50000000 };
 
 		(void)sigtimedwait(chld, NULL, &tick);
@@ -127,7 +119,7 @@ static void end_orphans(const sigset_t *chld, pid_t group)
 /* Runs the command in dir; its exit code. */
 static int supervise(struct client *cl, const char *dir, double timeout, bool in_fork)
 {
-	double end = timeout > 0 ? now() + timeout : 0;
+	double end = timeout > 0 ? now_seconds() + timeout : 0;
 	_cleanup_close_ int in = -1, out = -1;
 	bool timed_out = false, terminal;
 	sigset_t chld, old;
@@ -181,7 +173,7 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool in
 			continue; /* an orphan that fell to us */
 		(void)kill(-pid, timed_out ? SIGKILL : SIGTERM);
 		(void)kill(-pid, SIGCONT); /* a stopped one must wake to die */
-		end = timed_out ? 0 : now() + GRACE_SECONDS;
+		end = timed_out ? 0 : now_seconds() + GRACE_SECONDS;
 		timed_out = true;
 	}
 	if (timed_out || in_fork)

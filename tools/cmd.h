@@ -49,7 +49,7 @@ struct cmd {
 	bool cancel;		  /* set by another thread when the client is gone */
 	struct progress progress; /* draws a bar on the client's terminal, heeds cancel */
 	bool bar_shown;		  /* private to progress */
-	int64_t bar_ns;
+	uint64_t bar_ns;
 };
 
 /*

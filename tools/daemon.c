@@ -241,10 +241,7 @@ static void read_signal(struct loop *l)
 
 static int64_t now_ms(void)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+	return (int64_t)(now_ns() / 1000000);
 }
 
 static void loop_run(struct loop *l)

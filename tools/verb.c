@@ -5,7 +5,6 @@
 #include "tools/verbs.h"
 
 #include <inttypes.h>
-#include <time.h>
 
 #include "store/base/util.h"
 #include "tools/daemon.h"
@@ -50,14 +49,9 @@ bool verb_is_known(const char *name, bool through_view)
 static void draw_bar(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	struct cmd *c = arg;
-	struct timespec t;
-	int64_t now;
+	const uint64_t now = now_ns();
 
-	if (!c->err_tty)
-		return;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	now = t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-	if (now - c->bar_ns < 100000000)
+	if (!c->err_tty || now - c->bar_ns < 100000000)
 		return;
 	c->bar_ns = now;
 	c->bar_shown = true;

@@ -33,21 +33,13 @@ struct arrivals {
 	struct arrival *first; /* under lock */
 };
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static void disconnect_the_late(struct arrivals *a)
 {
 	for (struct arrival *one = a->first; one; one = one->next) {
 		double allowed = a->seconds + (double)one->bytes / ARRIVAL_BYTES_PER_SECOND;
 
 		/* Its thread sees an end of file, and closes it. Fails when the client has gone. */
-		if (one->awaited && now() - one->since > allowed)
+		if (one->awaited && now_seconds() - one->since > allowed)
 			(void)shutdown(one->fd, SHUT_RDWR);
 	}
 }
@@ -59,7 +51,7 @@ static void *look(void *arg)
 
 	while (!a->ending) {
 		struct timespec until;
-		double at = now() + (double)a->seconds / LOOKS;
+		double at = now_seconds() + (double)a->seconds / LOOKS;
 
 		until.tv_sec = (time_t)at;
 		until.tv_nsec = (long)((at - (double)until.tv_sec) * 1e9);
@@ -114,7 +106,7 @@ struct arrival *arrival_add(struct arrivals *a, int fd)
 
 	if (!one)
 		return NULL;
-	*one = (struct arrival){ .fd = fd, .awaited = true, .since = now() };
+	*one = (struct arrival){ .fd = fd, .awaited = true, .since = now_seconds() };
 	LOCK_GUARD(&a->lock);
 	one->next = a->first;
 	one->at = &a->first;
@@ -159,6 +151,6 @@ void arrival_next(struct arrivals *a, struct arrival *one)
 	if (!one)
 		return;
 	one->awaited = true;
-	one->since = now();
+	one->since = now_seconds();
 	one->bytes = 0;
 }

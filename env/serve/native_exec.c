@@ -18,7 +18,6 @@
 #include <strings.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
-#include <time.h>
 
 #include "env/env_internal.h"
 #include "env/serve/chimera.h"
@@ -279,35 +278,27 @@ static bool forward(const struct events *s, struct channel *c, size_t most)
 	return !len || send_event(s, c->event, json_pack("{s:o}", "data", rex_text(buf, len)));
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 enum { ENDED, TIMED_OUT, GONE };
 
 static int follow(struct exec *x, const struct events *s)
 {
-	double end = x->c.timeout > 0 ? now() + x->c.timeout : 0;
-	double comment = now() + COMMENT_SECONDS;
+	double end = x->c.timeout > 0 ? now_seconds() + x->c.timeout : 0;
+	double comment = now_seconds() + COMMENT_SECONDS;
 
 	while (!x->p.ended) {
 		struct pollfd polls[] = { { .fd = x->p.fd, .events = POLLIN },
 					  { .fd = x->channels[0].fd, .events = POLLIN },
 					  { .fd = x->channels[1].fd, .events = POLLIN },
 					  { .fd = x->watch, .events = POLLIN } };
-		double left = (end > 0 && end < comment ? end : comment) - now();
+		double left = (end > 0 && end < comment ? end : comment) - now_seconds();
 		int n = poll(polls, 4, left > 0 ? (int)(MIN(left, 1e6) * 1000) + 1 : 0);
 
-		if (end > 0 && now() >= end)
+		if (end > 0 && now_seconds() >= end)
 			return TIMED_OUT;
-		if (now() >= comment) {
+		if (now_seconds() >= comment) {
 			if (!s->emit(s->to, ": still running\n\n", 17))
 				return GONE;
-			comment = now() + COMMENT_SECONDS;
+			comment = now_seconds() + COMMENT_SECONDS;
 		}
 		if (n <= 0)
 			continue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Cleanup by scope, small macros and little-endian access: what every file of plyfs uses. */
+/* What every file uses: cleanup by scope, small macros, little-endian access, the clock. */
 
 #include <endian.h>
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define _cleanup_(f) __attribute__((cleanup(f)))
@@ -117,4 +118,17 @@ static inline void put_le64(void *p, uint64_t v)
 {
 	v = htole64(v);
 	memcpy(p, &v, sizeof(v));
+}
+
+/* The monotonic clock, which nobody sets; what it shows by itself means nothing. */
+static inline uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail for this clock */
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+static inline double now_seconds(void)
+{
+	return (double)now_ns() / 1e9;
 }

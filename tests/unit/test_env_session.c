@@ -57,14 +57,6 @@ static void teardown(void)
 	ck_assert_int_eq(system(command), 0);
 }
 
-static double now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static int try(const char *command, double timeout, struct ply_observation *ret)
 {
 	const struct ply_session_run run = { .command = command, .timeout = timeout };
@@ -363,7 +355,7 @@ START_TEST(a_timeout_leaves_the_shell_usable)
 {
 	struct ply_observation o;
 	struct ply_text text;
-	double began = now();
+	double began = now_seconds();
 
 	ck_assert_int_eq(try("echo part; sleep 1000; echo no\necho nor", 0.2, &o), PLY_TIMEOUT);
 	ck_assert_str_eq(o.output.data, "part\n");
@@ -374,7 +366,7 @@ START_TEST(a_timeout_leaves_the_shell_usable)
 	ck_assert_str_eq(text.data, "part\n\n");
 	ply_text_free(&text);
 	gives("echo $?", "130\n");
-	ck_assert_double_lt(now() - began, 900);
+	ck_assert_double_lt(now_seconds() - began, 900);
 
 	/* What ends by itself is waited for. */
 	ck_assert_int_eq(try("sleep 0.4; echo late", 0.1, &o), PLY_TIMEOUT);

@@ -28,8 +28,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "store/base/util.h"
 
 #define PAGE 4096
 #define BLOCK (128 * 1024) /* what cp, tar and the kernel's read-ahead use */
@@ -40,14 +41,6 @@ static void die(const char *what)
 {
 	fprintf(stderr, "filework: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static void print_lap(const char *name, uint64_t begin)

@@ -24,10 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "fs/ioctl.h"
+#include "store/base/util.h"
 
 extern char **environ;
 
@@ -35,14 +35,6 @@ static void die(const char *what)
 {
 	fprintf(stderr, "stopwatch: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
 static void print_lap(const char *name, uint64_t begin)
