@@ -257,21 +257,6 @@ static int open_file(const char *root, const char *path, bool to_write, mode_t m
 
 /* ---- verbs ---- */
 
-static int write_all(int fd, const char *data, size_t len)
-{
-	while (len) {
-		ssize_t n = write(fd, data, len);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			data += n;
-			len -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
 /* Takes fd, whose end decides whether what was written is there. */
 static int finish(int fd, int r, const char *path)
 {

@@ -106,20 +106,6 @@ static int remove_node(struct apply *a, const struct node *n, int dir_fd)
 
 /* ---- and there it is ---- */
 
-static int write_all(int fd, const char *data, size_t len)
-{
-	for (size_t done = 0; done < len;) {
-		ssize_t n = write(fd, data + done, len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -1;
-		done += (size_t)n;
-	}
-	return 0;
-}
-
 /* Under a name that nobody has; then, whole, under its own. */
 static int put_blob(struct apply *a, int dir_fd, const struct repo_entry *e)
 {

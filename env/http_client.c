@@ -361,21 +361,6 @@ static int make_form(CURL *easy, const struct http_request *q, curl_mime **ret)
 	return curl_mime_filename(part, q->upload_path) == CURLE_OK ? 0 : fail_memory();
 }
 
-static int write_all(int fd, const char *data, size_t len)
-{
-	while (len) {
-		ssize_t n = write(fd, data, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		data += n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 /* libcurl's callback for what comes; anything but len ends the transfer. */
 static size_t receive(char *data, size_t one, size_t len, void *arg)
 {

@@ -245,17 +245,16 @@ static int send_message(struct keeper *k, struct message *m)
 	int fds[KEEPER_FDS];
 	unsigned n = 0;
 	ssize_t sent;
+	int r;
 
 	m->request.len = m->bytes.iov_len;
 	if (m->bytes.iov_len > KEEPER_INLINE_MAX) {
 		memfd = memfd_create("plyfs-spawn", MFD_CLOEXEC);
 		if (memfd < 0)
 			return fail_errno(errno, "starting a process");
-		for (size_t at = 0; at < m->bytes.iov_len; at += (size_t)sent) {
-			sent = write(memfd, (char *)m->bytes.iov_base + at, m->bytes.iov_len - at);
-			if (sent < 0)
-				return fail_errno(errno, "starting a process");
-		}
+		r = write_all(memfd, m->bytes.iov_base, m->bytes.iov_len);
+		if (r < 0)
+			return fail_errno(-r, "starting a process");
 		m->fds[KEEPER_FD_BYTES] = memfd;
 		msg.msg_iovlen = 1;
 	}

@@ -124,15 +124,13 @@ int proc_input(const void *data, size_t len, int *ret)
 {
 	_cleanup_close_ int memfd = memfd_create("stdin", MFD_CLOEXEC);
 	char path[40];
-	ssize_t n;
+	int r;
 
 	if (memfd < 0)
 		return fail_errno(errno, "a command's input");
-	for (size_t at = 0; at < len; at += (size_t)n) {
-		n = write(memfd, (const char *)data + at, len - at);
-		if (n < 0)
-			return fail_errno(errno, "a command's input");
-	}
+	r = write_all(memfd, data, len);
+	if (r < 0)
+		return fail_errno(-r, "a command's input");
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", memfd);
 	*ret = open(path, O_RDONLY | O_CLOEXEC);
 	return *ret < 0 ? fail_errno(errno, "a command's input") : 0;

@@ -28,17 +28,16 @@ int write_file(const char *path, const void *data, size_t len)
 {
 	_cleanup_free_ char *temporary = NULL;
 	_cleanup_close_ int fd = -1;
-	ssize_t n;
-	int r = 0;
+	int r;
 
 	if (asprintf(&temporary, "%s.%ld.tmp", path, (long)gettid()) < 0)
 		return fail_memory();
 	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
 	if (fd < 0)
 		return fail_errno(errno, "writing '%s'", path);
-	n = write(fd, data, len);
-	if (n < 0 || (size_t)n < len)
-		r = fail_errno(n < 0 ? errno : ENOSPC, "writing '%s'", path);
+	r = write_all(fd, data, len);
+	if (r < 0)
+		r = fail_errno(-r, "writing '%s'", path);
 	else if (rename(temporary, path) < 0)
 		r = fail_errno(errno, "writing '%s'", path);
 	if (r < 0)

@@ -422,12 +422,12 @@ static int copy_bytes(int from, int to, const char *name)
 	char buf[65536];
 	ssize_t n;
 
-	while ((n = read(from, buf, sizeof(buf))) > 0)
-		for (ssize_t done = 0, w; done < n; done += w) {
-			w = write(to, buf + done, (size_t)(n - done));
-			if (w < 0)
-				return fail_errno(errno, "writing '%s'", name);
-		}
+	while ((n = read(from, buf, sizeof(buf))) > 0) {
+		int r = write_all(to, buf, (size_t)n);
+
+		if (r < 0)
+			return fail_errno(-r, "writing '%s'", name);
+	}
 	return n < 0 ? fail_errno(errno, "reading '%s'", name) : 0;
 }
 

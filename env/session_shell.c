@@ -318,7 +318,7 @@ static int make_prefix(struct shell *s, struct ply_text *prefix)
 	return r < 0 ? r : add(prefix, "} >/dev/null 2>&1;");
 }
 
-static int write_all(int fd, struct iovec *v, int n)
+static int write_parts(int fd, struct iovec *v, int n)
 {
 	while (n) {
 		ssize_t w = writev(fd, v, n);
@@ -373,7 +373,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 	/* The descriptor, and with it the place in the file, is the shell's as well. */
 	if (ftruncate(s->text, 0) < 0 || lseek(s->text, 0, SEEK_SET) < 0)
 		return fail_errno(errno, "handing a command to the shell");
-	r = write_all(s->text, v, ARRAY_SIZE(v));
+	r = write_parts(s->text, v, ARRAY_SIZE(v));
 	if (r < 0)
 		return r;
 	if (lseek(s->text, 0, SEEK_SET) < 0)

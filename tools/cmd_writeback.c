@@ -27,6 +27,7 @@
 
 #include "fs/diff.h"
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
 
@@ -162,15 +163,9 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 			return r;
 		if (n == 0)
 			return 0;
-		for (size_t done = 0; done < n;) {
-			ssize_t k = pwrite(fd, w->buf + done, n - done, (off_t)(at + done));
-
-			if (k < 0 && errno == EINTR)
-				continue;
-			if (k < 0)
-				return -errno;
-			done += (size_t)k;
-		}
+		r = os_pwrite_full(fd, w->buf, n, at);
+		if (r < 0)
+			return r;
 		at += n;
 		if (__atomic_load_n(&w->c->cancel, __ATOMIC_RELAXED))
 			return -ERR_CANCELLED;

@@ -83,18 +83,6 @@ int host_receive(int sock, void *message, size_t size, int *ret_fd)
 	return n ? -EPROTO : -EPIPE;
 }
 
-int write_all(int fd, const void *data, size_t len)
-{
-	for (size_t at = 0; at < len;) {
-		ssize_t n = write(fd, (const char *)data + at, len - at);
-
-		if (n < 0 && errno != EINTR)
-			return -errno;
-		at += n > 0 ? (size_t)n : 0;
-	}
-	return 0;
-}
-
 /* ---- where they are ---- */
 
 /* FNV-1a: spreads mount points over names. */

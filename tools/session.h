@@ -45,8 +45,6 @@ struct session_answer { /* with the output in a memfd, if it was SESSION_RUN */
 /* A message with a descriptor beside it (-1: none). -errno; END of the socket: -EPIPE. */
 int host_send(int sock, const void *message, size_t size, int fd);
 int host_receive(int sock, void *message, size_t size, int *ret_fd);
-/* All of len bytes; -errno. */
-int write_all(int fd, const void *data, size_t len);
 
 /* ---- where they are: see session.c ---- */
 

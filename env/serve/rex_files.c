@@ -148,6 +148,7 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 	_cleanup_free_ char *path = NULL;
 	_cleanup_close_ int fd = -1;
 	struct model m;
+	int err;
 
 	model_parse(&m, q->body, q->body_len);
 	model_read(&m, fields, ARRAY_SIZE(fields), &f);
@@ -169,19 +170,11 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 		rex_raise_errno(r, -fd, path, strlen(path));
 		goto out;
 	}
-	for (size_t done = 0; done < f.content_len;) {
-		ssize_t n = write(fd, f.content + done, f.content_len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			rex_raise_errno(r, errno, path, strlen(path));
-			goto out;
-		}
-		done += (size_t)n;
-	}
-	if (close(TAKE_FD(fd)) < 0)
-		rex_raise_errno(r, errno, path, strlen(path));
+	err = -write_all(fd, f.content, f.content_len);
+	if (close(TAKE_FD(fd)) < 0 && !err)
+		err = errno;
+	if (err)
+		rex_raise_errno(r, err, path, strlen(path));
 	else
 		reply_json(r, 200, json_object());
 out:

@@ -157,16 +157,11 @@ static int extract_file(unzFile zip, int root, const char *name, const unz_file_
 	if (unzOpenCurrentFile(zip) != UNZ_OK)
 		return EXTRACT_BAD_ZIP;
 	while ((n = unzReadCurrentFile(zip, buf, sizeof(buf))) > 0) {
-		for (int done = 0; done < n;) {
-			ssize_t w = write(fd, buf + done, (size_t)(n - done));
+		int r = write_all(fd, buf, (size_t)n);
 
-			if (w < 0 && errno != EINTR) {
-				int r = -errno;
-
-				(void)unzCloseCurrentFile(zip);
-				return r;
-			}
-			done += w > 0 ? (int)w : 0;
+		if (r < 0) {
+			(void)unzCloseCurrentFile(zip);
+			return r;
 		}
 	}
 	if (unzCloseCurrentFile(zip) != UNZ_OK || n < 0) /* a checksum that is wrong */
@@ -262,20 +257,14 @@ static int write_and_rename(int dir, const char *leaf, const struct http_part *f
 {
 	_cleanup_close_ int fd = -1;
 	char temp[64];
-	int err = 0;
+	int err;
 
 	snprintf(temp, sizeof(temp), ".plyfs-upload-%lx-%llx", (unsigned long)getpid(),
 		 (unsigned long long)atomic_fetch_add(&uploads, 1));
 	fd = openat(dir, temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -errno;
-	for (size_t done = 0; done < file->len && !err;) {
-		ssize_t n = write(fd, file->data + done, file->len - done);
-
-		if (n < 0 && errno != EINTR)
-			err = errno;
-		done += n > 0 ? (size_t)n : 0;
-	}
+	err = -write_all(fd, file->data, file->len);
 	if (close(TAKE_FD(fd)) < 0 && !err)
 		err = errno;
 	if (!err && renameat(dir, temp, dir, leaf) < 0)

@@ -15,21 +15,6 @@
 #include "env/serve/http.h"
 #include "store/base/util.h"
 
-static int write_all(int fd, const char *data, size_t len)
-{
-	while (len > 0) {
-		ssize_t n = write(fd, data, len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		data += n;
-		len -= (size_t)n;
-	}
-	return 0;
-}
-
 static int open_file(const char *dir)
 {
 	_cleanup_free_ char *path = NULL;

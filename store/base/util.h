@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What every file uses: cleanup by scope, small macros, little-endian access, the clock. */
+/*
+ * What every file uses: cleanup by scope, small macros, little-endian access, a whole write, the
+ * clock.
+ */
 
 #include <endian.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -118,6 +122,19 @@ static inline void put_le64(void *p, uint64_t v)
 {
 	v = htole64(v);
 	memcpy(p, &v, sizeof(v));
+}
+
+/* All of len bytes, where the file stands; or -errno, after some of them. */
+static inline int write_all(int fd, const void *data, size_t len)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = write(fd, (const char *)data + done, len - done);
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return 0;
 }
 
 /* The monotonic clock, which nobody sets; what it shows by itself means nothing. */
