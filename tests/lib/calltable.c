@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #include "tests/lib/calltable.h"
+#include "tests/lib/exerciser.h"
 
 static uint64_t every = 1, seed, n_case, n_run;
 static const char *only; /* the call, or NULL for all */
@@ -126,18 +127,6 @@ static void run_all(void)
 		}
 }
 
-static uint64_t number(const char *s)
-{
-	char *end;
-	uint64_t n = strtoull(s, &end, 0);
-
-	if (!*s || *end || n == 0) {
-		fprintf(stderr, "calltable: '%s' is not a number from 1 on\n", s);
-		exit(2);
-	}
-	return n;
-}
-
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -173,7 +162,7 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	if (optind + 1 != argc || geteuid() != 0) {
+	if (optind + 1 != argc || !every || geteuid() != 0) {
 		fprintf(stderr,
 			"usage (as root): calltable [--every N] [--seed N] [--call NAME] "
 			"[--no-ctime] [--make | --read-only] DIR\n");

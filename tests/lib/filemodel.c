@@ -36,6 +36,7 @@
 #include <unistd.h>
 
 #include "fs/ioctl.h"
+#include "tests/lib/exerciser.h"
 
 #define N_FILES 2
 #define BLOCK 4096u
@@ -65,7 +66,6 @@ static struct point {
 static uint64_t n_ops = 10000, seed, checkpoint_every, restore_every;
 static size_t max = 512 * 1024;
 static uint64_t op; /* the operation's number */
-static uint64_t random_state;
 static unsigned n_points;
 static uint64_t n_checkpoints, n_visits;
 static int dir_fd = -1;
@@ -103,16 +103,7 @@ static void need(bool good, const char *call)
 		fail("%s: %s", call, strerror(errno));
 }
 
-/* ---- chance (splitmix64) ---- */
-
-static uint64_t chance(uint64_t below)
-{
-	uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return below ? (z ^ (z >> 31)) % below : 0;
-}
+/* ---- chance ---- */
 
 /* Lengths of all magnitudes, as bugs sit at the small and at the large ones. */
 static size_t some_length(size_t limit)
@@ -134,7 +125,7 @@ static size_t some_offset(size_t limit)
 
 static void fill(uint8_t *p, size_t n)
 {
-	uint64_t z = chance(0) ^ chance(UINT64_MAX);
+	uint64_t z = chance(UINT64_MAX);
 
 	for (size_t i = 0; i < n; i++) { /* never 0: a hole in its place shows */
 		z = z * 6364136223846793005u + 1442695040888963407u;
@@ -665,18 +656,6 @@ static void visit(void)
 }
 
 /* ---- */
-
-static uint64_t number(const char *s)
-{
-	char *end;
-	uint64_t n = strtoull(s, &end, 0);
-
-	if (!*s || *end) {
-		fprintf(stderr, "filemodel: '%s' is not a number\n", s);
-		exit(2);
-	}
-	return n;
-}
 
 static void arguments(int argc, char **argv)
 {

@@ -44,6 +44,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/lib/exerciser.h"
+
 #define PROCESSES_MAX 64
 #define DEPTH 4		      /* of a path: deep enough for moves into each other */
 #define NAMES 4		      /* of each kind in a directory: few, so that calls meet */
@@ -51,7 +53,7 @@
 #define IO_MAX (24 * 1024)
 #define PATH_BYTES (DEPTH * 256 + 1)
 
-static uint64_t random_state, seed, n_ops = UINT64_MAX;
+static uint64_t seed, n_ops = UINT64_MAX;
 static unsigned processes = 4, self;
 static time_t end_time;
 static int dir_fd = -1;
@@ -81,15 +83,6 @@ static void need(bool good, const char *what)
 {
 	if (!good)
 		fail("%s: %s (in %s)", what, strerror(errno), current_call);
-}
-
-static uint64_t chance(uint64_t below) /* splitmix64 */
-{
-	uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-	return (z ^ (z >> 31)) % below;
 }
 
 static uint8_t pattern(uint64_t off)
@@ -717,18 +710,6 @@ static void judge(void)
 }
 
 /* ---- */
-
-static uint64_t number(const char *s)
-{
-	char *end;
-	uint64_t n = strtoull(s, &end, 0);
-
-	if (!*s || *end) {
-		fprintf(stderr, "treestorm: '%s' is not a number\n", s);
-		exit(2);
-	}
-	return n;
-}
 
 /* Starts the processes and waits. False: one failed. */
 static bool storm_all(bool kill_them)

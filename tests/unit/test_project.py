@@ -25,7 +25,7 @@ ROOMS = {
     "env/transfer": ["env/transfer", "env", "fs", "store", "store/base"],  # of env dotgit.h only
     "env/examples": [],  # <plyfs.h>, as users have it
     "tools": ["tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
-    "tools/bench": ["fs", "store/base"],  # ioctl.h; floor.c: the adapter
+    "tools/bench": ["tools/bench", "fs", "store/base"],  # ioctl.h; floor.c: the adapter
     "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/transfer", "fs", "store",
                    "store/base"],
     "tests/lib": ["tests/lib", "fs"],  # of fs the ioctl header only

@@ -30,35 +30,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/base/util.h"
+#include "tools/bench/lap.h"
 
 #define PAGE 4096
 #define BLOCK (128 * 1024) /* what cp, tar and the kernel's read-ahead use */
 #define PER_DIR 100	   /* files of the storm: as a source tree has at most */
 #define SMALL 200	   /* bytes of each of them */
-
-static void die(const char *what)
-{
-	fprintf(stderr, "filework: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void print_lap(const char *name, uint64_t begin)
-{
-	printf("%s %" PRIu64 "\n", name, now_ns() - begin);
-}
-
-static uint64_t count_of(const char *text)
-{
-	char *end;
-	uint64_t n = strtoull(text, &end, 10);
-
-	if (*end || !n || n > 10000000) {
-		fprintf(stderr, "filework: '%s' is no count\n", text);
-		exit(2);
-	}
-	return n;
-}
 
 /* ---- trees ---- */
 

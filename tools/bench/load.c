@@ -38,7 +38,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "store/base/util.h"
+#include "tools/bench/lap.h"
 
 #define FILES_MAX 16
 #define CLIENTS_MAX 1024
@@ -82,12 +82,6 @@ static struct {
 	unsigned n_files;
 	pthread_barrier_t ready;
 } load;
-
-_Noreturn static void die(const char *what)
-{
-	fprintf(stderr, "load: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static void *room_for(void *p, size_t size)
 {

@@ -27,32 +27,9 @@
 #include <unistd.h>
 
 #include "fs/ioctl.h"
-#include "store/base/util.h"
+#include "tools/bench/lap.h"
 
 extern char **environ;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "stopwatch: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-static void print_lap(const char *name, uint64_t begin)
-{
-	printf("%s %" PRIu64 "\n", name, now_ns() - begin);
-}
-
-static unsigned long count_of(const char *text)
-{
-	char *end;
-	unsigned long n = strtoul(text, &end, 10);
-
-	if (*end || !n || n > 1000000) {
-		fprintf(stderr, "stopwatch: '%s' is no count\n", text);
-		exit(2);
-	}
-	return n;
-}
 
 static int open_view(const char *path)
 {
