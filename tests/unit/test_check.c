@@ -1,59 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/store_fixture.h"
-
-#include "store/format.h"
-#include "store/store_internal.h"
-
-/* What a check reported. */
-struct report {
-	char lines[4096];
-	int damaged, touched;
-	struct {
-		uint64_t id;
-		char branch[BRANCH_NAME_MAX + 1];
-		struct key from, to;
-		bool data;
-	} touch[64];
-};
-
-static struct report report;
-
-static void on_damage(void *arg, const char *line)
-{
-	report.damaged++;
-	if (strlen(report.lines) + strlen(line) + 2 > sizeof(report.lines))
-		return;
-	strcat(report.lines, line);
-	strcat(report.lines, "\n");
-}
-
-static void on_touched(void *arg, uint64_t id, const char *branch, struct root *root,
-		       const struct name *damaged, const struct key *from, const struct key *to,
-		       bool data)
-{
-	int i = report.touched++;
-
-	ck_assert_ptr_nonnull(root);
-	if (i >= (int)ARRAY_SIZE(report.touch))
-		return;
-	report.touch[i].id = id;
-	(void)snprintf(report.touch[i].branch, sizeof(report.touch[i].branch), "%s",
-		       branch ? branch : "");
-	report.touch[i].from = *from;
-	report.touch[i].to = *to;
-	report.touch[i].data = data;
-}
-
-static struct check_stats check(unsigned flags, int expected)
-{
-	const struct check_ops ops = { .damage = on_damage, .touched = on_touched };
-	struct check_stats stats;
-
-	report = (struct report){ .damaged = 0 };
-	ck_err(store_check(store, flags, &ops, NULL, &stats), expected);
-	ck_assert_uint_eq(stats.damaged, report.damaged);
-	return stats;
-}
+#include "tests/unit/damage.h"
 
 static bool touches(uint64_t id, const char *branch, uint64_t a, bool data)
 {
@@ -67,34 +13,9 @@ static bool touches(uint64_t id, const char *branch, uint64_t a, bool data)
 	return false;
 }
 
-static struct chunk_loc place_of(const struct name *name)
+static void open_pack(int *ret_fd)
 {
-	struct chunk_loc loc;
-
-	ck_ok(index_find_chunk(store->index, name, &loc));
-	return loc;
-}
-
-static void open_pack(uint32_t pack, int *ret_fd)
-{
-	char path[64];
-
-	(void)snprintf(path, sizeof(path), "packs/%08x.pack", pack);
-	ck_ok(os_openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC, 0, ret_fd));
-}
-
-/* Flips a bit of a chunk's payload, or of its record header. */
-static void flip(const struct name *name, bool header)
-{
-	struct chunk_loc loc = place_of(name);
-	_cleanup_close_ int fd = -1;
-	uint64_t at = loc.off + (header ? 20 : sizeof(struct record_header_bytes) + 5);
-	uint8_t byte;
-
-	open_pack(loc.pack, &fd);
-	ck_ok(os_pread_full(fd, &byte, 1, at));
-	byte ^= 4;
-	ck_ok(os_pwrite_full(fd, &byte, 1, at));
+	ck_ok(os_openat(scratch.dir_fd, "packs/00000001.pack", O_RDWR | O_CLOEXEC, 0, ret_fd));
 }
 
 static void remove_entry(const struct name *name)
@@ -104,71 +25,6 @@ static void remove_entry(const struct name *name)
 	ck_ok(index_begin(store->index, &txn));
 	ck_ok(index_del_chunk(txn, name));
 	ck_ok(index_commit(&txn));
-}
-
-static struct name data_name(uint64_t id, uint64_t a)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	_cleanup_(tree_freep) struct tree *t = NULL;
-	const struct key k = key_at(a);
-	struct val v;
-
-	ck_ok(snap_root(store, id, &root));
-	ck_ok(tree_new(store_nodes(store), root, &t));
-	ck_ok(tree_get(t, &k, &v));
-	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
-	return v.ref.name;
-}
-
-struct leaf_search {
-	struct key key;
-	struct name name;
-};
-
-static int find_leaf(void *arg, const struct name *name, unsigned level, const struct key *first,
-		     const struct key *last, int r)
-{
-	struct leaf_search *s = arg;
-
-	if (key_cmp(first, &s->key) > 0 || key_cmp(last, &s->key) < 0)
-		return 1;
-	if (level == 0)
-		s->name = *name;
-	return 0;
-}
-
-static struct name leaf_name(uint64_t id, uint64_t a)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct leaf_search search = { .key = key_at(a) };
-	const struct tree_check ops = { .node = find_leaf, .arg = &search };
-	struct snap_info info;
-
-	ck_ok(snap_get(store, id, &info));
-	ck_ok(root_by_name(store_nodes(store), &info.root, &root));
-	ck_ok(root_check(root, &ops));
-	return search.name;
-}
-
-/* One branch: 2000 items, data at 5000, three snapshots; the last two share nearly everything. */
-static uint64_t ids[3];
-
-static void populate(void)
-{
-	struct branch *b = branch_make("main");
-	uint8_t data[20000];
-
-	change(b, 1, "small");
-	ids[0] = checkpoint(b, NULL);
-	fill(b, 1, 2000, 1);
-	scratch_fill(data, sizeof(data), 1);
-	change_blob(b, 5000, data, sizeof(data));
-	ids[1] = checkpoint(b, NULL);
-	change(b, 1, "changed");
-	ids[2] = checkpoint(b, NULL);
-	branch_close(b);
-	ck_ok(store_sync(store));
-	store_reopen();
 }
 
 START_TEST(a_sound_store_is_clean)
@@ -207,12 +63,12 @@ START_TEST(a_damaged_leaf_touches_every_state_that_has_it)
 
 	populate();
 	leaf = leaf_name(ids[1], 1000);
-	flip(&leaf, false);
+	flip_chunk(&leaf, IN_PAYLOAD);
 	for (unsigned flags = 0; flags <= CHECK_READ_DATA; flags++) {
 		check(flags, EXISTS);
 		ck_assert_int_eq(report.damaged, 1);
-		ck_assert_ptr_nonnull(strstr(report.lines, name_to_text(&leaf, text)));
-		ck_assert_ptr_nonnull(strstr(report.lines, "node, pack 1 offset"));
+		ck_assert_ptr_nonnull(strstr(report.text, name_to_text(&leaf, text)));
+		ck_assert_ptr_nonnull(strstr(report.text, "node, pack 1 offset"));
 		ck_assert_int_eq(report.touched, 3);
 		ck_assert(touches(ids[1], "", 1000, false));
 		ck_assert(touches(ids[2], "", 1000, false));
@@ -226,11 +82,11 @@ END_TEST
 
 START_TEST(a_damaged_top_touches_everything_of_its_state)
 {
-	struct snap_info info;
+	struct name top;
 
 	populate();
-	ck_ok(snap_get(store, ids[1], &info));
-	flip(&info.root, false);
+	top = top_name(ids[1]);
+	flip_chunk(&top, IN_PAYLOAD);
 	check(0, EXISTS);
 	ck_assert_int_eq(report.touched, 1);
 	ck_assert(touches(ids[1], "", 0, false));
@@ -243,8 +99,8 @@ START_TEST(damaged_data_names_the_item)
 	struct name data;
 
 	populate();
-	data = data_name(ids[1], 5000);
-	flip(&data, false);
+	data = data_name(ids[1]);
+	flip_chunk(&data, IN_PAYLOAD);
 	check(0, 0); /* bytes are not read without the flag */
 	check(CHECK_READ_DATA, EXISTS);
 	ck_assert_int_eq(report.damaged, 1);
@@ -259,11 +115,11 @@ START_TEST(a_damaged_record_header_is_found_without_reading_data)
 	struct name data;
 
 	populate();
-	data = data_name(ids[1], 5000);
-	flip(&data, true);
+	data = data_name(ids[1]);
+	flip_chunk(&data, IN_HEADER);
 	check(0, EXISTS);
 	ck_assert_int_eq(report.damaged, 1);
-	ck_assert_ptr_nonnull(strstr(report.lines, err_str(-ERR_RECORD_DAMAGED)));
+	ck_assert_ptr_nonnull(strstr(report.text, err_str(-ERR_RECORD_DAMAGED)));
 }
 END_TEST
 
@@ -272,7 +128,7 @@ START_TEST(missing_chunks_are_reported_once)
 	struct name data, leaf;
 
 	populate();
-	data = data_name(ids[1], 5000);
+	data = data_name(ids[1]);
 	leaf = leaf_name(ids[1], 500);
 	remove_entry(&data);
 	remove_entry(&leaf);
@@ -294,7 +150,7 @@ START_TEST(a_missing_pack_is_survived)
 	store_up();
 	stats = check(CHECK_READ_DATA, EXISTS);
 	ck_assert_uint_eq(stats.damaged, stats.chunks);
-	ck_assert_ptr_nonnull(strstr(report.lines, err_str(-ERR_PACK_MISSING)));
+	ck_assert_ptr_nonnull(strstr(report.text, err_str(-ERR_PACK_MISSING)));
 	ck_assert_int_eq(report.touched, 4);
 }
 END_TEST
@@ -333,11 +189,11 @@ START_TEST(a_cut_pack_is_survived)
 	struct stat st;
 
 	populate();
-	open_pack(1, &fd);
+	open_pack(&fd);
 	ck_ok(os_fstat(fd, &st));
 	ck_ok(os_ftruncate(fd, st.st_size / 2));
 	check(CHECK_READ_DATA, EXISTS);
-	ck_assert_ptr_nonnull(strstr(report.lines, err_str(-ERR_PACK_TRUNCATED)));
+	ck_assert_ptr_nonnull(strstr(report.text, err_str(-ERR_PACK_TRUNCATED)));
 	ck_assert_int_gt(report.touched, 0);
 }
 END_TEST
@@ -346,10 +202,11 @@ START_TEST(random_bit_flips_never_crash)
 {
 	uint64_t seed = 42;
 	_cleanup_close_ int fd = -1;
+	struct check_stats stats;
 	struct stat st;
 
 	populate();
-	open_pack(1, &fd);
+	open_pack(&fd);
 	ck_ok(os_fstat(fd, &st));
 	for (int i = 0; i < 60; i++) {
 		uint64_t at = scratch_random(&seed) % st.st_size;
@@ -358,9 +215,6 @@ START_TEST(random_bit_flips_never_crash)
 		ck_ok(os_pread_full(fd, &byte, 1, at));
 		byte ^= 1 << (i % 8);
 		ck_ok(os_pwrite_full(fd, &byte, 1, at));
-		const struct check_ops ops = { .damage = on_damage, .touched = on_touched };
-		struct check_stats stats;
-
 		report = (struct report){ .damaged = 0 };
 		ck_assert_int_ge(store_check(store, i % 2, &ops, NULL, &stats), 0);
 	}
@@ -373,34 +227,24 @@ END_TEST
 START_TEST(data_in_the_place_of_a_node_is_damage)
 {
 	struct branch_record rec = { .lineage = 1 };
-	uint8_t buf[BRANCH_RECORD_BYTES];
-	struct index_txn *txn;
 
 	populate();
-	rec.root = data_name(ids[1], 5000);
-	branch_record_encode(&rec, buf);
-	ck_ok(index_begin(store->index, &txn));
-	ck_ok(index_put(txn, INDEX_BRANCHES, "wrong", 5, buf, sizeof(buf)));
-	ck_ok(index_commit(&txn));
+	rec.root = data_name(ids[1]);
+	put_branch("wrong", &rec);
 	check(0, EXISTS);
 	ck_assert_int_eq(report.damaged, 1);
 	ck_assert(touches(0, "wrong", 0, false));
-	ck_assert_ptr_nonnull(strstr(report.lines, err_str(-ERR_NODE_DAMAGED)));
+	ck_assert_ptr_nonnull(strstr(report.text, err_str(-ERR_NODE_DAMAGED)));
 }
 END_TEST
 
 START_TEST(dangling_heads_are_reported)
 {
-	struct branch_record rec = { .head = 4711, .undo = 4712, .lineage = 1 };
-	uint8_t buf[BRANCH_RECORD_BYTES];
-	struct index_txn *txn;
+	const struct branch_record rec = { .head = 4711, .undo = 4712, .lineage = 1 };
 	struct branch *b;
 
 	populate();
-	branch_record_encode(&rec, buf);
-	ck_ok(index_begin(store->index, &txn));
-	ck_ok(index_put(txn, INDEX_BRANCHES, "wrong", 5, buf, sizeof(buf)));
-	ck_ok(index_commit(&txn));
+	put_branch("wrong", &rec);
 	check(0, EXISTS);
 	ck_assert_int_eq(report.damaged, 2);
 
@@ -457,7 +301,6 @@ START_TEST(a_check_can_be_cancelled)
 {
 	const bool cancel = true;
 	const struct progress progress = { .cancel = &cancel };
-	const struct check_ops ops = { .damage = on_damage };
 	struct check_stats stats;
 	struct gc_stats gc;
 
@@ -469,24 +312,24 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[24];
-	size_t n = 0;
+	const TTest *const tests[] = {
+		a_sound_store_is_clean,
+		unreferenced_chunks_are_counted_not_reported,
+		a_damaged_leaf_touches_every_state_that_has_it,
+		a_damaged_top_touches_everything_of_its_state,
+		damaged_data_names_the_item,
+		a_damaged_record_header_is_found_without_reading_data,
+		missing_chunks_are_reported_once,
+		a_missing_pack_is_survived,
+		a_pack_whose_maker_died_before_its_header_is_none,
+		a_cut_pack_is_survived,
+		random_bit_flips_never_crash,
+		data_in_the_place_of_a_node_is_damage,
+		dangling_heads_are_reported,
+		a_replaced_format_file_is_reported,
+		shared_states_are_not_walked_again,
+		a_check_can_be_cancelled,
+	};
 
-	tests[n++] = a_sound_store_is_clean;
-	tests[n++] = unreferenced_chunks_are_counted_not_reported;
-	tests[n++] = a_damaged_leaf_touches_every_state_that_has_it;
-	tests[n++] = a_damaged_top_touches_everything_of_its_state;
-	tests[n++] = damaged_data_names_the_item;
-	tests[n++] = a_damaged_record_header_is_found_without_reading_data;
-	tests[n++] = missing_chunks_are_reported_once;
-	tests[n++] = a_missing_pack_is_survived;
-	tests[n++] = a_pack_whose_maker_died_before_its_header_is_none;
-	tests[n++] = a_cut_pack_is_survived;
-	tests[n++] = random_bit_flips_never_crash;
-	tests[n++] = data_in_the_place_of_a_node_is_damage;
-	tests[n++] = dangling_heads_are_reported;
-	tests[n++] = a_replaced_format_file_is_reported;
-	tests[n++] = shared_states_are_not_walked_again;
-	tests[n++] = a_check_can_be_cancelled;
-	return scratch_run("check", tests, n, store_setup, store_teardown);
+	return scratch_run("check", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
 }

@@ -1,52 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/unit/store_fixture.h"
+#include "tests/unit/damage.h"
 
-#include "store/format.h"
 #include "store/pack.h"
-#include "store/store_internal.h"
 
 /* Repair and salvage. With whole programs: tests/e2e/flipped_bits.py, salvage.py. */
-
-static struct report {
-	char text[8192];
-	int damaged, lost, mended, touched;
-} report;
-
-static void add_line(const char *kind, const char *line)
-{
-	size_t len = strlen(report.text);
-
-	(void)snprintf(report.text + len, sizeof(report.text) - len, "%s %s\n", kind, line);
-}
-
-static void on_damage(void *arg, const char *line)
-{
-	report.damaged++;
-	add_line("damage", line);
-}
-
-static void on_lost(void *arg, const char *line)
-{
-	report.lost++;
-	add_line("lost", line);
-}
-
-static void on_mended(void *arg, const char *line)
-{
-	report.mended++;
-	add_line("mended", line);
-}
-
-static void on_touched(void *arg, uint64_t id, const char *branch, struct root *root,
-		       const struct name *damaged, const struct key *from, const struct key *to,
-		       bool data)
-{
-	report.touched++;
-}
-
-static const struct check_ops ops = {
-	.damage = on_damage, .lost = on_lost, .mended = on_mended, .touched = on_touched,
-};
 
 static struct check_stats repair(void)
 {
@@ -59,104 +16,6 @@ static struct check_stats repair(void)
 	store_reopen();
 	return stats;
 }
-
-static struct check_stats check(int expected)
-{
-	struct check_stats stats;
-	int r;
-
-	report = (struct report){ 0 };
-	r = store_check(store, CHECK_READ_DATA, &ops, NULL, &stats);
-	ck_assert_msg(r == expected, "check: %d\n%s", r, report.text);
-	return stats;
-}
-
-static uint64_t ids[3];
-static uint8_t data[20000];
-
-/* One branch: 2000 items, data at 5000, three snapshots; the last two share nearly everything. */
-static void populate(void)
-{
-	struct branch *b = branch_make("main");
-
-	change(b, 1, "small");
-	ids[0] = checkpoint(b, "first");
-	fill(b, 1, 2000, 1);
-	scratch_fill(data, sizeof(data), 1);
-	change_blob(b, 5000, data, sizeof(data));
-	ids[1] = checkpoint(b, NULL);
-	change(b, 1, "changed");
-	ids[2] = checkpoint(b, "last");
-	branch_close(b);
-	ck_ok(store_sync(store));
-	store_reopen();
-}
-
-static struct name data_name(uint64_t id)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	_cleanup_(tree_freep) struct tree *t = NULL;
-	const struct key k = key_at(5000);
-	struct val v;
-
-	ck_ok(snap_root(store, id, &root));
-	ck_ok(tree_new(store_nodes(store), root, &t));
-	ck_ok(tree_get(t, &k, &v));
-	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
-	return v.ref.name;
-}
-
-static struct name top_name(uint64_t id)
-{
-	struct snap_info info;
-
-	ck_ok(snap_get(store, id, &info));
-	return info.root;
-}
-
-/* Some node below the top. */
-static int first_child(void *arg, const struct name *name, unsigned level, const struct key *first,
-		       const struct key *last, int r)
-{
-	if (level == 0 && first->a > 500 && first->a < 1500)
-		*(struct name *)arg = *name;
-	return 0;
-}
-
-static struct name leaf_name(uint64_t id)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct name leaf = { { 0 } };
-	const struct tree_check walk = { .node = first_child, .arg = &leaf };
-	struct name top = top_name(id);
-
-	ck_ok(root_by_name(store_nodes(store), &top, &root));
-	ck_ok(root_check(root, &walk));
-	return leaf;
-}
-
-static void flip_at(const char *path, uint64_t at)
-{
-	_cleanup_close_ int fd = -1;
-	uint8_t byte;
-
-	ck_ok(os_openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC, 0, &fd));
-	ck_ok(os_pread_full(fd, &byte, 1, at));
-	byte ^= 4;
-	ck_ok(os_pwrite_full(fd, &byte, 1, at));
-}
-
-static void flip_chunk(const struct name *name, uint64_t in_record)
-{
-	struct chunk_loc loc;
-	char path[64];
-
-	ck_ok(index_find_chunk(store->index, name, &loc));
-	(void)snprintf(path, sizeof(path), "packs/%08x.pack", loc.pack);
-	flip_at(path, loc.off + in_record);
-}
-
-#define PAYLOAD (sizeof(struct record_header_bytes) + 7)
 
 static void expect_states(void)
 {
@@ -200,7 +59,7 @@ START_TEST(lost_data_is_given_up_and_named_each_time)
 
 	populate();
 	name = data_name(ids[1]);
-	flip_chunk(&name, PAYLOAD);
+	flip_chunk(&name, IN_PAYLOAD);
 	stats = repair();
 	ck_assert_int_eq(report.damaged, 1);
 	ck_assert_int_eq(report.mended, 1);
@@ -209,16 +68,16 @@ START_TEST(lost_data_is_given_up_and_named_each_time)
 	ck_err(chunk_load(store_chunks(store), &name, &b), -ERR_CHUNK_LOST);
 	expect_states();
 
-	stats = check(0);
+	stats = check(CHECK_READ_DATA, 0);
 	ck_assert_uint_eq(stats.lost, 1);
 	ck_assert_int_eq(report.lost, 1);
 	ck_assert_int_eq(report.touched, 3);
 	gc();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	ck_assert_int_eq(report.lost, 1);
 
 	/* the same bytes met again are kept beside, as with any damaged chunk */
-	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, data, sizeof(data), &again));
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, content, sizeof(content), &again));
 	ck_assert(!name_eq(&again, &name));
 	ck_ok(store_sync(store));
 
@@ -227,7 +86,7 @@ START_TEST(lost_data_is_given_up_and_named_each_time)
 	ck_ok(snap_drop(store, ids[2]));
 	ck_ok(branch_drop(store, "main"));
 	gc();
-	stats = check(0);
+	stats = check(CHECK_READ_DATA, 0);
 	ck_assert_uint_eq(stats.lost, 0);
 	ck_assert_uint_eq(stats.unreferenced, 0);
 	expect_in_snap(ids[0], 1, "small");
@@ -243,8 +102,8 @@ START_TEST(a_lost_node_hides_its_items_only)
 	struct name leaf;
 
 	populate();
-	leaf = leaf_name(ids[2]);
-	flip_chunk(&leaf, PAYLOAD);
+	leaf = leaf_name(ids[2], 1000);
+	flip_chunk(&leaf, IN_PAYLOAD);
 	stats = repair();
 	ck_assert_uint_eq(stats.lost, 1);
 	expect_states();
@@ -264,7 +123,7 @@ START_TEST(a_lost_node_hides_its_items_only)
 	ck_assert_uint_gt(lost, 0);
 	ck_assert_uint_lt(lost, 100);
 	gc();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	ck_assert_int_eq(report.lost, 1);
 }
 END_TEST
@@ -275,16 +134,16 @@ START_TEST(damaged_headers_are_written_again)
 
 	populate();
 	name = data_name(ids[1]);
-	leaf = leaf_name(ids[1]);
-	flip_chunk(&name, 20);
+	leaf = leaf_name(ids[1], 1000);
+	flip_chunk(&name, IN_HEADER);
 	flip_chunk(&leaf, 1);
 	flip_at("packs/00000001.pack", 9);
-	check(EXISTS);
+	check(CHECK_READ_DATA, EXISTS);
 	ck_assert_int_eq(report.damaged, 3);
 	ck_assert_int_eq(report.touched, 0); /* nothing is lost by it */
 	repair();
 	ck_assert_int_eq(report.mended, 3);
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	expect_states();
 }
 END_TEST
@@ -297,7 +156,7 @@ START_TEST(what_the_index_lost_is_found_in_the_packs)
 
 	populate();
 	top = top_name(ids[2]);
-	leaf = leaf_name(ids[2]);
+	leaf = leaf_name(ids[2], 1000);
 	name = data_name(ids[2]);
 	ck_ok(index_begin(store->index, &txn));
 	ck_ok(index_del_chunk(txn, &top)); /* hides the others: it takes a second look */
@@ -307,7 +166,7 @@ START_TEST(what_the_index_lost_is_found_in_the_packs)
 	stats = repair();
 	ck_assert_uint_eq(stats.lost, 0);
 	ck_assert_int_eq(report.mended, 3);
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	expect_states();
 }
 END_TEST
@@ -343,12 +202,12 @@ START_TEST(damaged_records_come_back_from_the_packs)
 	flip_in_index("mainlast", 8); /* branch and label of a snapshot record */
 	ck_assert_uint_eq(snap_count(store), 2);
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	expect_states();
 
 	flip_in_index("main", 4); /* the key of the branch, and the text in all three records */
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	expect_states();
 	b = branch_at("main");
 	expect_text(b, 1, "changed");
@@ -366,26 +225,21 @@ START_TEST(a_counter_whose_key_is_damaged_does_not_start_again)
 	flip_in_index("ino", 3);
 	ck_assert_uint_gt(store_take_ino(store, 1), before);
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	ck_assert_uint_gt(store_take_ino(store, 1), before);
 }
 END_TEST
 
 START_TEST(dangling_records_name_nothing_any_more)
 {
-	struct branch_record rec = { .head = 4711, .undo = 4712, .lineage = 1 };
-	uint8_t buf[BRANCH_RECORD_BYTES];
-	struct index_txn *txn;
+	const struct branch_record rec = { .head = 4711, .undo = 4712, .lineage = 1 };
 	struct branch *b;
 
 	populate();
-	branch_record_encode(&rec, buf);
-	ck_ok(index_begin(store->index, &txn));
-	ck_ok(index_put(txn, INDEX_BRANCHES, "wrong", 5, buf, sizeof(buf)));
-	ck_ok(index_commit(&txn));
-	check(EXISTS);
+	put_branch("wrong", &rec);
+	check(CHECK_READ_DATA, EXISTS);
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	b = branch_at("wrong");
 	ck_assert_uint_eq(b->head, 0);
 	branch_close(b);
@@ -397,9 +251,9 @@ START_TEST(the_format_file_is_written_again)
 {
 	populate();
 	flip_at("format", 30);
-	check(EXISTS);
+	check(CHECK_READ_DATA, EXISTS);
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	expect_states();
 }
 END_TEST
@@ -458,7 +312,7 @@ START_TEST(everything_comes_back_from_the_packs)
 		ck_ok(snap_get(store, ids[i], &after));
 		ck_assert_int_eq(memcmp(&before[i], &after, sizeof(after)), 0);
 	}
-	check(0);
+	check(CHECK_READ_DATA, 0);
 
 	/* numbers go on */
 	ck_assert_uint_gt(store_take_ino(store, 1), ino);
@@ -476,7 +330,7 @@ START_TEST(everything_comes_back_from_the_packs)
 	salvage();
 	ck_assert_uint_eq(snap_count(store), 4);
 	expect_in_snap(id, 2, "later");
-	check(0);
+	check(CHECK_READ_DATA, 0);
 }
 END_TEST
 
@@ -493,10 +347,10 @@ START_TEST(what_was_dropped_stays_dropped)
 	salvage();
 	ck_assert_uint_eq(snap_count(store), 2);
 	expect_in_snap(ids[2], 1, "changed");
-	stats = check(0);
+	stats = check(CHECK_READ_DATA, 0);
 	ck_assert_uint_eq(stats.branches, 1);
 	gc();
-	stats = check(0);
+	stats = check(CHECK_READ_DATA, 0);
 	ck_assert_uint_eq(stats.unreferenced, 0);
 }
 END_TEST
@@ -535,7 +389,7 @@ START_TEST(a_lost_format_file_comes_back_with_its_uuid)
 	ck_assert(stats.format);
 	ck_assert_mem_eq(uuid, store_uuid(store), sizeof(uuid));
 	expect_states();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 }
 END_TEST
 
@@ -582,16 +436,16 @@ START_TEST(the_copy_of_the_tables_is_checked_and_written_again)
 	checkpoint(b, NULL);
 	branch_close(b);
 	ck_ok(store_sync(store));
-	check(0);
-	flip_at("packs/00000001.pack", at.off + PAYLOAD); /* not the last one any more */
-	check(EXISTS);
+	check(CHECK_READ_DATA, 0);
+	flip_at("packs/00000001.pack", at.off + IN_PAYLOAD); /* not the last one any more */
+	check(CHECK_READ_DATA, EXISTS);
 	ck_assert_int_eq(report.damaged, 1);
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 	lose_index();
 	salvage();
 	ck_assert_uint_eq(snap_count(store), 4);
-	check(0);
+	check(CHECK_READ_DATA, 0);
 }
 END_TEST
 
@@ -614,7 +468,7 @@ START_TEST(a_lost_record_costs_only_what_was_in_it)
 	branch_close(b);
 	ck_ok(store_close(store));
 	store = NULL;
-	flip_at("packs/00000001.pack", at.off + PAYLOAD);
+	flip_at("packs/00000001.pack", at.off + IN_PAYLOAD);
 	stats = salvage();
 	ck_assert_uint_eq(stats.gaps, 1);
 	ck_assert_uint_eq(snap_count(store), 4);
@@ -623,9 +477,9 @@ START_TEST(a_lost_record_costs_only_what_was_in_it)
 	b = branch_at("main");
 	ck_assert_uint_eq(b->head, id);
 	branch_close(b);
-	check(EXISTS); /* the parent of "kept" is not there */
+	check(CHECK_READ_DATA, EXISTS); /* the parent of "kept" is not there */
 	repair();
-	check(0);
+	check(CHECK_READ_DATA, 0);
 }
 END_TEST
 
@@ -653,12 +507,12 @@ static void forge_record(uint8_t *to, size_t room)
 
 START_TEST(records_inside_damaged_data_are_not_believed)
 {
-	_cleanup_free_ uint8_t *bytes = calloc(1, sizeof(data));
+	_cleanup_free_ uint8_t *bytes = calloc(1, sizeof(content));
 	struct salvage_stats stats;
 	struct name name;
 
 	forge_record(bytes + 8000, 1000);
-	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(data), &name));
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(content), &name));
 	populate();
 	flip_chunk(&name, sizeof(struct record_header_bytes) + 100);
 	lose_index();
