@@ -93,7 +93,6 @@ _unused_ static void scratch_close(struct scratch *s)
 	s->index = NULL;
 }
 
-/* Makes all pending chunks durable and committed. */
 /* True when the (synced) file's pages are out of the page cache; a tmpfs keeps them. */
 _unused_ static bool scratch_drop_pages(int dir_fd, const char *path)
 {
@@ -110,6 +109,7 @@ _unused_ static bool scratch_drop_pages(int dir_fd, const char *path)
 	return !(resident & 1);
 }
 
+/* Makes all pending chunks durable and committed. */
 _unused_ static void scratch_commit(struct scratch *s)
 {
 	struct index_txn *txn;
