@@ -7,7 +7,6 @@
  * checked fixture: a store never crosses fork().
  */
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -22,6 +21,7 @@
 #include "store/blob.h"
 #include "store/chunk.h"
 #include "store/store.h"
+#include "tests/unit/run.h"
 
 static char fx_path[4096];
 static int fx_dir_fd = -1;

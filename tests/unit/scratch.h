@@ -6,7 +6,6 @@
  * from checked fixtures: LMDB must not be carried across Check's fork.
  */
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -19,6 +18,7 @@
 #include "store/blob.h"
 #include "store/chunk.h"
 #include "store/index.h"
+#include "tests/unit/run.h"
 
 struct scratch {
 	char path[4096];
@@ -145,10 +145,7 @@ _unused_ static void scratch_fill(void *buf, size_t len, uint64_t seed)
 _unused_ static int scratch_run(const char *suite_name, const TTest *const *tests, size_t n,
 				void (*setup)(void), void (*teardown)(void))
 {
-	Suite *suite = suite_create(suite_name);
 	TCase *tcase = tcase_create(suite_name);
-	SRunner *runner;
-	int failed;
 
 	/* sanitizers and a busy machine: no test here takes a tenth of it alone */
 	tcase_set_timeout(tcase, 120);
@@ -156,10 +153,5 @@ _unused_ static int scratch_run(const char *suite_name, const TTest *const *test
 		tcase_add_checked_fixture(tcase, setup, teardown);
 	for (size_t i = 0; i < n; i++)
 		tcase_add_test(tcase, tests[i]);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case(suite_name, tcase);
 }

@@ -285,10 +285,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("acl");
 	TCase *c = tcase_create("acls");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, lists_are_valid_only_in_order_and_complete);
@@ -300,11 +297,5 @@ int main(void)
 	tcase_add_test(c, minimal_default_list_makes_only_a_mode);
 	tcase_add_test(c, long_lists_live_in_a_blob);
 	tcase_add_test(c, ids_that_mean_nothing_are_spelled_one_way);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("acl", c);
 }

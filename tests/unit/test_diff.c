@@ -780,10 +780,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("diff");
 	TCase *t = tcase_create("diff");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 120); /* git is started a few times; sanitizers */
 	tcase_add_checked_fixture(t, setup, teardown);
@@ -809,10 +806,5 @@ int main(void)
 	tcase_add_loop_test(t, git_apply_takes_random_patches, 0, 8);
 	tcase_add_test(t, what_git_does_not_know_is_left_out);
 	tcase_add_test(t, lines_are_counted);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("diff", t);
 }

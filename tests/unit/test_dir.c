@@ -321,10 +321,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("dir");
 	TCase *c = tcase_create("directories");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 240);
@@ -338,11 +335,5 @@ int main(void)
 	tcase_add_test(c, paths_lead_up_and_down);
 	tcase_add_test(c, deep_paths_have_no_limit);
 	tcase_add_test(c, damaged_directories_are_errors);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("dir", c);
 }

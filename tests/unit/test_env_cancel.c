@@ -2,13 +2,13 @@
 
 /* ply_cancel_on: commands of one thread end when a descriptor becomes readable. */
 
-#include <check.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "env/proc.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static struct keeper *keeper;
 
@@ -93,17 +93,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("env_cancel");
 	TCase *tcase = tcase_create("all");
-	SRunner *runner = srunner_create(suite);
-	int failed;
 
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_test(tcase, a_readable_descriptor_ends_the_command);
 	tcase_add_test(tcase, another_thread_cancels_this_one_only);
-	suite_add_tcase(suite, tcase);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return run_case("env_cancel", tcase);
 }

@@ -4,12 +4,12 @@
 
 #include "env/expect.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 /* What a session looks through at once, at most; and the other end of each below. */
 #define OUTPUT (4u << 20)
@@ -108,18 +108,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("expect");
 	TCase *t = tcase_create("expect");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_loop_test(t, a_costly_search_ends, 0, (int)ARRAY_SIZE(costly));
 	tcase_add_test(t, many_costly_patterns_cost_no_more_than_one);
 	tcase_add_test(t, an_ordinary_pattern_is_found_behind_much_output);
-	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return run_case("expect", t);
 }

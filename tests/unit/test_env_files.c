@@ -4,7 +4,6 @@
 
 #include "env/files.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char top[64], root[80], outside[80]; /* root and outside lie in top */
 
@@ -334,10 +334,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("files");
 	TCase *t = tcase_create("files");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, what_is_written_is_read);
@@ -356,10 +353,5 @@ int main(void)
 	tcase_add_test(t, upload_and_download_copy_bytes_and_permissions);
 	tcase_add_test(t, a_symlink_that_appears_meanwhile_leads_nowhere);
 	tcase_add_test(t, a_place_is_absolute_and_resolved_whether_it_is_there_or_not);
-	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return run_case("files", t);
 }

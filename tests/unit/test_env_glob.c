@@ -4,7 +4,6 @@
 
 #include "env/glob.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char root[64];
 
@@ -325,10 +325,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("glob");
 	TCase *t = tcase_create("glob");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, a_segment_matches, 0, (int)ARRAY_SIZE(segments));
@@ -345,10 +342,5 @@ int main(void)
 	tcase_add_loop_test(t, a_bad_pattern_is_refused, 0, (int)ARRAY_SIZE(bad));
 	tcase_add_test(t, a_pattern_of_too_many_segments_is_refused);
 	tcase_add_test(t, many_stars_cost_no_more_than_the_tree);
-	suite_add_tcase(s, t);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed != 0;
+	return run_case("glob", t);
 }

@@ -4,7 +4,6 @@
 
 #include "env/proc.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 #include <time.h>
 
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static struct keeper *keeper;
 static char dir[64]; /* scratch; the commands' working directory */
@@ -839,18 +839,10 @@ int main(void)
 		a_thousand_runs_leave_no_descriptor_and_no_process,
 		many_threads_at_once,
 	};
-	Suite *suite = suite_create("env_proc");
 	TCase *tcase = tcase_create("env_proc");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	for (size_t i = 0; i < ARRAY_SIZE(tests); i++)
 		tcase_add_test(tcase, tests[i]);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("env_proc", tcase);
 }

@@ -5,7 +5,6 @@
  * killed. The program is a shell script each time.
  */
 
-#include <check.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 
 #include "env/program.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char dir[] = "/tmp/plyfs-test-XXXXXX", path[64];
 
@@ -239,10 +239,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("program");
 	TCase *t = tcase_create("run");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, both_outputs_and_the_exit_code);
@@ -252,10 +249,5 @@ int main(void)
 	tcase_add_test(t, large_outputs_of_many_threads_are_whole);
 	tcase_add_test(t, nothing_shares_the_memory_of_a_caller_that_was_killed);
 	tcase_add_test(t, what_is_held_is_held_until_the_program_ends);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("program", t);
 }

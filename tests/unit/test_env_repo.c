@@ -4,7 +4,6 @@
 
 #include "env/repo.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +17,7 @@
 
 #include "env/gittree.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char top[64];
 static struct vault *vault;
@@ -828,10 +828,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("env_repo");
 	TCase *t = tcase_create("repo");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 120);
 	tcase_add_checked_fixture(t, setup, teardown);
@@ -858,10 +855,5 @@ int main(void)
 	tcase_add_test(t, dirty_is_what_is_tracked_and_changed);
 	tcase_add_test(t, a_clone_is_at_the_revision_and_has_nothing_later);
 	tcase_add_test(t, a_clone_that_fails_leaves_nothing);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("env_repo", t);
 }

@@ -2,7 +2,6 @@
 
 /* Reports of test runs: recordings of real ones, made-up ones, and hostile ones. */
 
-#include <check.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "env/plyfs.h"
 #include "env/report.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 /* ---- helpers ---- */
 
@@ -530,10 +530,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("report");
 	TCase *tc = tcase_create("report");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, every_recording_has_the_right_answer);
@@ -554,10 +551,5 @@ int main(void)
 	tcase_add_test(tc, xml_that_cannot_be_read_is_never_a_success);
 	tcase_add_test(tc, xml_bombs_do_not_go_off);
 	tcase_add_test(tc, large_outputs_take_linear_time);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_case("report", tc);
 }

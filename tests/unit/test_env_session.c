@@ -4,7 +4,6 @@
 
 #include "env/session.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,6 +15,7 @@
 #include "env/expect.h"
 #include "env/plyfs.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char dir[64]; /* scratch: HOME (so that no bashrc but ours is read) and cwd */
 static struct ply_session *session;
@@ -766,10 +766,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("env_session");
 	TCase *t = tcase_create("session");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, output_and_codes_are_exact);
@@ -798,10 +795,5 @@ int main(void)
 	tcase_add_test(t, megabytes_come_in_linear_time);
 	tcase_add_test(t, many_sessions_do_not_meet);
 	tcase_add_test(t, nothing_leaks);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_case("env_session", t);
 }

@@ -9,13 +9,13 @@
 #include "env/session.h"
 #include "env/status.h" /* before check.h, which has a macro of the name fail */
 
-#include <check.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <time.h>
 
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char dir[64];
 static struct ply_env *env;
@@ -419,10 +419,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("env_sessions");
 	TCase *t = tcase_create("sessions");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_session_is_started_and_ended_once);
@@ -440,10 +437,5 @@ int main(void)
 	tcase_add_test(t, a_forced_interrupt_is_told_with_the_next_command);
 	tcase_add_test(t, output_without_end_is_cut_and_the_shell_goes_on);
 	tcase_add_test(t, an_interrupt_may_be_content_with_a_pattern);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_case("env_sessions", t);
 }

@@ -5,7 +5,6 @@
  * mistakes, URLs, and the order of calls and hooks on a dummy deployment.
  */
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "env/swe.h"
 #include "env/swe_config.h"
 #include "env/zip.h"
+#include "tests/unit/run.h"
 
 /* ---- helpers ---- */
 
@@ -952,10 +952,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("env_swe");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tc, quoting_is_shlex_quotes);
 	tcase_add_test(tc, repr_is_pythons);
@@ -991,10 +988,5 @@ int main(void)
 	tcase_add_test(tc, variables_are_exported_by_one_command);
 	tcase_add_test(tc, relative_paths_are_in_the_repository);
 	tcase_add_test(tc, paths_begin_at_the_root);
-	suite_add_tcase(s, tc);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return run_case("env_swe", tc);
 }

@@ -868,10 +868,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("extent");
 	TCase *c = tcase_create("data");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 240);
@@ -907,11 +904,5 @@ int main(void)
 	tcase_add_test(c, write_without_space_changes_nothing);
 	tcase_add_test(c, any_failing_call_is_survived);
 	tcase_add_loop_test(c, one_file_behaves_as_a_buffer, 0, 4);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("extent", c);
 }

@@ -820,19 +820,10 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("fs_model");
 	TCase *c = tcase_create("model");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, real_setup, real_teardown);
 	tcase_set_timeout(c, 500);
 	tcase_add_loop_test(c, behaves_as_the_kernel_does, 0, 6);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("fs_model", c);
 }

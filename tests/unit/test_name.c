@@ -695,10 +695,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("name");
 	TCase *c = tcase_create("names");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 240);
@@ -725,11 +722,5 @@ int main(void)
 	tcase_add_test(c, same_object_means_everything_it_has);
 	tcase_add_test(c, stat_counts_blocks);
 	tcase_add_test(c, every_item_can_be_printed);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("name", c);
 }

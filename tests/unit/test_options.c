@@ -4,7 +4,7 @@
 
 #include "tools/options.c" /* the program's files are in no library */
 
-#include <check.h>
+#include "tests/unit/run.h"
 
 struct got {
 	bool flag;
@@ -137,10 +137,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("options");
 	TCase *t = tcase_create("options");
-	SRunner *r;
-	int failed;
 
 	tcase_add_test(t, options_may_stand_anywhere);
 	tcase_add_test(t, values_come_in_all_usual_forms);
@@ -148,10 +145,5 @@ int main(void)
 	tcase_add_test(t, a_leading_argument_ends_them_when_asked);
 	tcase_add_test(t, a_single_dash_is_an_argument);
 	tcase_add_test(t, each_mistake_is_named);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return run_case("options", t);
 }

@@ -2,7 +2,6 @@
 
 /* The reader pool (fs/readers.c), serving pipes whose requests are single letters. */
 
-#include <check.h>
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -12,6 +11,7 @@
 #include "fs/readers.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 /* Longer than any hand-over on a loaded machine; a test that waits so long has failed. */
 #define PATIENCE_S 10
@@ -260,10 +260,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("readers");
 	TCase *tc = tcase_create("pool");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, one_thread_serves_what_never_waits);
@@ -273,11 +270,5 @@ int main(void)
 	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
 	tcase_add_test(tc, sixty_four_share_the_pool);
 	tcase_add_test(tc, stepping_aside_elsewhere_does_nothing);
-	suite_add_tcase(suite, tc);
-
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("readers", tc);
 }

@@ -640,10 +640,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("recovery");
 	TCase *tcase = tcase_create("recovery");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, 120);
 	tcase_add_checked_fixture(tcase, recovery_setup, store_teardown);
@@ -651,10 +648,5 @@ int main(void)
 			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
 			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("recovery", tcase);
 }

@@ -3,7 +3,6 @@
 /* The server and clients that take their time: a second of silence, two for a request to arrive. */
 
 #include <arpa/inet.h>
-#include <check.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -16,6 +15,7 @@
 #include "env/serve/arrival.h"
 #include "env/serve/http.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static struct http_server *server;
 
@@ -151,10 +151,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("http");
 	TCase *t = tcase_create("arrival");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, dribbled_headers_end);
@@ -162,10 +159,5 @@ int main(void)
 	tcase_add_test(t, so_does_what_comes_behind_an_answer);
 	tcase_add_test(t, a_body_that_comes_steadily_may_take_longer);
 	tcase_add_test(t, so_may_an_answer);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("http", t);
 }

@@ -2,7 +2,6 @@
 
 /* What the server makes of bytes: bodies, forms, encodings; and of requests that come twice. */
 
-#include <check.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "env/serve/once.h"
 #include "env/serve/rex.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 /* ---- models ---- */
 
@@ -496,10 +496,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("serve_model");
 	TCase *tc = tcase_create("all");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_test(tc, values_fit_as_leniently_as_in_pydantic);
 	tcase_add_test(tc, values_arrive_and_defaults_stay);
@@ -512,10 +509,5 @@ int main(void)
 	tcase_add_test(tc, an_answer_is_kept_for_its_id_method_and_path);
 	tcase_add_test(tc, what_is_remembered_has_an_end);
 	tcase_add_test(tc, the_second_one_waits_for_the_first);
-	suite_add_tcase(suite, tc);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("serve_model", tc);
 }

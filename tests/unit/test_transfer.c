@@ -1107,10 +1107,7 @@ static void open_and_teardown(void)
 
 int main(void)
 {
-	Suite *suite = suite_create("transfer");
 	TCase *t = tcase_create("transfer");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(t, 180); /* other programs are run; sanitizers */
 	tcase_add_checked_fixture(t, setup, open_and_teardown);
@@ -1137,10 +1134,5 @@ int main(void)
 	tcase_add_test(t, unsafe_names_are_refused);
 	tcase_add_test(t, names_that_only_look_like_it_are_kept);
 	tcase_add_test(t, a_strangers_repository_is_told_about);
-	suite_add_tcase(suite, t);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("transfer", t);
 }

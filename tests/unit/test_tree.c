@@ -2,7 +2,6 @@
 
 /* The persistent tree by hand-made cases: fill, sharing, sealing, damage, failing memory. */
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -19,6 +18,7 @@
 #include "store/index.h"
 #include "store/node.h"
 #include "store/tree.h"
+#include "tests/unit/run.h"
 
 /* ---- fixture ---- */
 
@@ -1048,10 +1048,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("tree");
 	TCase *c = tcase_create("tree");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 120);
@@ -1079,10 +1076,5 @@ int main(void)
 	tcase_add_test(c, threads_load_the_same_nodes_and_drop_them);
 	tcase_add_test(c, what_much_freed_memory_held_goes_back_to_the_system);
 	tcase_add_test(c, a_dump_shows_nodes_and_items);
-	suite_add_tcase(s, c);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("tree", c);
 }

@@ -7,7 +7,6 @@
  * longer or shorter.
  */
 
-#include <check.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -22,6 +21,7 @@
 #include "store/chunk.h"
 #include "store/index.h"
 #include "store/tree.h"
+#include "tests/unit/run.h"
 
 #define KEYS 4096 /* distinct keys: large enough for three levels, small enough for hits */
 #define BLOBS 8
@@ -440,19 +440,11 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("tree model");
 	TCase *c = tcase_create("model");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 600);
 	tcase_add_test(c, the_tree_agrees_with_a_sorted_array);
 	tcase_add_test(c, a_diff_of_an_equal_range_reads_only_the_way_to_it);
-	suite_add_tcase(s, c);
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_NORMAL);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("tree model", c);
 }

@@ -6,7 +6,6 @@
  * does, and must never be caught with a stale one after a restore.
  */
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -16,6 +15,7 @@
 #include "store/base/err.h"
 #include "store/base/fault.h"
 #include "store/base/util.h"
+#include "tests/unit/run.h"
 
 static char dir_path[PATH_MAX];
 static int dir_fd;
@@ -801,10 +801,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("view");
 	TCase *t = tcase_create("view");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
@@ -830,10 +827,5 @@ int main(void)
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_loop_test(t, caches_are_never_stale_after_a_restore, 0, 18);
-	suite_add_tcase(s, t);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_NORMAL);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return run_case("view", t);
 }

@@ -4,8 +4,9 @@
 
 #include "tools/wire.c" /* the program's files are in no library */
 
-#include <check.h>
 #include <sys/stat.h>
+
+#include "tests/unit/run.h"
 
 static int pair[2];
 
@@ -188,10 +189,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("wire");
 	TCase *t = tcase_create("wire");
-	SRunner *r;
-	int failed;
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_request_arrives_whole);
@@ -201,10 +199,5 @@ int main(void)
 	tcase_add_test(t, a_string_without_an_end_is_refused);
 	tcase_add_test(t, answers_keep_version_status_and_text);
 	tcase_add_test(t, a_hang_up_is_the_end);
-	suite_add_tcase(s, t);
-	r = srunner_create(s);
-	srunner_run_all(r, CK_NORMAL);
-	failed = srunner_ntests_failed(r);
-	srunner_free(r);
-	return failed ? 1 : 0;
+	return run_case("wire", t);
 }

@@ -230,10 +230,7 @@ END_TEST
 
 int main(void)
 {
-	Suite *s = suite_create("xattr");
 	TCase *c = tcase_create("attributes");
-	SRunner *runner;
-	int failed;
 
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_add_test(c, values_of_every_size);
@@ -245,11 +242,5 @@ int main(void)
 	tcase_add_test(c, write_truncate_and_chown_end_capabilities);
 	tcase_add_test(c, attributes_survive_sealing);
 	tcase_add_test(c, damaged_attributes_are_errors);
-	suite_add_tcase(s, c);
-
-	runner = srunner_create(s);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("xattr", c);
 }
