@@ -7,32 +7,15 @@
  * checked fixture: a store never crosses fork().
  */
 
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "fs/fs.h"
 #include "fs/model.h"
-#include "store/base/err.h"
-#include "store/base/util.h"
-#include "store/blob.h"
-#include "store/chunk.h"
 #include "store/store.h"
-#include "tests/unit/run.h"
+#include "tests/unit/scratch.h"
 
-static char fx_path[4096];
-static int fx_dir_fd = -1;
+static struct scratch fx;
 static struct store *fx_store;
 static uint64_t fx_changes;
 static struct fs fs;
-
-static int fx_remove(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-	return remove(path);
-}
 
 static _unused_ struct tree *fx_tree(struct root *root)
 {
@@ -49,15 +32,11 @@ static _unused_ struct tree *fx_tree(struct root *root)
 
 static _unused_ void setup(void)
 {
-	const char *tmp = getenv("TMPDIR");
 	struct timens now = { .sec = 1000000000, .nsec = 5 };
 
-	snprintf(fx_path, sizeof(fx_path), "%s/plyfs-fs-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(fx_path));
-	fx_dir_fd = open(fx_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_ge(fx_dir_fd, 0);
-	ck_assert_int_eq(store_init(fx_dir_fd), 0);
-	ck_assert_int_eq(store_open(fx_dir_fd, NULL, &fx_store), 0);
+	scratch_make(&fx);
+	ck_assert_int_eq(store_init(fx.dir_fd), 0);
+	ck_assert_int_eq(store_open(fx.dir_fd, NULL, &fx_store), 0);
 
 	fs = (struct fs){ .store = fx_store, .tree = fx_tree(NULL), .changes = &fx_changes };
 	ck_assert_int_eq(fs_make_root(&fs, 0755, 0, 0, now), 0);
@@ -67,8 +46,7 @@ static _unused_ void teardown(void)
 {
 	tree_free(fs.tree);
 	ck_assert_int_eq(store_close(fx_store), 0);
-	(void)close(fx_dir_fd);
-	(void)nftw(fx_path, fx_remove, 16, FTW_DEPTH | FTW_PHYS);
+	scratch_remove(&fx);
 }
 
 static _unused_ int fx_try(uint64_t dir, const char *name, uint32_t mode, struct inode *ret)

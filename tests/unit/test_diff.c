@@ -537,7 +537,7 @@ static int print_patch(void *arg, const struct change *c)
 	return r;
 }
 
-/* Writes the patch from a to b into fx_path/NAME. */
+/* Writes the patch from a to b into fx.path/NAME. */
 static unsigned write_patch(struct root *a, struct root *b, unsigned flags, const char *name)
 {
 	_cleanup_free_ char *path = NULL;
@@ -546,7 +546,7 @@ static unsigned write_patch(struct root *a, struct root *b, unsigned flags, cons
 		.b = { .store = fx_store, .tree = fx_tree(b) },
 	};
 
-	ck_assert_int_ge(asprintf(&path, "%s/%s", fx_path, name), 0);
+	ck_assert_int_ge(asprintf(&path, "%s/%s", fx.path, name), 0);
 	p.out = fopen(path, "we");
 	ck_assert_ptr_nonnull(p.out);
 	ck_assert_int_eq(fs_diff(fx_store, a, b, true, flags, print_patch, &p), 0);
@@ -560,8 +560,8 @@ static void export_to(struct root *root, const char *name)
 {
 	int fd;
 
-	ck_assert_int_eq(mkdirat(fx_dir_fd, name, 0700), 0);
-	fd = openat(fx_dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_eq(mkdirat(fx.dir_fd, name, 0700), 0);
+	fd = openat(fx.dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(export_directory(fx_store, root, fd, NULL, NULL), 0);
 	(void)close(fd);
@@ -579,7 +579,7 @@ static void check_patch(struct root *a, struct root *b, bool exact)
 		    "{ ! test -s plain.patch || "
 		    "git -C A apply --whitespace=nowarn ../plain.patch; } && "
 		    "rm -rf A/.git && diff -r --no-dereference A B",
-		    fx_path),
+		    fx.path),
 		0);
 	ck_assert_int_eq(
 		run("cd '%s' && git -C A2 init -q && "
@@ -588,7 +588,7 @@ static void check_patch(struct root *a, struct root *b, bool exact)
 		    "rm -rf A2/.git && diff -r --no-dereference A2 B && "
 		    "(cd B && find . -type f -perm -100 | sort) >B.x && "
 		    "(cd A2 && find . -type f -perm -100 | sort) >A.x && cmp A.x B.x",
-		    fx_path),
+		    fx.path),
 		0);
 	if (exact)
 		ck_assert_int_eq(
@@ -600,7 +600,7 @@ static void check_patch(struct root *a, struct root *b, bool exact)
 			    "rm -rf ../A3/.git && git --work-tree=../A3 add -A -f . && "
 			    "git diff-tree -r -p --binary --no-renames $(git write-tree) "
 			    "$(cat ../B.tree) >../git.patch && cmp ../git.patch ../plain.patch",
-			    fx_path),
+			    fx.path),
 			0);
 }
 
@@ -685,7 +685,7 @@ START_TEST(git_apply_takes_renames)
 			     "grep -q '^rename to e/2$' renames.patch && "
 			     "grep -q '^similarity index 100%%$' renames.patch && "
 			     "grep -q '^rename to \"e/3 \\\\376\"$' renames.patch",
-			     fx_path),
+			     fx.path),
 			 0);
 }
 END_TEST
@@ -712,7 +712,7 @@ START_TEST(git_apply_takes_random_patches)
 		    "rm -rf A/.git && "
 		    "find A B -depth -type d -empty -delete; mkdir -p A B; "
 		    "diff -r --no-dereference A B",
-		    fx_path),
+		    fx.path),
 		0);
 }
 END_TEST
@@ -729,7 +729,7 @@ START_TEST(what_git_does_not_know_is_left_out)
 	b = fx_freeze();
 	ck_assert_uint_eq(write_patch(a, b, 0, "p"), 2);
 	ck_assert_int_eq(
-		run("cd '%s' && ! grep -q pipe p && grep -q '^deleted file mode' p", fx_path), 0);
+		run("cd '%s' && ! grep -q pipe p && grep -q '^deleted file mode' p", fx.path), 0);
 }
 END_TEST
 

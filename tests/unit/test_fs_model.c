@@ -728,8 +728,8 @@ static void real_setup(void)
 	setup();
 	(void)umask(022);
 	am_root = geteuid() == 0;
-	ck_assert_int_eq(mkdirat(fx_dir_fd, "real", 0755), 0);
-	real_fd = openat(fx_dir_fd, "real", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_eq(mkdirat(fx.dir_fd, "real", 0755), 0);
+	real_fd = openat(fx.dir_fd, "real", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ck_assert_int_ge(real_fd, 0);
 
 	/* What the filesystem below can do. */

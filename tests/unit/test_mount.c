@@ -5,22 +5,13 @@
  * that keeps message boundaries, as /dev/fuse does.
  */
 
-#include <check.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <semaphore.h>
 #include <sys/socket.h>
 #include <time.h>
 
 #include "fs/mount_internal.h"
-#include "store/base/err.h"
-#include "store/base/util.h"
+#include "tests/unit/view_fixture.h"
 
-static char dir_path[4096];
-static int dir_fd;
-static struct store *store;
-static struct view *view;
 static struct readers *readers;
 static struct mount *mnt;
 static int kernel; /* our end */
@@ -109,35 +100,9 @@ static void hook_ended(void *arg, struct mount *m)
 	sem_post(&ended);
 }
 
-static int rm_one(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-	return remove(path);
-}
-
 static void setup(void)
 {
-	const char *tmp = getenv("TMPDIR");
-	struct tree *tree;
-	struct root *empty, *root;
-	struct branch *b;
-
-	snprintf(dir_path, sizeof(dir_path), "%s/plyfs-mount-XXXXXX", tmp ? tmp : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(dir_path));
-	dir_fd = open(dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_eq(store_init(dir_fd), 0);
-	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
-	ck_assert_int_eq(root_empty(store_nodes(store), &empty), 0);
-	ck_assert_int_eq(tree_new(store_nodes(store), empty, &tree), 0);
-	struct fs fs = { .store = store, .tree = tree };
-	ck_assert_int_eq(fs_make_root(&fs, S_IFDIR | 0755, 0, 0, (struct timens){ 1, 0 }), 0);
-	ck_assert_int_eq(tree_freeze(tree, &root), 0);
-	store_raise_ino(store, 2);
-	ck_assert_int_eq(branch_create(store, "main", root, 0, store_take_lineage(store), &b), 0);
-	branch_close(b);
-	tree_free(tree);
-	root_unref(root);
-	root_unref(empty);
-	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	view_setup();
 	ck_assert_int_eq(readers_new(2, &readers), 0);
 	sem_init(&ended, 0, 0);
 }
@@ -165,9 +130,8 @@ static const struct fuse_init_in modern = {
 static void finish(void)
 {
 	ck_assert_int_eq(store_close(store), 0);
-	close(dir_fd);
 	readers_free(readers);
-	ck_assert_int_eq(nftw(dir_path, rm_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+	scratch_remove(&scratch);
 }
 
 static void setup_mounted(void)

@@ -77,8 +77,8 @@ static int make_dir(const char *name)
 {
 	int fd;
 
-	ck_assert_int_eq(mkdirat(fx_dir_fd, name, 0700), 0);
-	fd = openat(fx_dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_eq(mkdirat(fx.dir_fd, name, 0700), 0);
+	fd = openat(fx.dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ck_assert_int_ge(fd, 0);
 	return fd;
 }
@@ -92,7 +92,7 @@ static char *digest(const char *name, const char *options)
 	FILE *f;
 
 	path = program ? strdup(program) : format("%s/tests/treedigest", build ? build : ".");
-	line = format("'%s' --list %s '%s/%s'", path, options, fx_path, name);
+	line = format("'%s' --list %s '%s/%s'", path, options, fx.path, name);
 	f = popen(line, "re");
 	ck_assert_ptr_nonnull(f);
 	ck_assert_int_gt(getdelim(&text, &len, '\0', f), 0);
@@ -119,7 +119,7 @@ static void same(const char *x, const char *y, const char *options)
 
 static struct root *import_from(const char *name)
 {
-	int fd = openat(fx_dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(fx.dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct root *root = NULL;
 	int r;
 
@@ -198,7 +198,7 @@ static void set_time(int dir_fd, const char *name, int64_t sec, long nsec)
 static bool set_attr(const char *dir, const char *name, const char *attr, const void *value,
 		     size_t len)
 {
-	_cleanup_free_ char *path = format("%s/%s/%s", fx_path, dir, name);
+	_cleanup_free_ char *path = format("%s/%s/%s", fx.path, dir, name);
 
 	return lsetxattr(path, attr, value, len, 0) == 0;
 }
@@ -216,7 +216,7 @@ static const uint8_t acl_default[] = {
 
 enum { WITH_SOCKET = 1 };
 
-/* One of everything, below fx_path/NAME. */
+/* One of everything, below fx.path/NAME. */
 static void make_source(const char *name, unsigned with)
 {
 	int fd = make_dir(name), sub, f;
@@ -387,14 +387,14 @@ START_TEST(deeper_than_any_path)
 			     "    try: os.chdir(\"thirty-two bytes of a long name.\")\n"
 			     "    except FileNotFoundError: break\n"
 			     "os.link(\"first name\", \"linked\", src_dir_fd=top)'",
-			     fx_path),
+			     fx.path),
 			 0);
 
 	root = import_from("source");
 	export_to(root, "copy");
 	same("source", "copy", "");
 	again = import_from("copy");
-	ck_assert_int_eq(run("rm -rf '%s/source' '%s/copy'", fx_path, fx_path), 0);
+	ck_assert_int_eq(run("rm -rf '%s/source' '%s/copy'", fx.path, fx.path), 0);
 }
 END_TEST
 
@@ -496,7 +496,7 @@ START_TEST(cancelling_stops_it)
 
 	make_source("source", 0);
 	root = import_from("source");
-	fd = openat(fx_dir_fd, "source", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = openat(fx.dir_fd, "source", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	out = make_dir("copy");
 	cancel = true;
 	ck_assert_int_eq(import_directory(fx_store, fd, &ops, &none, NULL), -ERR_CANCELLED);
@@ -530,7 +530,7 @@ END_TEST
 
 static int new_file(const char *name)
 {
-	int fd = openat(fx_dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int fd = openat(fx.dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
 	ck_assert_int_ge(fd, 0);
 	return fd;
@@ -553,7 +553,7 @@ static int try_tar(int fd, struct root **ret)
 
 static struct root *import_tar_from(const char *name)
 {
-	int fd = openat(fx_dir_fd, name, O_RDONLY | O_CLOEXEC), r;
+	int fd = openat(fx.dir_fd, name, O_RDONLY | O_CLOEXEC), r;
 	struct root *root = NULL;
 
 	ck_assert_int_ge(fd, 0);
@@ -574,7 +574,7 @@ START_TEST(through_tar_and_back)
 	export_to(again, "copy");
 	same("source", "copy", "");
 	export_tar_to(again, "again.tar");
-	ck_assert_int_eq(run("cmp '%s/t.tar' '%s/again.tar'", fx_path, fx_path), 0);
+	ck_assert_int_eq(run("cmp '%s/t.tar' '%s/again.tar'", fx.path, fx.path), 0);
 	ck_assert_uint_eq(warnings, 0);
 }
 END_TEST
@@ -588,17 +588,17 @@ START_TEST(gnu_tar_reads_ours)
 	make_source("source", 0);
 	/* It does not undo libarchive's escapes; its notion of times before 1970 is right. */
 	ck_assert_int_eq(
-		run("setfattr -x 'user.a=b c' '%s/source/tiny' 2>/dev/null; true", fx_path), 0);
+		run("setfattr -x 'user.a=b c' '%s/source/tiny' 2>/dev/null; true", fx.path), 0);
 	ck_assert_int_eq(run("touch -d @-2147483648.000000001 '%s/source/tiny'; "
 			     "touch -d @5.000000005 '%s/source'",
-			     fx_path, fx_path),
+			     fx.path, fx.path),
 			 0);
 	root = import_from("source");
 	export_tar_to(root, "t.tar");
 	ck_assert_int_eq(
 		run("mkdir '%s/copy' && tar -C '%s/copy' -xpf '%s/t.tar' --numeric-owner --acls "
 		    "--xattrs --xattrs-include='*' 2>'%s/log' || { cat '%s/log'; false; }",
-		    fx_path, fx_path, fx_path, fx_path, fx_path),
+		    fx.path, fx.path, fx.path, fx.path, fx.path),
 		0);
 	same("source", "copy", "");
 }
@@ -613,12 +613,12 @@ START_TEST(we_read_gnu_tar)
 		return; /* owners and devices want root */
 	make_source("source", 0);
 	/* It takes nothing below 512 bytes for sparse. */
-	ck_assert_int_eq(run("rm '%s/source/dir/small hole'", fx_path), 0);
+	ck_assert_int_eq(run("rm '%s/source/dir/small hole'", fx.path), 0);
 	ck_assert_int_eq(
 		run("cd '%s' && tar -C source --format=pax --sort=name --numeric-owner --acls "
 		    "--xattrs --xattrs-include='*' --sparse -cf t.tar . 2>/dev/null && "
 		    "gzip -k t.tar",
-		    fx_path),
+		    fx.path),
 		0);
 	root = import_tar_from("t.tar");
 	export_to(root, "copy");
@@ -859,7 +859,7 @@ START_TEST(damaged_archives_are_refused)
 	make_source("source", 0);
 	root = import_from("source");
 	export_tar_to(root, "t.tar");
-	whole = openat(fx_dir_fd, "t.tar", O_RDONLY | O_CLOEXEC);
+	whole = openat(fx.dir_fd, "t.tar", O_RDONLY | O_CLOEXEC);
 	size = lseek(whole, 0, SEEK_END);
 
 	/* Cut anywhere, or with bytes changed anywhere: an answer, and never a broken state. */
@@ -927,12 +927,12 @@ static int make_repo(const char *script)
 {
 	return run("mkdir -p '%s/repo' && cd '%s/repo' && export HOME='%s' && git init -q . && "
 		   "git config user.name n && git config user.email e && %s",
-		   fx_path, fx_path, fx_path, script);
+		   fx.path, fx.path, fx.path, script);
 }
 
 static int try_git(const char *rev, struct root **ret)
 {
-	_cleanup_free_ char *path = format("%s/repo", fx_path);
+	_cleanup_free_ char *path = format("%s/repo", fx.path);
 
 	return import_git(fx_store, path, rev, &ops, ret, NULL);
 }
@@ -1027,7 +1027,7 @@ static int try_name(const char *name, struct root **ret)
 {
 	/* A tree object written byte by byte: no tool would make it. */
 	FILE *f;
-	_cleanup_free_ char *path = format("%s/tree", fx_path), *tree = NULL;
+	_cleanup_free_ char *path = format("%s/tree", fx.path), *tree = NULL;
 	size_t cap = 0;
 	int r;
 
@@ -1041,10 +1041,10 @@ static int try_name(const char *name, struct root **ret)
 	ck_assert_int_eq(
 		run("cd '%s/repo' && git hash-object -w -t blob --stdin </dev/null >/dev/null && "
 		    "git hash-object -w -t tree --literally --stdin <../tree >../id",
-		    fx_path),
+		    fx.path),
 		0);
 	free(path);
-	path = format("%s/id", fx_path);
+	path = format("%s/id", fx.path);
 	f = fopen(path, "re");
 	ck_assert_int_gt(getdelim(&tree, &cap, '\n', f), 0);
 	tree[strcspn(tree, "\n")] = '\0';
@@ -1090,7 +1090,7 @@ START_TEST(a_strangers_repository_is_told_about)
 		return;
 	ck_assert_int_eq(
 		make_repo("echo x >f && git add f && git commit -qm x && chown -R 12345 ."), 0);
-	ck_assert_int_eq(setenv("HOME", fx_path, 1), 0);
+	ck_assert_int_eq(setenv("HOME", fx.path, 1), 0);
 	ck_assert_msg(try_git("HEAD", &root) == -EPERM, "%s", last_note);
 	ck_assert_ptr_nonnull(strstr(last_note, "safe.directory"));
 	ck_assert_ptr_null(root);
@@ -1101,7 +1101,7 @@ END_TEST
 static void open_and_teardown(void)
 {
 	if (geteuid() != 0)
-		(void)run("chmod -R u+rwX '%s'", fx_path); /* litter at worst */
+		(void)run("chmod -R u+rwX '%s'", fx.path); /* litter at worst */
 	teardown();
 }
 

@@ -6,21 +6,10 @@
  * does, and must never be caught with a stale one after a restore.
  */
 
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <limits.h>
 
-#include "fs/view.h"
-#include "store/base/err.h"
 #include "store/base/fault.h"
-#include "store/base/util.h"
-#include "tests/unit/run.h"
-
-static char dir_path[PATH_MAX];
-static int dir_fd;
-static struct store *store;
-static struct view *view;
+#include "tests/unit/view_fixture.h"
 
 /* ---- the recording kernel ---- */
 
@@ -72,37 +61,9 @@ static const struct view_kernel old_recorder = {
 
 /* ---- fixture ---- */
 
-static int rm_one(const char *path, const struct stat *st, int type, struct FTW *f)
-{
-	return remove(path);
-}
-
 static void setup(void)
 {
-	const char *tmp = getenv("TMPDIR");
-	struct tree *tree;
-	struct root *empty, *root;
-	struct branch *b;
-
-	snprintf(dir_path, sizeof(dir_path), "%s/plyfs-view-XXXXXX", tmp ? tmp : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(dir_path));
-	dir_fd = open(dir_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_eq(store_init(dir_fd), 0);
-	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
-
-	ck_assert_int_eq(root_empty(store_nodes(store), &empty), 0);
-	ck_assert_int_eq(tree_new(store_nodes(store), empty, &tree), 0);
-	struct fs fs = { .store = store, .tree = tree };
-	ck_assert_int_eq(fs_make_root(&fs, 0755, 0, 0, (struct timens){ 1, 0 }), 0);
-	ck_assert_int_eq(tree_freeze(tree, &root), 0);
-	store_raise_ino(store, 2);
-	ck_assert_int_eq(branch_create(store, "main", root, 0, store_take_lineage(store), &b), 0);
-	branch_close(b);
-	tree_free(tree);
-	root_unref(root);
-	root_unref(empty);
-
-	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	view_setup();
 	view_set_kernel(view, &recorder);
 	told_nothing();
 }
@@ -111,8 +72,7 @@ static void teardown(void)
 {
 	view_close(view);
 	ck_assert_int_eq(store_close(store), 0);
-	close(dir_fd);
-	ck_assert_int_eq(nftw(dir_path, rm_one, 16, FTW_DEPTH | FTW_PHYS), 0);
+	scratch_remove(&scratch);
 }
 
 /* ---- helpers: ids as the kernel would keep them ---- */
@@ -552,7 +512,7 @@ START_TEST(a_fork_takes_nothing_of_what_its_parent_still_has_to_seal)
 	view_close(view);
 	ck_assert_int_eq(store_close(store), 0);
 
-	ck_assert_int_eq(store_open(dir_fd, NULL, &store), 0);
+	ck_assert_int_eq(store_open(scratch.dir_fd, NULL, &store), 0);
 	ck_assert_int_eq(view_open(store, "main", &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
 }
