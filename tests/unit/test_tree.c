@@ -2,53 +2,23 @@
 
 /* The persistent tree by hand-made cases: fill, sharing, sealing, damage, failing memory. */
 
-#include <errno.h>
-#include <fcntl.h>
-#include <ftw.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "store/base/err.h"
 #include "store/base/fault.h"
-#include "store/base/util.h"
-#include "store/blob.h"
-#include "store/chunk.h"
-#include "store/index.h"
 #include "store/node.h"
 #include "store/tree.h"
-#include "tests/unit/run.h"
+#include "tests/unit/scratch.h"
 
 /* ---- fixture ---- */
 
-static char dir[4096];
-static int dir_fd;
-static struct index *ix;
-static struct chunks *chunks;
-static struct stage *stage;
+static struct scratch scratch;
 static struct nodes *nodes;
 
 static void setup(void)
 {
-	const char *base = getenv("TMPDIR");
-
-	snprintf(dir, sizeof(dir), "%s/plyfs-tree-XXXXXX", base && *base ? base : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_ge(dir_fd, 0);
-	(void)mkdirat(dir_fd, "packs", 0700); /* what store_init makes */
-	(void)mkdirat(dir_fd, "stage", 0700);
-	(void)mkdirat(dir_fd, "index", 0700);
-	ck_assert_int_eq(index_open(dir_fd, NULL, &ix), 0);
-	ck_assert_int_eq(chunks_open(dir_fd, ix, NULL, &chunks), 0);
-	ck_assert_int_eq(stage_open(dir_fd, chunks, NULL, &stage), 0);
-	ck_assert_int_eq(nodes_new(chunks, NULL, &nodes), 0);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	return remove(path);
+	scratch_make(&scratch);
+	scratch_open(&scratch);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &nodes), 0);
 }
 
 static void teardown(void)
@@ -59,11 +29,8 @@ static void teardown(void)
 	ck_assert_uint_eq(count, 0);
 	ck_assert_uint_eq(bytes, 0);
 	nodes_free(nodes);
-	stage_close(stage); /* insists that no blob is left */
-	chunks_close(chunks);
-	index_close(ix);
-	close(dir_fd);
-	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	scratch_close(&scratch); /* insists that no blob is left */
+	scratch_remove(&scratch);
 }
 
 /* ---- helpers ---- */
@@ -153,7 +120,7 @@ static int shape_node(void *arg, const struct name *name, unsigned level, const 
 
 	ck_assert_int_eq(r, 0);
 	ck_assert_int_le(key_cmp(first, last), 0);
-	ck_assert_int_eq(chunk_load(chunks, name, &b), 0);
+	ck_assert_int_eq(chunk_load(scratch.chunks, name, &b), 0);
 	ck_assert_uint_le(b->len, NODE_MAX);
 	if (level == 0) {
 		s->leaves++;
@@ -511,7 +478,7 @@ START_TEST(a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory)
 	struct val v;
 	int n = 0;
 
-	ck_assert_int_eq(blob_new(stage, "hello, blob", 11, &blob), 0);
+	ck_assert_int_eq(blob_new(scratch.stage, "hello, blob", 11, &blob), 0);
 	put_blob(t, 7, 3, blob);
 	ck_assert(!blob_is_sole(blob));
 	ck_assert(!blob_name(blob, &none));
@@ -522,7 +489,7 @@ START_TEST(a_blob_becomes_a_chunk_on_disk_and_stays_a_blob_in_memory)
 	ck_assert_uint_eq(v.ref.kind, REF_BLOB);
 	ck_assert_ptr_eq(v.ref.blob, blob);
 
-	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &fresh), 0);
 	ck_assert_int_eq(root_by_name(fresh, &top, &b), 0);
 	ck_assert_int_eq(tree_new(fresh, b, &again), 0);
 	ck_assert_int_eq(tree_get(again, &k, &v), 0);
@@ -562,7 +529,7 @@ START_TEST(chunk_references_are_kept_through_every_change)
 		}
 	r = freeze(t);
 	top = seal(r);
-	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &fresh), 0);
 	ck_assert_int_eq(root_by_name(fresh, &top, &lazy), 0);
 	ck_assert_int_eq(tree_new(fresh, lazy, &again), 0);
 	for (uint64_t i = 0; i < 1000; i++) {
@@ -595,7 +562,7 @@ START_TEST(touching_tells_whether_a_blob_is_shared)
 	struct blob *blob;
 	struct key k = key(7);
 
-	ck_assert_int_eq(blob_new(stage, "0123456789", 10, &blob), 0);
+	ck_assert_int_eq(blob_new(scratch.stage, "0123456789", 10, &blob), 0);
 	put_blob(t, 7, 0, blob);
 	blob_unref(blob);
 	ck_assert_int_eq(tree_touch(t, &k), 0);
@@ -654,7 +621,7 @@ START_TEST(marking_visits_every_chunk_without_loading_nodes)
 		put(t, i, 0, 40);
 		if (i % 50 != 0)
 			continue;
-		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
+		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &b), 0);
 		put_blob(t, i, 0, b);
 		blob_unref(b);
 	}
@@ -669,7 +636,7 @@ START_TEST(marking_visits_every_chunk_without_loading_nodes)
 	ck_assert_int_eq(m.data, 100);
 
 	m = (struct marks){ 0 };
-	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &fresh), 0);
 	ck_assert_int_eq(root_by_name(fresh, &top, &lazy), 0);
 	ck_assert_int_eq(root_mark(lazy, mark_all, mark_damaged, &m), 0);
 	ck_assert_int_eq(m.nodes, s.leaves + s.inner);
@@ -713,7 +680,7 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 		put(t, i, 0, 40);
 	r = freeze(t);
 	top = seal(r);
-	ck_assert_int_eq(chunk_load(chunks, &top, &b), 0);
+	ck_assert_int_eq(chunk_load(scratch.chunks, &top, &b), 0);
 	ck_assert_uint_gt(b->data[3], 0);
 	len = b->len;
 	memcpy(buf, b->data, len);
@@ -722,7 +689,7 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 	memcpy(buf + NODE_HEADER + CHILD_BYTES + KEY_BYTES,
 	       buf + NODE_HEADER + 2 * CHILD_BYTES + KEY_BYTES, NAME_BYTES);
 	memset(buf + NODE_HEADER + 3 * CHILD_BYTES + KEY_BYTES, 0xee, NAME_BYTES);
-	ck_assert_int_ge(chunk_put(chunks, CHUNK_NODE, buf, len, &top), 0);
+	ck_assert_int_ge(chunk_put(scratch.chunks, CHUNK_NODE, buf, len, &top), 0);
 
 	ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
 	ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
@@ -744,7 +711,7 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 		if (missing)
 			top = name_of("nowhere", 7, 0);
 		else
-			ck_assert_int_ge(chunk_put(chunks, CHUNK_DATA, "not a node", 10, &top), 0);
+			ck_assert_int_ge(chunk_put(scratch.chunks, CHUNK_DATA, "not a node", 10, &top), 0);
 		ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
 		ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
 		ck_assert_int_eq(tree_get(bad, &k, &v),
@@ -772,7 +739,7 @@ START_TEST(random_bytes_never_crash_the_decoder)
 		put(t, i, 0, i % 90);
 	r = freeze(t);
 	name[0] = seal(r);
-	ck_assert_int_eq(chunk_load(chunks, &name[0], &b), 0);
+	ck_assert_int_eq(chunk_load(scratch.chunks, &name[0], &b), 0);
 	memcpy(name[1].b, b->data + NODE_HEADER + KEY_BYTES, NAME_BYTES); /* its first leaf */
 	chunkbuf_unref(b);
 
@@ -783,7 +750,7 @@ START_TEST(random_bytes_never_crash_the_decoder)
 		size_t len;
 		int e;
 
-		ck_assert_int_eq(chunk_load(chunks, &name[i % 2], &b), 0);
+		ck_assert_int_eq(chunk_load(scratch.chunks, &name[i % 2], &b), 0);
 		len = i % 5 == 4 ? random() % (b->len + 1) : b->len;
 		buf = malloc(len + 1); /* its own allocation, so that a sanitizer sees the end */
 		memcpy(buf, b->data, len);
@@ -869,7 +836,7 @@ START_TEST(sealing_that_failed_goes_on_where_it_stopped)
 		put(t, i, 0, 60);
 		if (i % 100 != 0)
 			continue;
-		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &b), 0);
+		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &b), 0);
 		put_blob(t, i, 0, b);
 		blob_unref(b);
 	}

@@ -7,21 +7,10 @@
  * longer or shorter.
  */
 
-#include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "store/base/err.h"
-#include "store/base/os.h"
-#include "store/base/util.h"
-#include "store/blob.h"
-#include "store/chunk.h"
-#include "store/index.h"
 #include "store/tree.h"
-#include "tests/unit/run.h"
+#include "tests/unit/scratch.h"
 
 #define KEYS 4096 /* distinct keys: large enough for three levels, small enough for hits */
 #define BLOBS 8
@@ -29,11 +18,7 @@
 
 /* ---- fixture ---- */
 
-static char dir[4096];
-static int dir_fd;
-static struct index *ix;
-static struct chunks *chunks;
-static struct stage *stage;
+static struct scratch scratch;
 static struct nodes *nodes;
 static struct blob *blobs[BLOBS];
 static uint64_t seed, random_state;
@@ -50,16 +35,11 @@ static unsigned below(unsigned n)
 
 static void setup(void)
 {
-	const char *base = getenv("TMPDIR"), *text = getenv("PLYFS_TEST_SEED");
+	const char *text = getenv("PLYFS_TEST_SEED");
 
-	snprintf(dir, sizeof(dir), "%s/plyfs-model-XXXXXX", base && *base ? base : "/tmp");
-	ck_assert_ptr_nonnull(mkdtemp(dir));
-	dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_ge(dir_fd, 0);
-	ck_assert_int_eq(index_open(dir_fd, NULL, &ix), 0);
-	ck_assert_int_eq(chunks_open(dir_fd, ix, NULL, &chunks), 0);
-	ck_assert_int_eq(stage_open(dir_fd, chunks, NULL, &stage), 0);
-	ck_assert_int_eq(nodes_new(chunks, NULL, &nodes), 0);
+	scratch_make(&scratch);
+	scratch_open(&scratch);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &nodes), 0);
 
 	if (text)
 		seed = strtoull(text, NULL, 0);
@@ -67,12 +47,7 @@ static void setup(void)
 		ck_assert_int_eq(os_random(&seed, sizeof(seed)), 0);
 	random_state = seed;
 	for (int i = 0; i < BLOBS; i++)
-		ck_assert_int_eq(blob_new(stage, &i, sizeof(i), &blobs[i]), 0);
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	return remove(path);
+		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &blobs[i]), 0);
 }
 
 static void teardown(void)
@@ -80,11 +55,8 @@ static void teardown(void)
 	for (int i = 0; i < BLOBS; i++)
 		blob_unref(blobs[i]);
 	nodes_free(nodes);
-	stage_close(stage);
-	chunks_close(chunks);
-	index_close(ix);
-	close(dir_fd);
-	nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+	scratch_close(&scratch);
+	scratch_remove(&scratch);
 }
 
 /* ck_assert with the seed beside it. */
@@ -267,7 +239,7 @@ static void verify_reopened(struct root *root, struct model *m)
 
 	must(root_seal(root) == 0);
 	must(root_name(root, &name) == 0);
-	must(nodes_new(chunks, NULL, &fresh) == 0);
+	must(nodes_new(scratch.chunks, NULL, &fresh) == 0);
 	must(root_by_name(fresh, &name, &again) == 0);
 	must(root_same(root, again));
 	verify_root(fresh, again, m);
@@ -423,7 +395,7 @@ START_TEST(a_diff_of_an_equal_range_reads_only_the_way_to_it)
 	ck_assert_int_eq(root_name(a, &na), 0);
 	ck_assert_int_eq(root_name(b, &nb), 0);
 
-	ck_assert_int_eq(nodes_new(chunks, NULL, &fresh), 0);
+	ck_assert_int_eq(nodes_new(scratch.chunks, NULL, &fresh), 0);
 	ck_assert_int_eq(root_by_name(fresh, &na, &x), 0);
 	ck_assert_int_eq(root_by_name(fresh, &nb, &y), 0);
 	ck_assert_int_eq(root_diff(x, y, &from, &to, count_only, &found), 0);
