@@ -92,7 +92,8 @@ int cmd_checkpoint(struct cmd *c)
 	return CMD_DONE;
 }
 
-int cmd_restore(struct cmd *c)
+/* Restore of args[0], or undo. */
+static int go_back(struct cmd *c, bool undo)
 {
 	const char *name = NULL;
 	const struct option_def defs[] = {
@@ -103,21 +104,24 @@ int cmd_restore(struct cmd *c)
 	uint64_t id;
 	int r;
 
-	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), !undo, !undo);
 	if (r)
 		return r;
-	r = snap_find(c->store, c->args.v[0], &id);
-	if (r < 0)
-		return cmd_fail(c, r, "%s", c->args.v[0]);
+	if (!undo) {
+		r = snap_find(c->store, c->args.v[0], &id);
+		if (r < 0)
+			return cmd_fail(c, r, "%s", c->args.v[0]);
+	}
 	name = cmd_branch_name(c, name);
 	r = target_open(c, name, &t);
 	if (r)
 		return r;
 
 	if (t.entry)
-		r = view_restore(mount_view(t.entry->mount), id, &info);
+		r = undo ? view_undo(mount_view(t.entry->mount), &id, &info)
+			 : view_restore(mount_view(t.entry->mount), id, &info);
 	else
-		r = branch_restore(t.branch, id);
+		r = undo ? branch_undo(t.branch, &id) : branch_restore(t.branch, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", name);
 	if (t.entry)
@@ -125,34 +129,14 @@ int cmd_restore(struct cmd *c)
 	return CMD_DONE;
 }
 
+int cmd_restore(struct cmd *c)
+{
+	return go_back(c, false);
+}
+
 int cmd_undo(struct cmd *c)
 {
-	const char *name = NULL;
-	const struct option_def defs[] = {
-		{ .name = "branch", .text = &name },
-	};
-	_cleanup_(target_release) struct target t = {};
-	struct restore_info info;
-	uint64_t id;
-	int r;
-
-	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
-	if (r)
-		return r;
-	name = cmd_branch_name(c, name);
-	r = target_open(c, name, &t);
-	if (r)
-		return r;
-
-	if (t.entry)
-		r = view_undo(mount_view(t.entry->mount), &id, &info);
-	else
-		r = branch_undo(t.branch, &id);
-	if (r < 0)
-		return cmd_fail(c, r, "%s", name);
-	if (t.entry)
-		view_tidy(mount_view(t.entry->mount));
-	return CMD_DONE;
+	return go_back(c, true);
 }
 
 /* ---- fork ---- */
