@@ -91,17 +91,13 @@ int swe_repo_url_with_token(const char *url, const char *token, struct ply_text 
 
 int swe_repo_hide_token(int r)
 {
-	const char *token = getenv("GITHUB_TOKEN"), *p;
-	_cleanup_free_ char *sentence = NULL;
+	const char *token = getenv("GITHUB_TOKEN");
 	_cleanup_(ply_text_free) struct ply_text shown = { 0 };
 	int s = 0;
 
 	if (r >= 0 || !token || !*token || !strstr(ply_error(), token))
 		return r;
-	sentence = strdup(ply_error());
-	if (!sentence)
-		return fail_memory();
-	for (p = sentence; s == 0 && *p;) {
+	for (const char *p = ply_error(); s == 0 && *p;) {
 		const char *at = strstr(p, token);
 
 		s = text_append(&shown, p, at ? (size_t)(at - p) : strlen(p));

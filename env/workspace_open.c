@@ -175,20 +175,25 @@ static int choose_place(struct workspace *ws, const char *at)
 
 /* ---- mounting ---- */
 
-/* The program did not mount: because this machine cannot? */
-static int fail_mounting(const char *said)
+/* When the program did not mount: because this machine cannot? */
+static int mount_failed(int r)
 {
 	static const char *const doctor[] = { "doctor", NULL };
 	struct ply_text out = { 0 }, err = { 0 };
-	int code = 0, r;
+	struct sentence said;
+	int code = 0, s;
 
-	r = program_run("/", doctor, -1, &out, &err, &code);
+	if (r != PLY_COMMAND_FAILED)
+		return r;
+	sentence_get(&said);
+	s = program_run("/", doctor, -1, &out, &err, &code);
 	ply_text_free(&out);
 	ply_text_free(&err);
-	if (r == 0 && code)
+	if (s == 0 && code)
 		return fail(PLY_NOT_HERE,
-			    "%s; this machine cannot mount views: 'plyfs doctor' says why", said);
-	return fail(PLY_FAILED, "%s", said);
+			    "%s; this machine cannot mount views: 'plyfs doctor' says why",
+			    said.text);
+	return fail(PLY_FAILED, "%s", said.text);
 }
 
 static int check_fuse(void)
@@ -228,16 +233,6 @@ int workspace_held_verb(struct keeper *k, const char *cwd, const char *const *ar
 	r = keeper_hold(k, p[0]);
 	(void)close(p[0]); /* the keeper has its own */
 	return r < 0 ? r : do_verb(cwd, args, held);
-}
-
-static int mount_failed(int r)
-{
-	_cleanup_free_ char *said = NULL;
-
-	if (r != PLY_COMMAND_FAILED)
-		return r;
-	said = strdup(ply_error());
-	return said ? fail_mounting(said) : fail_memory();
 }
 
 /*
