@@ -201,10 +201,7 @@ static int rev_entry(struct rev_import *gi)
 	}
 	if (r < 0)
 		return r;
-	r = builder_settle(&gi->b, &i, false);
-	if (r < 0)
-		return r;
-	r = talk_object(&gi->b.talk, i.mode, S_ISREG(i.mode) ? i.size : 0);
+	r = builder_done(&gi->b, &i, false);
 	if (r < 0 || mode != GIT_FILEMODE_TREE)
 		return r;
 	return rev_push(gi, git_tree_entry_id(e), i.ino, strlen(gi->path));
@@ -274,10 +271,7 @@ int import_git(struct store *s, const char *path, const char *rev, const struct 
 		.ctime = gi.time,
 		.btime = gi.time,
 	};
-	r = builder_settle(&gi.b, &top, true);
-	if (r < 0)
-		return r;
-	r = talk_object(&gi.b.talk, top.mode, 0);
+	r = builder_done(&gi.b, &top, true);
 	if (r < 0)
 		return r;
 	r = rev_push(&gi, &tree, ROOT_INO, 0);

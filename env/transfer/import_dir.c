@@ -481,10 +481,7 @@ static int import_entry(struct importer *im)
 	r = copy_xattrs(im, fd, !S_ISREG(i.mode) && !S_ISDIR(i.mode), i.ino);
 	if (r < 0)
 		return r;
-	r = builder_settle(&im->b, &i, false);
-	if (r < 0)
-		return r;
-	r = talk_object(&im->b.talk, i.mode, S_ISREG(i.mode) ? i.size : 0);
+	r = builder_done(&im->b, &i, false);
 	if (r < 0)
 		return r;
 	return S_ISDIR(i.mode) ? go_down(im, &fd, &sx, &i, foreign) : 0;
@@ -512,10 +509,7 @@ static int import_top(struct importer *im, int dir_fd)
 	r = copy_xattrs(im, fd, false, ROOT_INO);
 	if (r < 0)
 		return r;
-	r = builder_settle(&im->b, &i, true);
-	if (r < 0)
-		return r;
-	r = talk_object(&im->b.talk, i.mode, 0);
+	r = builder_done(&im->b, &i, true);
 	if (r < 0)
 		return r;
 	return go_down(im, &fd, &sx, &i, false);

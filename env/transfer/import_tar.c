@@ -518,11 +518,10 @@ static int import_member(struct tar_import *ti, struct archive_entry *entry)
 	r = put_xattrs(ti, entry, member, &i);
 	if (r < 0)
 		return r;
+	if (!again)
+		return builder_done(ti->b, &i, false);
 	r = builder_settle(ti->b, &i, false);
-	if (r < 0)
-		return r;
-	return again ? talk_cancelled(&ti->b->talk)
-		     : talk_object(&ti->b->talk, i.mode, S_ISREG(i.mode) ? i.size : 0);
+	return r < 0 ? r : talk_cancelled(&ti->b->talk);
 }
 
 int import_members(struct builder *b, const struct tar_source *source, struct layer *layer)

@@ -264,6 +264,13 @@ int builder_settle(struct builder *b, const struct inode *i, bool all)
 	return fs_put_inode(&b->fs, &now);
 }
 
+int builder_done(struct builder *b, const struct inode *i, bool all)
+{
+	int r = builder_settle(b, i, all);
+
+	return r < 0 ? r : talk_object(&b->talk, i->mode, S_ISREG(i->mode) ? i->size : 0);
+}
+
 int writer_flush(struct writer *w)
 {
 	size_t len = w->len;

@@ -90,6 +90,8 @@ int builder_remove(struct builder *b, uint64_t dir, const char *name, size_t len
  * undone. With `all`, mode and owner too are taken from i (an object described twice).
  */
 int builder_settle(struct builder *b, const struct inode *i, bool all);
+/* The same, and the object is counted (talk_object). */
+int builder_done(struct builder *b, const struct inode *i, bool all);
 
 /*
  * Bytes on their way into a file: collects runs into pieces of CHUNK_MAX, as fs_import_data wants
