@@ -129,7 +129,7 @@ def state(top):
 
 class Pair:
     def __init__(self, t, kind="local", files=None, **options):
-        plylib.surroundings(t)
+        t.surroundings()
         theirs = {"local": LocalEnvironment, "git": GitEnvironment}[kind]
         names = {"test_cmd": "test_command", "timeout": "timeout"}
         self.theirs = theirs(t.tree(files or FILES, "theirs"), **options)

@@ -23,7 +23,7 @@ from smallroot import small_root
 
 def need_runtime(t, **options):
     """Skips where no container can run, with the library's own words."""
-    plylib.surroundings(t)
+    t.surroundings()
     env = Env("container", workdir=t.tree({}, "probe"), **options)
     try:
         env.setup()
@@ -297,7 +297,7 @@ def test_nothing_is_left_behind_also_when_the_caller_is_killed(t):
 
 
 def test_where_it_is_not_possible_one_sentence_says_what_to_do(t):
-    plylib.surroundings(t)
+    t.surroundings()
     path = os.environ["PATH"]
     t.tree({"a": "1"}, "work")
 

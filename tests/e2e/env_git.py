@@ -97,7 +97,7 @@ class Place:
 
 def use_environment(t):
     plylib.lib()  # or skip
-    plylib.surroundings(t)
+    t.surroundings()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ Sessions and test reports have scripts of their own.
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ FILES = {"a.txt": "one\n", "dir/b.py": "two\n", "dir/sub/c.txt": "three\n", ".en
 
 def local(t, files=FILES, name="work", **options):
     """An environment over an ordinary directory, set up."""
-    plylib.surroundings(t)
+    t.surroundings()
     if files is not None:
         t.tree(files, name)
     return Env(bench=t, workdir=t.at(name), **options).setup()
@@ -92,7 +91,7 @@ def test_what_was_not_written_back_is_not_lost(t):
 
 
 def test_workdir_is_absolute_and_resolved(t):
-    plylib.surroundings(t)
+    t.surroundings()
     t.tree(FILES, "work")
     os.symlink("work", t.at("link"))
     cwd = os.getcwd()
@@ -107,7 +106,7 @@ def test_workdir_is_absolute_and_resolved(t):
 
 
 def test_nothing_works_before_setup(t):
-    plylib.surroundings(t)
+    t.surroundings()
     env = Env(bench=t, workdir=t.at("work"))
     for call in (lambda: env.checkpoint(), lambda: env.restore("0"), lambda: env.run("true"),
                  lambda: env.read_file("a"), lambda: env.write_file("a", "b"),
@@ -125,7 +124,7 @@ def test_set_up_twice_is_refused(t):
 
 
 def test_options_are_checked_when_they_are_set(t):
-    plylib.surroundings(t)
+    t.surroundings()
     env = Env(bench=t)
     for name, value, says in (
             ("timeout", "0", "above 0"), ("timeout", "-1", "above 0"), ("timeout", "x", "above 0"),
@@ -148,7 +147,7 @@ def test_options_are_checked_when_they_are_set(t):
 
 
 def test_a_file_is_no_workdir(t):
-    plylib.surroundings(t)
+    t.surroundings()
     ply.write(t.at("file"), "x")
     fails("PLY_NOT_FOUND", "file", Env(bench=t, workdir=t.at("file")).setup)
     fails("PLY_NOT_FOUND", "file", Env(bench=t, workdir=t.at("file/below")).setup)
@@ -160,7 +159,7 @@ def test_where_nothing_can_be_mounted_the_doctor_is_named(t):
     """/dev/fuse is not there, or is something else, in a mount namespace of its own."""
     ply.need_root()
     ply.need_tool("unshare")
-    plylib.surroundings(t)
+    t.surroundings()
     script = ("import sys; sys.path.insert(0, %r); import plylib\n"
               "try: plylib.Env(workdir=%r).setup()\n"
               "except plylib.Error as e: print(e)\n"
@@ -560,7 +559,7 @@ def test_a_dropped_checkpoint_is_not_found(t):
 
 
 def test_restore_refuses_home(t):
-    plylib.surroundings(t)
+    t.surroundings()
     home = t.at("elsewhere")
     t.tree(FILES, "elsewhere")
     env = Env(bench=t, workdir=home).setup()
@@ -713,7 +712,7 @@ def test_a_clone_may_be_mounted_where_the_caller_says(t):
 # ---- views ----
 
 def test_an_existing_view_is_used_as_it_is_and_stays(t):
-    plylib.surroundings(t)
+    t.surroundings()
     view = t.view(FILES)
     with Env(bench=t, workdir=view.path) as env:
         env.write_file("a.txt", "2")
@@ -729,7 +728,7 @@ def test_an_existing_view_is_used_as_it_is_and_stays(t):
 
 
 def test_a_subdirectory_of_a_view_has_checkpoints_of_the_whole_view(t):
-    plylib.surroundings(t)
+    t.surroundings()
     view = t.view(FILES)
     env = Env(bench=t, workdir=view.at("dir")).setup()
     assert env.list_files() == ["b.py", "sub/c.txt"] and env.run("pwd").stdout == view.at("dir\n")
@@ -745,7 +744,7 @@ def test_a_subdirectory_of_a_view_has_checkpoints_of_the_whole_view(t):
 
 
 def test_two_environments_on_one_view_share_ids(t):
-    plylib.surroundings(t)
+    t.surroundings()
     view = t.view(FILES)
     a, b = (Env(bench=t, workdir=view.path).setup() for _ in range(2))
     ids = []
@@ -766,7 +765,7 @@ def test_two_environments_on_one_view_share_ids(t):
 
 
 def test_a_snapshot_view_is_refused_with_what_to_do(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     snap = store.import_(t.tree(FILES))
     view = store.mount(snapshot=snap)
@@ -776,7 +775,7 @@ def test_a_snapshot_view_is_refused_with_what_to_do(t):
 
 
 def test_from_a_store_a_fork_is_mounted_and_dropped(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     snap = store.import_(t.tree(FILES))
     before = store.json("tree")
@@ -800,7 +799,7 @@ def test_from_a_store_a_fork_is_mounted_and_dropped(t):
 
 
 def test_what_cannot_be_forked_is_told(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
     fails("PLY_FAILED", "nowhere", Env(bench=t, store=store.path, **{"from": "nowhere"}).setup)
@@ -816,7 +815,7 @@ def test_what_cannot_be_forked_is_told(t):
 
 def test_a_fork_that_fails_as_the_caller_is_killed_drops_nobodys_branch(t):
     """The branch's name is taken, and the caller dies before it knows."""
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
     store.mount()  # so that the daemon stays
@@ -839,7 +838,7 @@ esac
 
 
 def test_the_program_may_be_named_by_a_relative_path(t):
-    plylib.surroundings(t)
+    t.surroundings()
     t.tree(FILES, "work")
     env = Env(bench=t, workdir=t.at("work"))
     cwd = os.getcwd()
@@ -935,7 +934,7 @@ sys.stdin.read()
 
 
 def test_a_killed_caller_leaves_nothing_mounted_and_loses_nothing(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
     before = store.json("tree")
@@ -956,7 +955,7 @@ def test_a_killed_caller_leaves_nothing_mounted_and_loses_nothing(t):
 
 
 def test_a_caller_killed_at_any_moment_leaves_nothing_mounted(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
     view = store.mount()  # so that the daemon stays
@@ -977,7 +976,7 @@ def test_a_caller_killed_at_any_moment_leaves_nothing_mounted(t):
 
 
 def test_many_rounds_leak_nothing(t):
-    plylib.surroundings(t)
+    t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
     view = store.mount()

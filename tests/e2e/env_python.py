@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -29,7 +28,7 @@ TESTS = "%s -m unittest" % sys.executable
 
 def opened(t, name="project", files=FILES, **options):
     """An open workspace on a directory of its own."""
-    plypy.surroundings(t)
+    t.surroundings()
     return plypy.adopt(t, plyfs.Workspace(t.tree(files, name), **options).open())
 
 
@@ -153,7 +152,7 @@ def test_the_kind_git_makes_commits(t):
 
 
 def test_the_kind_container_isolates(t):
-    plypy.surroundings(t)
+    t.surroundings()
     ws = plyfs.Workspace(t.tree(FILES, "project"), kind="container", test_command=TESTS)
     try:
         ws.open()
@@ -292,7 +291,7 @@ def test_shells_of_a_workspace_are_independent(t):
 # ---- asyncio ----
 
 def test_coroutines_run_at_the_same_time(t):
-    plypy.surroundings(t)
+    t.surroundings()
 
     async def explore(ws, n):
         fork = await ws.fork()
@@ -320,7 +319,7 @@ def test_coroutines_run_at_the_same_time(t):
 
 
 def test_cancelling_a_task_kills_its_command_only(t):
-    plypy.surroundings(t)
+    t.surroundings()
 
     async def main():
         async with plyfs.AsyncWorkspace(t.tree(FILES, "project")) as ws:
@@ -343,7 +342,7 @@ def test_cancelling_a_task_kills_its_command_only(t):
 
 
 def test_cancelling_a_sessions_command_leaves_the_shell_usable(t):
-    plypy.surroundings(t)
+    t.surroundings()
 
     async def main():
         async with plyfs.AsyncWorkspace(t.tree(FILES, "project")) as ws:
@@ -363,7 +362,7 @@ def test_cancelling_a_sessions_command_leaves_the_shell_usable(t):
 
 
 def test_more_coroutines_than_any_pool_has_threads(t):
-    plypy.surroundings(t)
+    t.surroundings()
 
     async def main():
         async with plyfs.AsyncWorkspace(t.tree(FILES, "project")) as ws:
@@ -381,7 +380,7 @@ def test_more_coroutines_than_any_pool_has_threads(t):
 
 def child(t, script, **kw):
     """A Python of its own with the package, in the test's surroundings."""
-    plypy.surroundings(t)
+    t.surroundings()
     return subprocess.Popen(
         [sys.executable, "-c", "import plyfs, os, sys, time, gc\n" + textwrap.dedent(script)],
         env=dict(os.environ, PYTHONPATH=plypy.PACKAGE), stdout=subprocess.PIPE, text=True,
@@ -480,7 +479,7 @@ def test_nothing_is_left_open_after_many(t):
     def state():
         return len(os.listdir("/proc/self/fd")), threading.active_count()
     source = t.tree(FILES, "project")
-    plypy.surroundings(t)
+    t.surroundings()
     before = None
     for i in range(200 if ply.LONG else 6):
         with plyfs.Workspace(source) as ws:

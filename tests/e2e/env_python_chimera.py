@@ -35,7 +35,7 @@ class Pair:
     """The same files under both; `same(f)` calls f with each and compares what comes of it."""
 
     def __init__(self, t, files, theirs, kind, **options):
-        plypy.surroundings(t)
+        t.surroundings()
         os.environ["HOME"] = t.at("home")
         self.theirs = theirs(t.tree(files, "theirs"), **options)
         self.ours = PlyEnvironment(t.tree(files, "ours"), kind=kind, **options)
@@ -94,7 +94,7 @@ def test_it_is_a_real_environment(t):
 
 
 def test_the_factory_makes_them(t):
-    plypy.surroundings(t)
+    t.surroundings()
     register()
     assert "plyfs" in factory.available_providers()
     env = factory.create_environment("plyfs", workdir=t.tree(FILES, "work"), kind="git")
@@ -106,7 +106,7 @@ def test_the_factory_makes_them(t):
 
 
 def test_setup_creates_the_workdir_and_cleanup_keeps_the_files(t):
-    plypy.surroundings(t)
+    t.surroundings()
     for cls, where in ((LocalEnvironment, "theirs/new/deep"), (PlyEnvironment, "ours/new/deep")):
         env = cls(t.at(where))
         with env:
@@ -118,7 +118,7 @@ def test_setup_creates_the_workdir_and_cleanup_keeps_the_files(t):
 
 
 def test_an_exception_leaves_the_block(t):
-    plypy.surroundings(t)
+    t.surroundings()
     with plypy.raises(KeyError):
         with PlyEnvironment(t.tree(FILES, "work")) as env:
             plypy.adopt(t, env.workspace)
@@ -218,7 +218,7 @@ def test_test_results_are_upstreams(t):
     for i, text in enumerate(outputs):
         for rule in (None, "chimera"):
             options = {"test_rule": rule} if rule else {}
-            plypy.surroundings(t)
+            t.surroundings()
             theirs = LocalEnvironment(t.tree({}, "theirs%d" % i), "echo '=== %s ==='" % text)
             with theirs, PlyEnvironment(t.tree({}, "ours%d" % i), theirs.test_cmd,
                                         **options) as ours:
@@ -276,7 +276,7 @@ def test_a_restore_keeps_symlinks_and_modes(t):
 def test_excluded_directories_survive_a_restore(t):
     """As upstream's list of directories, when asked for with the option exclude."""
     from chimera.env.local import CHECKPOINT_EXCLUDED_DIRS
-    plypy.surroundings(t)
+    t.surroundings()
     files = dict(FILES, **{"node_modules/m": "1", "dir/.venv/v": "1", "build/b": "1"})
     theirs = LocalEnvironment(t.tree(files, "theirs"))
     with theirs, PlyEnvironment(t.tree(files, "ours"),
@@ -344,7 +344,7 @@ def test_the_kind_git_does_what_git_environment_does(t):
 
 def test_the_kind_container_has_what_docker_environment_lacks(t):
     """Upstream's DockerEnvironment refuses checkpoint and restore."""
-    plypy.surroundings(t)
+    t.surroundings()
     env = PlyEnvironment(t.tree(FILES, "ours"), "echo 3 passed", kind="container")
     try:
         env.setup()
@@ -401,7 +401,7 @@ def test_session_commands_give_what_upstream_gives(t):
 
 def test_session_commands_that_upstream_gets_wrong(t):
     """Each a quirk of the terminal scraping in upstream's mixin."""
-    plypy.surroundings(t)
+    t.surroundings()
     with PlyEnvironment(t.tree(FILES, "ours"), session=True) as env:
         plypy.adopt(t, env.workspace)
         assert env.has_session
@@ -415,7 +415,7 @@ def test_session_commands_that_upstream_gets_wrong(t):
 
 
 def test_without_chimera_it_is_a_class_of_its_own(t):
-    plypy.surroundings(t)
+    t.surroundings()
     t.tree(FILES, "work")
     script = ("import sys; sys.modules['chimera'] = None\n"
               "from plyfs.chimera import PlyEnvironment, TestResult\n"

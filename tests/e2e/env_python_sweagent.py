@@ -44,7 +44,7 @@ class Both:
         self.t = t
 
     async def __aenter__(self):
-        plypy.surroundings(self.t)
+        self.t.surroundings()
         os.environ["TERM"] = "dumb"  # what SWE-ReX's own sessions need
         self.theirs_at = self.t.tree(FILES, "theirs")
         self.ours_at = self.t.tree(FILES, "ours")
@@ -104,7 +104,7 @@ def both(t, script):
 def alone(t, script, **options):
     """Only ours, with its default session."""
     async def main():
-        plypy.surroundings(t)
+        t.surroundings()
         d = PlyDeployment(workdir=t.tree(FILES, "ours"), **options)
         await d.start()
         plypy.adopt(t, d.workspace)
@@ -120,7 +120,7 @@ def alone(t, script, **options):
 
 def test_it_is_a_deployment_with_a_life(t):
     async def main():
-        plypy.surroundings(t)
+        t.surroundings()
         seen = []
 
         class Hook(DeploymentHook):
@@ -446,7 +446,7 @@ def test_uploads_arrive(t):
 
 def test_a_container_is_a_deployment(t):
     async def main():
-        plypy.surroundings(t)
+        t.surroundings()
         d = PlyDeployment(workdir=t.tree(FILES, "ours"), kind="container")
         try:
             await d.start()
@@ -484,7 +484,7 @@ def test_swe_agents_own_environment_runs_on_it_from_a_configuration(t):
     if not checkout:
         ply.skip("PyPI's sweagent is a placeholder; PLYFS_TEST_SWEAGENT may name a checkout")
     ply.need_tool("git")
-    plypy.surroundings(t)
+    t.surroundings()
     repo = t.tree(FILES, "repo")
     t.run(["sh", "-euc", "git init -q; git add .; git commit -qm first"], cwd=repo)
     script = """

@@ -49,7 +49,7 @@ class Hook(sweenv.Recorder, plyfs.SweHook):
 
 def new(t, repo="lrepo", hooks=(), deployment=None, **config):
     """Not started. repo: a name for one of ours, a mapping, or None."""
-    plypy.surroundings(t)
+    t.surroundings()
     if isinstance(repo, str):
         top = t.at(repo)
         if not os.path.exists(top):
@@ -198,7 +198,7 @@ def test_m_close_without_a_workdir_leaves_nothing(t):
     def left():
         return os.listdir(t.at("run")), ply.mounts_below(t.at("run"), "fuse")
 
-    plypy.surroundings(t)
+    t.surroundings()
     for i in range(2):
         with plyfs.SweEnv({"repo": {"type": "local", "path": repository(t, "lrepo%d" % i)}}) as swe:
             assert swe.communicate("head -c 8M /dev/urandom >big; cat calc.py") == "x = 1\n"
@@ -366,7 +366,7 @@ def test_s41_locale_pager_and_progress_are_set(t):
 
 def test_s42_presence_is_a_matter_of_the_directory_not_of_ls(t):
     hook = Hook()
-    plypy.surroundings(t)
+    t.surroundings()
     for i in range(30):  # so that ls prints columns
         ply.write(root(t, "a-long-name-%02d" % i), "x")
     swe = started(t, hooks=[hook], reset="commands")
@@ -574,7 +574,7 @@ def test_r_github_invalid_url(t):
 
 def preexisting(t):
     """A view that holds a repository already."""
-    plypy.surroundings(t)
+    t.surroundings()
     repository(t, "root/testbed")
     return {"type": "preexisting", "repo_name": "testbed"}
 
@@ -620,7 +620,7 @@ def test_r_swesmith_fetches_its_commit_from_the_mirror(t):
 # ---- deployments ----
 
 def test_d_local_from_a_snapshot_of_a_store(t):
-    plypy.surroundings(t)
+    t.surroundings()
     store = t.store()
     repository(t, "source/testbed")
     store.import_(t.at("source"))
@@ -681,7 +681,7 @@ def test_d_dummy_answers_blanks(t):
 
 
 def test_d_from_file_reads_yaml(t):
-    plypy.surroundings(t)
+    t.surroundings()
     ply.write(t.at("config.yaml"), "deployment:\n  type: local\n  root: %s\nname: x\n" % root(t))
     swe = plyfs.SweEnv.from_file(t.at("config.yaml"))
     with swe:

@@ -75,7 +75,7 @@ def configured(t, deployment):
 
 
 def local(t):
-    plypy.surroundings(t)
+    t.surroundings()
     sweenv.repository(t)
     return ours(t, configured(t, {"type": "local", "workdir": t.at("root")}), t.at("root"))
 

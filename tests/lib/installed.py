@@ -7,7 +7,6 @@ import sys
 import tempfile
 
 import ply
-import plypy
 import server
 
 
@@ -41,7 +40,7 @@ class Installed:
 
     def __init__(self, t):
         self.t = t
-        plypy.surroundings(t)
+        t.surroundings()
         self.top = t.at("stage")
         self.prefix, self.lib = install(self.top)
         self.env = dict(t.env, PKG_CONFIG_PATH=os.path.join(self.lib, "pkgconfig"),

@@ -16,17 +16,13 @@ Each runs in a directory of its own; exit 0, 1, or 77 when all were skipped (ply
 """
 import contextlib
 import ctypes
-import errno
 import fcntl
-import hashlib
 import json
 import os
 import random
 import re
 import shutil
 import signal
-import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -63,6 +59,13 @@ def need_tool(*names):
     for name in names:
         if not shutil.which(name):
             skip("needs " + name)
+
+
+def is_sanitized(program):
+    """Was it, or a library, built with a sanitizer?"""
+    with open(program, "rb") as f:
+        content = f.read()
+    return b"__asan_init" in content or b"__tsan_init" in content
 
 
 # ---- ioctls: fs/ioctl.h ----
@@ -477,6 +480,23 @@ class Bench:
             files = {"a.txt": "one\n", "dir/b.txt": "two\n", "dir/sub/c.txt": "three\n"}
         store.import_(self.tree(files) if isinstance(files, dict) else files)
         return store.mount(**kw)
+
+    def surroundings(self):
+        """The test's own home and runtime directory, for what this process itself does from now on."""
+        run = self.at("run")
+        os.makedirs(run, mode=0o700, exist_ok=True)
+        os.environ.pop("PLYFS_STORE", None)
+        os.environ.update(self.env, XDG_RUNTIME_DIR=run)
+        self.env["XDG_RUNTIME_DIR"] = run
+
+    def adopt(self, path):
+        """A view that a library mounted: its store's daemon ends with the test."""
+        store = Store(self, init=False)
+        with View(store, path).fd() as fd:
+            store.path = ioctl_info(fd)["store"]
+        if all(s.path != store.path for s in self.stores):
+            self.stores.append(store)
+            store.daemon()
 
     def cleanup(self, keep=False):
         """Takes everything away; returns what sanitizers said, if anything."""

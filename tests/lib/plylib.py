@@ -54,9 +54,7 @@ _lib = None
 def lib():
     global _lib
     if _lib is None:
-        with open(LIBRARY, "rb") as f:
-            content = f.read()
-        if b"__asan_init" in content or b"__tsan_init" in content:
+        if ply.is_sanitized(LIBRARY):
             ply.skip("a sanitizer's library does not load into Python")
         _lib = ctypes.CDLL(LIBRARY)
         for name in ("ply_error", "ply_status_name", "ply_env_get", "ply_env_workdir"):
@@ -79,15 +77,6 @@ def check(status):
 
 def raw(value):
     return None if value is None else os.fsencode(value) if not isinstance(value, bytes) else value
-
-
-def surroundings(t):
-    """A test's own home and runtime directory for what this process does from now on."""
-    run = t.at("run")
-    os.makedirs(run, mode=0o700, exist_ok=True)
-    os.environ.pop("PLYFS_STORE", None)
-    os.environ.update(t.env, XDG_RUNTIME_DIR=run)
-    t.env["XDG_RUNTIME_DIR"] = run
 
 
 class Env:
@@ -117,19 +106,8 @@ class Env:
     def setup(self):
         check(lib().ply_env_setup(self.p))
         if self.bench:
-            self.adopt()
+            self.bench.adopt(self.workdir)
         return self
-
-    def adopt(self):
-        store = ply.Store(self.bench, init=False)
-        fd = os.open(self.workdir, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            store.path = ply.ioctl_info(fd)["store"]
-        finally:
-            os.close(fd)
-        if all(s.path != store.path for s in self.bench.stores):
-            self.bench.stores.append(store)
-            store.daemon()
 
     def cleanup(self):
         check(lib().ply_env_cleanup(self.p))

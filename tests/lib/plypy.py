@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python package share: finding it, surroundings, errors."""
+"""What the tests of the Python package share: finding it, errors."""
 import contextlib
 import os
 import sys
@@ -13,9 +13,7 @@ LIBRARY = os.path.join(ply.BUILD, "env", "libplyfs.so.0")
 
 def need_plain_build():
     """Ends the script (77) where the library is one of a sanitizer."""
-    with open(LIBRARY, "rb") as f:
-        content = f.read()
-    if b"__asan_init" in content or b"__tsan_init" in content:
+    if ply.is_sanitized(LIBRARY):
         print("skip: a sanitizer's library needs a program that was built with it")
         sys.exit(77)
 
@@ -34,24 +32,12 @@ def package():
     return plyfs
 
 
-def surroundings(t):
-    """The test's own home and runtime directory for what this process does from now on."""
-    run = t.at("run")
-    os.makedirs(run, mode=0o700, exist_ok=True)
-    os.environ.update(t.env, XDG_RUNTIME_DIR=run)
-    t.env["XDG_RUNTIME_DIR"] = run
-
-
 def adopt(t, where):
     """A workspace (or a mount point): its store's daemon ends with the test."""
-    path = where if isinstance(where, str) else where.workdir
-    store = ply.Store(t, init=False)
-    with ply.View(store, path).fd() as fd:
-        store.path = ply.ioctl_info(fd)["store"]
-    if all(s.path != store.path for s in t.stores):
-        t.stores.append(store)
-        store.daemon()
-    if not isinstance(where, str):
+    if isinstance(where, str):
+        t.adopt(where)
+    else:
+        t.adopt(where.workdir)
         t.clean.append(close_if_alive(where))
     return where
 

@@ -112,9 +112,7 @@ class Server:
 
     def memory(self, field):
         """KiB, of /proc/PID/status; 0 in a build with a sanitizer, whose own there is."""
-        with open("/proc/%d/exe" % self.process.pid, "rb") as f:
-            program = f.read()
-        if b"__asan_init" in program or b"__tsan_init" in program:
+        if ply.is_sanitized("/proc/%d/exe" % self.process.pid):
             return 0
         with open("/proc/%d/status" % self.process.pid) as f:
             return [int(x.split()[1]) for x in f if x.startswith(field + ":")][0]
