@@ -8,10 +8,8 @@ import glob
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -421,7 +419,6 @@ def test_nonsense_on_the_socket_harms_nobody(t):
 def test_nonsense_ioctls_harm_nobody(t):
     import fcntl
     import random
-    import struct
     view = t.view()
     rng = random.Random(5)
     with view.fd() as fd:

@@ -5,11 +5,9 @@
 """The life of mounts and of the daemon behind them."""
 import os
 import signal
-import stat
 import subprocess
 import sys
 import threading
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply

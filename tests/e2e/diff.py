@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import stat
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))

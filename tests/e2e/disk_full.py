@@ -6,7 +6,6 @@
 """A full disk: ENOSPC is said, and nothing else is lost. The store lies on a small loop file."""
 import errno
 import os
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))

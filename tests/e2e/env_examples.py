@@ -10,7 +10,6 @@ wheel in an environment of its own, the shell one with the installed program.
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))

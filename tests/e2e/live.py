@@ -7,8 +7,6 @@ What processes living in a view see when it is restored under them: each sentenc
 (a regular file that differs is like one replaced by rename, everything else stays the same
 object) is a test here.
 """
-import ctypes
-import errno
 import mmap
 import os
 import shutil

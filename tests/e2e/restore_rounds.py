@@ -14,7 +14,6 @@ left state back.
 import mmap
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time

@@ -8,7 +8,6 @@ of CloudEnvironment, over HTTP and HTTPS, and the errors as they see them. Then 
 our own kinds remote and cloud.
 """
 import os
-import subprocess
 import sys
 import warnings
 

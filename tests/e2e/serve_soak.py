@@ -13,7 +13,6 @@ more memory is in use than after the first tenth.
 import os
 import random
 import re
-import subprocess
 import sys
 import time
 import zipfile

@@ -5,7 +5,6 @@
 """Views of ordinary users: mounted by fusermount3, in namespaces, and closed to everybody else."""
 import contextlib
 import ctypes
-import errno
 import json
 import os
 import pwd

@@ -6,7 +6,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time

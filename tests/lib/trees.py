@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Big trees made from what a machine has, and everything odd that a filesystem allows."""
 import contextlib
-import ctypes
 import os
 import shutil
 import socket

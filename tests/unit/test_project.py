@@ -8,7 +8,6 @@ They hold for every file that exists, so a new one is covered from its first day
 import os
 import re
 import subprocess
-import sys
 import unittest
 
 TOP = os.environ.get("PLYFS_SOURCE") or os.path.dirname(os.path.dirname(
