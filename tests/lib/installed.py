@@ -2,7 +2,6 @@
 """What users get: the build, installed below a test's directory, and the surroundings to use it in."""
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 
