@@ -711,7 +711,9 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 		if (missing)
 			top = name_of("nowhere", 7, 0);
 		else
-			ck_assert_int_ge(chunk_put(scratch.chunks, CHUNK_DATA, "not a node", 10, &top), 0);
+			ck_assert_int_ge(chunk_put(scratch.chunks, CHUNK_DATA, "not a node", 10,
+						   &top),
+					 0);
 		ck_assert_int_eq(root_by_name(nodes, &top, &lazy), 0);
 		ck_assert_int_eq(tree_new(nodes, lazy, &bad), 0);
 		ck_assert_int_eq(tree_get(bad, &k, &v),
