@@ -20,7 +20,6 @@
 enum { LOCAL = 1, GIT = 2, CONTAINER = 4, REMOTE = 8, CLOUD = 16 };
 #define VIEW (LOCAL | GIT | CONTAINER)
 #define WIRE (REMOTE | CLOUD)
-#define EVERY (VIEW | WIRE)
 
 static const char *const kind_names[] = { "local", "git", "container", "remote", "cloud" };
 

@@ -65,14 +65,12 @@ struct keeper_hello {
 
 /* ---- library and reaper ---- */
 
-enum reaper_op { REAPER_SIGNAL, REAPER_KILL, REAPER_COUNT };
+enum reaper_op { REAPER_KILL, REAPER_COUNT };
 
 /* With a pipe's write end beside it, on which the answer comes (an int), so that several threads
  * may ask at once. The pipe closes without one when the tree is gone. */
 struct reaper_request {
 	uint32_t op;
-	int32_t signal;
-	uint32_t everyone;
 };
 
 enum reaper_step { STEP_NONE, STEP_FORK, STEP_CWD, STEP_TERMINAL, STEP_EXEC };

@@ -513,21 +513,6 @@ static int ask(struct proc *p, const struct reaper_request *q, int *ret_answer)
 	return 0;
 }
 
-int proc_signal(struct proc *p, int signal, bool everyone)
-{
-	const struct reaper_request q = { .op = REAPER_SIGNAL,
-					  .signal = signal,
-					  .everyone = everyone };
-	int error = 0, r;
-
-	if (signal < 1 || signal > SIGRTMAX)
-		return fail(PLY_INVALID, "there is no signal %d", signal);
-	r = ask(p, &q, &error);
-	if (r == 0 && error && error != ESRCH)
-		return fail_errno(error, "signal %d to process %d", signal, p->pid);
-	return r;
-}
-
 int proc_kill(struct proc *p)
 {
 	const struct reaper_request q = { .op = REAPER_KILL };

@@ -87,11 +87,6 @@ struct proc {
 int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret);
 /* Until the command itself has ended (p->ended), or PLY_TIMEOUT. < 0: for ever; 0: polls. */
 int proc_wait(struct proc *p, double seconds);
-/*
- * To the command's process group, or, with everyone, to every process of its tree. Those that are
- * gone already are no failure.
- */
-int proc_signal(struct proc *p, int signal, bool everyone);
 /* SIGKILL to the tree until nothing of it is left; then p->ended. PLY_FAILED: some cannot be. */
 int proc_kill(struct proc *p);
 /* How many processes of the tree live. */

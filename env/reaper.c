@@ -178,30 +178,6 @@ static bool start_and_tell(struct reaper *r, struct job *job)
 
 /* ---- requests ---- */
 
-struct everyone {
-	int signal;
-	pid_t group; /* 0: all */
-};
-
-static void signal_one(void *arg, pid_t pid)
-{
-	const struct everyone *e = arg;
-
-	if (!e->group || getpgid(pid) == e->group)
-		(void)kill(pid, e->signal); /* gone, or not ours */
-}
-
-static int pass_signal(struct reaper *r, const struct reaper_request *q)
-{
-	struct everyone e = { .signal = q->signal, .group = q->everyone ? 0 : r->command };
-
-	/* While we have not waited for the command its number is its own, and that of its group. */
-	if (!q->everyone && !r->ended)
-		return kill(-r->command, q->signal) < 0 ? errno : 0;
-	tree_each(&r->tree, signal_one, &e);
-	return 0;
-}
-
 static bool kill_tree(struct reaper *r)
 {
 	group_kill(r->group);
@@ -235,9 +211,6 @@ static bool serve(struct reaper *r)
 	if (n != sizeof(q))
 		return true;
 	switch (q.op) {
-	case REAPER_SIGNAL:
-		answer = pass_signal(r, &q);
-		break;
 	case REAPER_KILL:
 		answer = kill_tree(r) ? 0 : EBUSY;
 		break;

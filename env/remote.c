@@ -119,7 +119,7 @@ int remote_string(const json_t *answer, const char *key, struct ply_text *ret)
 	return text_set(ret, json_string_value(j), json_string_length(j));
 }
 
-int remote_number(const json_t *answer, const char *key, json_int_t *ret)
+static int remote_number(const json_t *answer, const char *key, json_int_t *ret)
 {
 	const json_t *j = json_object_get(answer, key);
 

@@ -38,7 +38,6 @@ int remote_ask_with(struct http *h, struct http_request q, json_t *body, int not
 
 /* A member of an answer: PLY_REMOTE when it is not there or no such thing. */
 int remote_string(const json_t *answer, const char *key, struct ply_text *ret);
-int remote_number(const json_t *answer, const char *key, json_int_t *ret);
 
 /* A member for a body; PLY_ENCODING when it is not UTF-8, which JSON has to be. */
 int remote_put(json_t *body, const char *key, const void *data, size_t len, const char *what);

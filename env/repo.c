@@ -89,24 +89,6 @@ int repo_is_dirty(const char *path, bool *ret)
 	return 0;
 }
 
-int repo_head(const char *path, char ret[static REPO_HEX])
-{
-	_cleanup_(git_repositoryp) git_repository *repo = NULL;
-	git_oid oid;
-	int r;
-
-	r = open_any(path, GIT_REPOSITORY_OPEN_NO_SEARCH, &repo);
-	if (r < 0)
-		return r;
-	r = git_reference_name_to_id(&oid, repo, "HEAD");
-	if (r == GIT_ENOTFOUND)
-		return fail(PLY_NOT_FOUND, "repository '%s' has no commit yet", path);
-	if (r < 0)
-		return fail(PLY_FAILED, "HEAD of repository '%s': %s", path, git_why());
-	git_oid_tostr(ret, REPO_HEX, &oid);
-	return 0;
-}
-
 /* ---- a clone ---- */
 
 struct clone {

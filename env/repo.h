@@ -30,8 +30,6 @@ int repo_find(const char *path, struct ply_text *ret);
  * files, submodules included; untracked files do not count. Nothing is refreshed or written.
  */
 int repo_is_dirty(const char *path, bool *ret);
-/* The commit that HEAD is at. PLY_NOT_FOUND when there is none yet. */
-int repo_head(const char *path, char ret[static REPO_HEX]);
 /*
  * What `git init; git remote add origin URL; git fetch origin REV; git checkout FETCH_HEAD` leaves:
  * a new repository at path (absent or an empty directory), HEAD detached at rev (a branch, a tag, a

@@ -31,7 +31,7 @@ void count(uint64_t *to, uint64_t n)
 		*to = UINT64_MAX;
 }
 
-void counts_add(struct counts *to, const struct counts *c)
+static void counts_add(struct counts *to, const struct counts *c)
 {
 	for (size_t i = 0; i < N_SLOTS; i++)
 		count(&to->n[i], c->n[i]);

@@ -65,7 +65,6 @@ extern const struct reader read_tap, read_prove;			     /* report_tap.c */
 
 /* A run ended with these. */
 void tally_add(struct tally *t, const struct counts *c);
-void counts_add(struct counts *to, const struct counts *c);
 void count(uint64_t *to, uint64_t n); /* adds; none of these ever wraps */
 uint64_t counts_sum(const struct counts *c);	 /* passed, failed, errors, skipped */
 /* PASSED is what of total is none of the others; 0 if they are more. */

@@ -300,7 +300,9 @@ static int write_inline(const struct fs *fs, struct inode *i, uint64_t off, cons
 	return 0;
 }
 
-int data_write(const struct fs *fs, struct inode *i, uint64_t off, const void *buf, size_t len)
+/* fs_write without times: changes i->size and i->bytes. On failure nothing has changed. */
+static int data_write(const struct fs *fs, struct inode *i, uint64_t off, const void *buf,
+		      size_t len)
 {
 	uint64_t end = off + len;
 	int r;

@@ -283,24 +283,6 @@ int fs_stat(const struct fs *fs, uint64_t ino, struct inode *ret)
 	return inode_load(fs, ino, ret);
 }
 
-void inode_to_stat(const struct inode *i, struct stat *ret)
-{
-	*ret = (struct stat){
-		.st_ino = i->ino,
-		.st_mode = i->mode,
-		.st_nlink = i->nlink,
-		.st_uid = i->uid,
-		.st_gid = i->gid,
-		.st_rdev = i->rdev,
-		.st_size = (off_t)i->size,
-		.st_blksize = BLOCK_BYTES,
-		.st_blocks = (blkcnt_t)(i->bytes / 512 + (i->bytes % 512 != 0)),
-		.st_atim = { .tv_sec = i->atime.sec, .tv_nsec = i->atime.nsec },
-		.st_mtim = { .tv_sec = i->mtime.sec, .tv_nsec = i->mtime.nsec },
-		.st_ctim = { .tv_sec = i->ctime.sec, .tv_nsec = i->ctime.nsec },
-	};
-}
-
 /* ---- comparing ---- */
 
 static int stop_at_first(void *arg, const struct key *k, const struct val *old_val,

@@ -47,5 +47,3 @@ static inline bool inode_is_dir(const struct inode *i)
 {
 	return S_ISDIR(i->mode);
 }
-
-void inode_to_stat(const struct inode *i, struct stat *ret);

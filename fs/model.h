@@ -124,8 +124,6 @@ int xattr_prepare(const struct fs *fs, const char *name, const void *value, size
 		  struct xattr_new *ret);
 /* Replaces or adds; sets INODE_HAS_XATTR. -ENOSPC when the hash of the name is full. */
 int xattr_put(const struct fs *fs, struct inode *i, const struct xattr_new *x);
-/* 0 or ABSENT; clears INODE_HAS_XATTR with the last one. */
-int xattr_del(const struct fs *fs, struct inode *i, const char *name);
 /* The value, malloced, given; ABSENT. */
 int xattr_load(const struct fs *fs, uint64_t ino, const char *name, uint8_t **ret, size_t *ret_len);
 /* Drops security.capability, which a change of data or owner ends (as Linux does). */
@@ -160,7 +158,5 @@ int extents_read(const struct fs *fs, uint64_t ino, uint64_t off, void *buf, siz
 
 /* ---- data.c ---- */
 
-/* fs_write without times: changes i->size and i->bytes. On failure nothing has changed. */
-int data_write(const struct fs *fs, struct inode *i, uint64_t off, const void *buf, size_t len);
 /* Sets i->size; what was beyond it is gone. */
 int data_truncate(const struct fs *fs, struct inode *i, uint64_t size);

@@ -109,7 +109,6 @@ struct vnode *vnode_by_node(struct view *v, uint64_t node);
 struct vnode *vnode_by_ino(struct view *v, uint64_t ino); /* hashed ones */
 void vnode_unhash(struct view *v, struct vnode *n);
 void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
-void vnode_hash(struct view *v, struct vnode *n);
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 int vnode_settle(struct view *v, struct vnode *n);
 void realm_unref(struct view *v, struct realm *realm);

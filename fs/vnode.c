@@ -69,7 +69,8 @@ static int hash_grow(struct view *v)
 	return 0;
 }
 
-void vnode_hash(struct view *v, struct vnode *n)
+/* table_lock held. */
+static void vnode_hash(struct view *v, struct vnode *n)
 {
 	uint32_t b;
 

@@ -179,7 +179,8 @@ int xattr_put(const struct fs *fs, struct inode *i, const struct xattr_new *x)
 	return 0;
 }
 
-int xattr_del(const struct fs *fs, struct inode *i, const char *name)
+/* 0 or ABSENT; clears INODE_HAS_XATTR with the last one. */
+static int xattr_del(const struct fs *fs, struct inode *i, const char *name)
 {
 	struct key first = item_key(i->ino, ITEM_XATTR, 0);
 	struct xattr_item old;

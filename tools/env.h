@@ -104,8 +104,6 @@ int record_remove(const struct cmd *c, const char *name);
 int record_load(const struct cmd *c, const char *name, struct record *ret);
 /* All, by name; *ret malloced, each to be released. */
 int record_list(const struct cmd *c, struct record **ret, size_t *ret_n);
-/* Of the environment whose directory holds dir (the deepest): true; or false. */
-bool record_of(const struct cmd *c, const char *dir, struct record *ret);
 
 /* A kind with a record's options; not set up. */
 int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **ret);

@@ -170,7 +170,8 @@ int record_list(const struct cmd *c, struct record **ret, size_t *ret_n)
 	return DONE;
 }
 
-bool record_of(const struct cmd *c, const char *dir, struct record *ret)
+/* Of the environment whose directory holds dir (the deepest): true; or false. */
+static bool record_of(const struct cmd *c, const char *dir, struct record *ret)
 {
 	_cleanup_free_ struct record *records = NULL;
 	struct record found = { 0 };

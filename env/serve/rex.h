@@ -52,15 +52,6 @@ unsigned rex_sessions(struct rex *rex); /* how many there are */
 /* The words before a directory and a command that run the one in the other. */
 extern const char *const rex_enter[];
 
-/*
- * A command's words for a place: what runs argv with this
- * cwd and, replacing all of it, this environment, both of the place and not of the machine; NULL:
- * as they are. *ret is malloced, as are its words; NULL where the place wraps nothing: then argv,
- * cwd and env are for proc.h. PLY_NO_MEMORY, or what wrap says.
- */
-int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
-	     const char *const *env, char ***ret);
-
 /* ---- for the files of this protocol ---- */
 
 /*

@@ -133,8 +133,14 @@ static void words_free(char **words)
 const char *const rex_enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh",
 				  NULL };
 
-int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
-	     const char *const *env, char ***ret)
+/*
+ * A command's words for a place: what runs argv with this cwd and, replacing all of it, this
+ * environment, both of the place and not of the machine; NULL: as they are. *ret is malloced, as
+ * are its words; NULL where the place wraps nothing: then argv, cwd and env are for proc.h.
+ * PLY_NO_MEMORY, or what wrap says.
+ */
+static int rex_wrap(const struct rex_place *place, const char *const *argv, const char *cwd,
+		    const char *const *env, char ***ret)
 {
 	/* The directory and the variables are those of the place: they are set in there. */
 	const char **words;

@@ -22,7 +22,6 @@ struct tar_locale {
 /* The locale, or C where there is none of that name. */
 int tar_locale_enter(struct tar_locale *l, const char *name);
 void tar_locale_leave(struct tar_locale *l);
-#define _cleanup_tar_locale_ _cleanup_(tar_locale_leave)
 
 /*
  * libarchive takes the fraction of a time for positive whatever the sign of the seconds: a header

@@ -430,27 +430,9 @@ START_TEST(killing_one_command_leaves_the_others)
 	ok(proc_kill(&b));
 	ck_assert_int_eq(b.status, SIGKILL);
 	ok(proc_kill(&b)); /* once more: nothing is left */
-	ok(proc_signal(&b, SIGTERM, true));
 	proc_release(&a);
 	proc_release(&b);
 	proc_release(&b);
-}
-END_TEST
-
-START_TEST(signals_reach_the_group_or_everyone)
-{
-	struct proc p = { 0 };
-
-	spawn("trap 'exit 9' USR1; setsid sleep 600 & while :; do sleep 0.02; done", &p);
-	usleep(100000);
-	ok(proc_signal(&p, SIGUSR1, false));
-	ok(proc_wait(&p, 30));
-	ck_assert_int_eq(WEXITSTATUS(p.status), 9);
-	ck_assert_int_eq(proc_count(&p), 1); /* the sleep left the group */
-	ok(proc_signal(&p, SIGTERM, true));
-	eventually(proc_count(&p) == 0);
-	ck_assert_int_eq(proc_signal(&p, 4711, false), PLY_INVALID);
-	proc_release(&p);
 }
 END_TEST
 
@@ -823,7 +805,6 @@ int main(void)
 		stopped_processes_are_killed,
 		a_background_process_does_not_hold_up,
 		killing_one_command_leaves_the_others,
-		signals_reach_the_group_or_everyone,
 		a_fork_bomb_is_killed,
 		a_killed_reaper_takes_its_tree_along,
 		a_command_that_kills_its_reaper_at_once_was_started,

@@ -646,22 +646,6 @@ START_TEST(same_object_means_everything_it_has)
 }
 END_TEST
 
-START_TEST(stat_counts_blocks)
-{
-	uint64_t f = fx_file("f");
-	struct stat st;
-	struct inode i;
-
-	fx_write(f, 0, "x", 1);
-	i = fx_stat(f);
-	inode_to_stat(&i, &st);
-	ck_assert_int_eq(st.st_blocks, 1);
-	ck_assert_int_eq(st.st_size, 1);
-	ck_assert_uint_eq(st.st_ino, f);
-	ck_assert_uint_eq(st.st_mode, S_IFREG | 0644);
-}
-END_TEST
-
 START_TEST(every_item_can_be_printed)
 {
 	_cleanup_free_ char *text = NULL;
@@ -720,7 +704,6 @@ int main(void)
 	tcase_add_test(c, importing_keeps_times_and_counts_names);
 	tcase_add_test(c, attributes_are_set_as_asked);
 	tcase_add_test(c, same_object_means_everything_it_has);
-	tcase_add_test(c, stat_counts_blocks);
 	tcase_add_test(c, every_item_can_be_printed);
 	return run_case("name", c);
 }

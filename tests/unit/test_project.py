@@ -28,7 +28,6 @@ ROOMS = {
     "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/transfer", "fs", "store",
                    "store/base"],
     "tests/lib": ["tests/lib", "fs"],  # of fs the ioctl header only
-    "tests/fault": ["tests/fault", "tests/unit", "tests/lib", "env", "fs", "store", "store/base"],
     "tests/fuzz": ["tests/fuzz", "tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
 }
 # A foreign header has one home.

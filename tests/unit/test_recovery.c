@@ -56,7 +56,6 @@ struct model_branch {
 struct model_snap {
 	uint64_t id; /* 0: none, or dropped */
 	struct state state;
-	bool is_auto;
 };
 
 /* Shared with the process that is killed. */
