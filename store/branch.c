@@ -706,7 +706,8 @@ static struct branch *entry_handle(struct store *s, struct entry *e)
 	return e->live;
 }
 
-int branch_freeze_live(struct store *s)
+/* Calls fn for each open handle, also after a failure; the last failure. */
+static int each_handle(struct store *s, int (*fn)(struct branch *b))
 {
 	_cleanup_(entry_list_release) struct entry_list list = { 0 };
 	int r, failure = 0;
@@ -720,7 +721,7 @@ int branch_freeze_live(struct store *s)
 
 		if (!b)
 			continue;
-		r = freeze_one(b);
+		r = fn(b);
 		if (r < 0)
 			failure = r;
 		branch_close(b);
@@ -728,24 +729,20 @@ int branch_freeze_live(struct store *s)
 	return failure;
 }
 
+int branch_freeze_live(struct store *s)
+{
+	return each_handle(s, freeze_one);
+}
+
+static int pass(struct branch *b)
+{
+	WRITE_GUARD(&b->lock);
+	return 0;
+}
+
 int branch_barrier(struct store *s)
 {
-	_cleanup_(entry_list_release) struct entry_list list = { 0 };
-	int r;
-
-	r = entry_list_take(s, &list);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < list.count; i++) {
-		struct branch *b = entry_handle(s, list.entries[i]);
-
-		if (!b)
-			continue;
-		pthread_rwlock_wrlock(&b->lock);
-		pthread_rwlock_unlock(&b->lock);
-		branch_close(b);
-	}
-	return 0;
+	return each_handle(s, pass);
 }
 
 void branch_publish(struct store *s)
