@@ -4,12 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <zstd.h>
 
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
+#include "store/codec.h"
 
 /*
  * Pack files: packs/NNNNNNNN.pack, numbers counting up from 1 and never used twice in a process.
@@ -24,7 +24,7 @@
  *      current one. Its descriptor is closed in packs_sync, so there are as many as 256 MiB pieces
  *      were written between two syncs; readers share a bounded set of other descriptors.
  *
- * Locks: sync_lock > write_lock; fds_lock and codec_lock are leaves.
+ * Locks: sync_lock > write_lock; fds_lock is a leaf, as that of the codecs.
  *
  * Crash: between creating a pack and syncing the directory the file may be gone or empty after a
  * power cut; nothing names it. An unnamed tail costs space until a sweep finds the pack dead
@@ -36,12 +36,6 @@
  * the microsecond of the read; descriptors stay far below the usual limit of 1024.
  */
 #define FDS_MAX 64
-
-/* Idle zstd contexts kept (about 1 MB for each direction): as many as threads that work at once. */
-#define CODECS_MAX 4
-
-/* Level 1: nodes are written at each checkpoint; more gains little on inputs of 4 KiB. */
-#define ZSTD_LEVEL 1
 
 #define PACK_NAME_SIZE sizeof("01234567.pack")
 
@@ -79,10 +73,7 @@ struct packs {
 	struct pack_fd fds[FDS_MAX]; /* under fds_lock */
 	uint64_t looks;              /* under fds_lock */
 
-	pthread_mutex_t codec_lock;
-	ZSTD_CCtx *cctx[CODECS_MAX]; /* under codec_lock, owned */
-	ZSTD_DCtx *dctx[CODECS_MAX];
-	unsigned n_cctx, n_dctx;
+	struct codecs codecs;
 };
 
 /* ---- bytes ---- */
@@ -151,68 +142,6 @@ int record_header_get(const uint8_t bytes[static sizeof(struct record_header_byt
 	return 0;
 }
 
-/* ---- codecs: contexts are costly to make, so a few rest between uses ---- */
-
-static ZSTD_CCtx *cctx_take(struct packs *p)
-{
-	{
-		LOCK_GUARD(&p->codec_lock);
-		if (p->n_cctx > 0)
-			return p->cctx[--p->n_cctx];
-	}
-	return ZSTD_createCCtx();
-}
-
-static void cctx_give(struct packs *p, ZSTD_CCtx *ctx)
-{
-	{
-		LOCK_GUARD(&p->codec_lock);
-		if (p->n_cctx < CODECS_MAX) {
-			p->cctx[p->n_cctx++] = ctx;
-			return;
-		}
-	}
-	(void)ZSTD_freeCCtx(ctx); /* always 0 for a context of ours */
-}
-
-static ZSTD_DCtx *dctx_take(struct packs *p)
-{
-	{
-		LOCK_GUARD(&p->codec_lock);
-		if (p->n_dctx > 0)
-			return p->dctx[--p->n_dctx];
-	}
-	return ZSTD_createDCtx();
-}
-
-static void dctx_give(struct packs *p, ZSTD_DCtx *ctx)
-{
-	{
-		LOCK_GUARD(&p->codec_lock);
-		if (p->n_dctx < CODECS_MAX) {
-			p->dctx[p->n_dctx++] = ctx;
-			return;
-		}
-	}
-	(void)ZSTD_freeDCtx(ctx); /* always 0 for a context of ours */
-}
-
-/* Compresses into `to` when that takes at most len - 1 bytes; 0 when it does not (or cannot). */
-static uint32_t try_compress(struct packs *p, const void *data, size_t len, void *to)
-{
-	ZSTD_CCtx *ctx;
-	size_t n;
-
-	if (len < 2)
-		return 0;
-	ctx = cctx_take(p);
-	if (!ctx)
-		return 0;
-	n = ZSTD_compressCCtx(ctx, to, len - 1, data, len, ZSTD_LEVEL);
-	cctx_give(p, ctx);
-	return ZSTD_isError(n) ? 0 : (uint32_t)n;
-}
-
 int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, uint32_t salt,
 		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len, struct record *ret)
 {
@@ -227,7 +156,8 @@ int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, u
 		return -ENOMEM;
 
 	/* data stays plain: it is read often, and a read should cost one copy */
-	rec.stored_len = kind != CHUNK_DATA ? try_compress(p, data, len, bytes + header) : 0;
+	rec.stored_len = kind == CHUNK_DATA ? 0 : codec_compress(&p->codecs, data, len,
+								 bytes + header);
 	rec.codec = rec.stored_len > 0 ? CODEC_ZSTD : CODEC_PLAIN;
 	if (rec.codec == CODEC_PLAIN) {
 		rec.stored_len = (uint32_t)len;
@@ -248,24 +178,7 @@ int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, u
 int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t stored_len,
 		   void *raw, uint32_t raw_len)
 {
-	ZSTD_DCtx *ctx;
-	size_t n;
-
-	if (codec == CODEC_PLAIN) {
-		if (stored_len != raw_len)
-			return -ERR_CHUNK_DAMAGED;
-		memcpy(raw, stored, raw_len);
-		return 0;
-	}
-	if (codec != CODEC_ZSTD)
-		return -ERR_CHUNK_DAMAGED;
-
-	ctx = dctx_take(p);
-	if (!ctx)
-		return -ENOMEM;
-	n = ZSTD_decompressDCtx(ctx, raw, raw_len, stored, stored_len);
-	dctx_give(p, ctx);
-	return ZSTD_isError(n) || n != raw_len ? -ERR_CHUNK_DAMAGED : 0;
+	return codec_decode(&p->codecs, codec, stored, stored_len, raw, raw_len);
 }
 
 /* ---- files ---- */
@@ -370,7 +283,7 @@ int packs_open(int dir_fd, struct packs **ret)
 	pthread_mutex_init(&p->sync_lock, NULL);
 	pthread_mutex_init(&p->write_lock, NULL);
 	pthread_mutex_init(&p->fds_lock, NULL);
-	pthread_mutex_init(&p->codec_lock, NULL);
+	codecs_init(&p->codecs);
 
 	r = os_mkdirat(dir_fd, "packs", 0700);
 	if (r < 0 && r != -EEXIST)
@@ -405,12 +318,8 @@ void packs_close(struct packs *p)
 	}
 	for (unsigned i = 0; i < FDS_MAX; i++)
 		closep(&p->fds[i].fd);
-	while (p->n_cctx > 0)
-		(void)ZSTD_freeCCtx(p->cctx[--p->n_cctx]); /* as in cctx_give */
-	while (p->n_dctx > 0)
-		(void)ZSTD_freeDCtx(p->dctx[--p->n_dctx]);
 	closep(&p->dir_fd);
-	pthread_mutex_destroy(&p->codec_lock);
+	codecs_release(&p->codecs);
 	pthread_mutex_destroy(&p->fds_lock);
 	pthread_mutex_destroy(&p->write_lock);
 	pthread_mutex_destroy(&p->sync_lock);
