@@ -96,6 +96,8 @@ enum once_outcome once_begin(struct once *o, const char *id, const char *method,
 	struct entry *e;
 
 	*ret_ticket = 0;
+	if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
+		return ONCE_FRESH; /* they change nothing */
 	if (!id || asprintf(&key, "%s %s %s", method, path, id) < 0) {
 		key = NULL;
 		return ONCE_FRESH;

@@ -3,8 +3,8 @@
 
 /*
  * Requests that a client sends again because it did not hear the answer (X-Request-ID): the second
- * one gets the first one's answer, also when that is still being made. Bounded: the last few
- * hundred, and no large bodies.
+ * one gets the first one's answer, also when that is still being made. Not of GET, which changes
+ * nothing. Bounded: the last few hundred, and so many bytes.
  */
 
 #include <stdbool.h>
