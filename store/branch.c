@@ -532,6 +532,13 @@ int branch_create_from(struct branch *source, const char *name, struct branch **
 		      source, ret);
 }
 
+bool branch_lost_something(struct branch *b)
+{
+	LOCK_GUARD(&b->store->table);
+
+	return b->entry->lost;
+}
+
 void branch_unlock_changed(struct branch *b)
 {
 	struct store *s = b->store;
@@ -818,6 +825,7 @@ static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags, stru
 		return;
 	sn->flags &= ~SNAP_AUTO;
 	snap_mark_rewrite(s, sn);
+	journal_receipt_id(sn->id);
 	(void)log_write(log, &op);
 }
 
@@ -845,6 +853,7 @@ static uint64_t log_checkpoint(struct branch *b, const struct snap *sn, struct t
 		return 0; /* the branch is not there to be replayed */
 	strcpy(op.branch, b->name);
 	strcpy(op.label, sn->label);
+	journal_receipt_id(sn->id);
 	return b->entry->used_lsn = log_write(log, &op);
 }
 
@@ -945,6 +954,7 @@ static uint64_t log_switch(struct branch *b, struct snap *target, const struct r
 		return 0;
 	strcpy(op.branch, b->name);
 	log_state(b->store, target, root, committed, &op);
+	journal_receipt_id(id_of(made ? made : kept)); /* the state that is left */
 	lsn = log_write(log, &op);
 	b->entry->used_lsn = lsn;
 	if (op.state == STATE_SNAP)

@@ -90,6 +90,9 @@ struct journal {
 	bool names_synced;         /* under lock: the directory, since a segment was made */
 };
 
+/* Of the operation that this thread is in. */
+static _Thread_local struct journal_receipt *receipt;
+
 static void segment_name(uint32_t number, char buf[static 16])
 {
 	(void)snprintf(buf, 16, "%08" PRIx32, number);
@@ -611,6 +614,17 @@ static uint64_t append(struct journal *j, enum journal_kind kind, const void *pa
 	return lsn;
 }
 
+void journal_receipt_wanted(struct journal_receipt *r)
+{
+	receipt = r;
+}
+
+void journal_receipt_id(uint64_t id)
+{
+	if (receipt)
+		atomic_store(&receipt->id, id);
+}
+
 uint64_t journal_append(struct journal *j, enum journal_kind kind, const void *payload, size_t len,
 			size_t reserved, void (*fill)(void *arg), void *arg,
 			_Atomic uint64_t *last)
@@ -619,6 +633,8 @@ uint64_t journal_append(struct journal *j, enum journal_kind kind, const void *p
 	uint64_t lsn;
 
 	assert(reserved >= len + RECORD_OVERHEAD);
+	if (receipt)
+		atomic_store(&TAKE_PTR(receipt)->lsn, j->lsn + 1);
 	lsn = append(j, kind, payload, len, fill, arg);
 	j->reserved -= reserved;
 	if (last)

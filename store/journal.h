@@ -95,6 +95,22 @@ uint64_t journal_append(struct journal *j, enum journal_kind kind, const void *p
 			size_t reserved, void (*fill)(void *arg), void *arg,
 			_Atomic uint64_t *last);
 
+/*
+ * For whoever has to know after a crash whether an operation was done: this lies in memory that
+ * outlives the process.
+ */
+struct journal_receipt {
+	_Atomic uint64_t lsn; /* the number of its first record, set before that record counts */
+	_Atomic uint64_t id;  /* of the snapshot that it made, kept or left; set before lsn */
+};
+/*
+ * The next record of the calling thread (marks aside) leaves its number in *r, which is borrowed
+ * until then or until the next call; NULL: no more.
+ */
+void journal_receipt_wanted(struct journal_receipt *r);
+/* The snapshot that the next record is about, if a receipt is wanted. */
+void journal_receipt_id(uint64_t id);
+
 /* The number of the last record. */
 uint64_t journal_lsn(struct journal *j);
 /* The same to look at without the lock: when it has n, record n is whole or its fill is to come. */

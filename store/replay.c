@@ -373,7 +373,7 @@ static void report(struct store *s, const struct journal_found *found)
 			   s->recovered_branches, s->recovered_branches == 1 ? "" : "es");
 }
 
-int store_replay(struct store *s)
+int store_replay(struct store *s, const struct store_options *options)
 {
 	static const _Atomic uint64_t never = UINT64_MAX;
 	struct journal_found found;
@@ -386,6 +386,8 @@ int store_replay(struct store *s)
 		_cleanup_(replay_release) struct replay rp = { .store = s };
 
 		r = journal_read(s->journal, replay_one, &rp, &found);
+		if (r == 0 && options && options->recovered)
+			options->recovered(options->arg, s, MAX(floor, journal_lsn(s->journal)));
 		if (r == 0)
 			journal_start(s->journal, floor);
 	}

@@ -332,6 +332,38 @@ static void store_freep(struct store **s)
 		store_free(*s);
 }
 
+/* 0, or EXISTS: an older format, to be written anew under the lock. */
+static int lock_dir(int dir_fd, uint8_t ret_uuid[static 16], int *ret_fd)
+{
+	_cleanup_close_ int fd = -1;
+	bool old_format;
+	int r;
+
+	/* Before the lock file is made in what is no store. */
+	r = store_read_format(dir_fd, ret_uuid);
+	if (r < 0)
+		return r;
+	old_format = r == EXISTS;
+	r = os_openat(dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &fd);
+	if (r < 0)
+		return r;
+	r = os_lock(fd);
+	if (r == -EWOULDBLOCK)
+		return -ERR_STORE_BUSY;
+	if (r < 0)
+		return r;
+	*ret_fd = TAKE_FD(fd);
+	return old_format ? EXISTS : 0;
+}
+
+int store_lock(int dir_fd, int *ret_fd)
+{
+	uint8_t uuid[16];
+	int r = lock_dir(dir_fd, uuid, ret_fd);
+
+	return r < 0 ? r : 0;
+}
+
 int store_open_with(int dir_fd, const struct store_options *options, const struct noter *noter,
 		    struct store **ret)
 {
@@ -346,21 +378,14 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &s->dir_fd);
 	if (r < 0)
 		return r;
-	/* Before the lock file is made in what is no store. */
-	r = store_read_format(s->dir_fd, s->uuid);
+	if (options && options->lock_fd > 0)
+		r = store_read_format(s->dir_fd, s->uuid);
+	else
+		r = lock_dir(s->dir_fd, s->uuid, &s->lock_fd);
 	if (r < 0)
 		return r;
 	old_format = r == EXISTS;
 	s->id_key = get_le64(s->uuid) ^ get_le64(s->uuid + 8);
-
-	r = os_openat(s->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &s->lock_fd);
-	if (r < 0)
-		return r;
-	r = os_lock(s->lock_fd);
-	if (r == -EWOULDBLOCK)
-		return -ERR_STORE_BUSY;
-	if (r < 0)
-		return r;
 	if (old_format) { /* from now on an older plyfs would overlook the journal */
 		r = store_write_format(s->dir_fd, s->uuid);
 		if (r == 0)
@@ -402,7 +427,7 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	r = journal_open(s->dir_fd, &s->noter, &s->journal);
 	if (r < 0)
 		return r;
-	r = store_replay(s);
+	r = store_replay(s, options);
 	if (r < 0)
 		return r;
 	s->logging = !(options && options->journal_off);

@@ -52,9 +52,22 @@ int store_init(int dir_fd);
 struct store_options {
 	bool journal_off;   /* a killed daemon loses what was not sealed: for comparisons */
 	unsigned commit_ms; /* between group commits; 0: only when asked */
+	int lock_fd;        /* from store_lock, for somebody who outlives us; borrowed; 0: none */
+	/*
+	 * Called when all that is known of the past has come back, and before any record is
+	 * appended: an operation was done if and only if the number of its record (journal.h) is
+	 * not above lsn. May pin snapshots. May be NULL.
+	 */
+	void (*recovered)(void *arg, struct store *s, uint64_t lsn);
+	void *arg;
 };
 #define COMMIT_INTERVAL_MS 1000 /* without options: what a power cut may cost */
 
+/*
+ * The lock alone, held until the last copy of the descriptor (in children as well) is closed:
+ * -ERR_STORE_BUSY, and what a wrong format is (below).
+ */
+int store_lock(int dir_fd, int *ret_fd);
 /*
  * Opens a store for this process: takes its lock (-ERR_STORE_BUSY), checks the format version
  * (-ERR_FORMAT_NEWER, -ERR_FORMAT_OLDER, -ERR_NOT_A_STORE, -ERR_FORMAT_DAMAGED), opens the
@@ -200,6 +213,8 @@ bool branch_name_ok(const char *name);
 /* -ERR_BRANCH_UNKNOWN; -ERR_BRANCH_DAMAGED when its record is damaged (it can be dropped). */
 int branch_open(struct store *s, const char *name, struct branch **ret);
 void branch_close(struct branch *b);
+/* Its recovery ended early (with a note): something that was answered is not there. */
+bool branch_lost_something(struct branch *b);
 static inline void branch_closep(struct branch **b)
 {
 	if (*b)

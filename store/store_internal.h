@@ -392,7 +392,7 @@ int committer_start(struct store *s);
 void committer_stop(struct store *s);
 
 /* replay.c: what the journal has and the index has not comes back; before the sealer runs. */
-int store_replay(struct store *s);
+int store_replay(struct store *s, const struct store_options *options);
 
 /* seal.c */
 enum seal_mode {
