@@ -28,6 +28,7 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
+#include "fs/memo.h"
 #include "fs/mount_internal.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
@@ -899,7 +900,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 
 	if (m->starting && count == 2 && header->error == 0)
 		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
-	current.lost = mount_send(m, iov, count) < 0;
+	current.lost = !m->resuming && mount_send(m, iov, count) < 0;
 	if (m->starting && current.lost)
 		m->negotiated = false;
 
@@ -960,6 +961,39 @@ void requests_close(struct mount *m)
 		(void)close(m->fd); /* nothing was written */
 }
 
+/* Requests that may change something, so that they must not be done twice (memo.h). */
+static bool changes(uint32_t opcode)
+{
+	static const bool table[OPS_MAX] = {
+		[FUSE_SETATTR] = true,
+		[FUSE_SYMLINK] = true,
+		[FUSE_MKNOD] = true,
+		[FUSE_MKDIR] = true,
+		[FUSE_UNLINK] = true,
+		[FUSE_RMDIR] = true,
+		[FUSE_RENAME] = true,
+		[FUSE_LINK] = true,
+		[FUSE_WRITE] = true,
+		[FUSE_SETXATTR] = true,
+		[FUSE_REMOVEXATTR] = true,
+		[FUSE_CREATE] = true,
+		[FUSE_IOCTL] = true,
+		[FUSE_FALLOCATE] = true,
+		[FUSE_RENAME2] = true,
+		[FUSE_COPY_FILE_RANGE] = true,
+		[FUSE_TMPFILE] = true,
+		[OP_COPY_FILE_RANGE_64] = true,
+	};
+
+	return opcode < OPS_MAX && table[opcode];
+}
+
+/* FORGETs and INTERRUPTs have a queue of their own, so they tell nothing about the others. */
+static bool is_queued(uint32_t opcode)
+{
+	return opcode != FUSE_FORGET && opcode != FUSE_BATCH_FORGET && opcode != FUSE_INTERRUPT;
+}
+
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n)
 {
 	const struct fuse_in_header *in = (const void *)buffers->request;
@@ -969,6 +1003,14 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	if (in->opcode < OPS_MAX)
 		__atomic_fetch_add(&m->ops[in->opcode], 1, __ATOMIC_RELAXED);
 
+	if (m->memo) {
+		bool resent = in->unique & UNIQUE_RESENT;
+
+		if (!resent && is_queued(in->opcode))
+			memo_request_is_new(m->memo);
+		if (changes(in->opcode))
+			memo_request_begin(m->memo, in->unique & ~UNIQUE_RESENT, resent);
+	}
 	current.mount = m;
 	current.header = in;
 	current.buffers = buffers;
@@ -979,5 +1021,6 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 		raw_reply(m, in, -EIO, NULL, 0);
 	else
 		raw->fn(m, in);
+	memo_request_end();
 	current.mount = NULL;
 }

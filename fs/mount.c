@@ -21,6 +21,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "fs/memo.h"
 #include "fs/mount_internal.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
@@ -113,13 +114,35 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	m->negotiated = true;
 }
 
+/* n bytes: a request, which has to be INIT. */
+static int mount_take_init(struct mount *m, const struct reader_buffers *buffers, size_t n)
+{
+	struct fuse_in_header header;
+	struct fuse_init_in init = { 0 };
+
+	if (n < sizeof(header) + offsetof(struct fuse_init_in, flags2))
+		return -EPROTO;
+	memcpy(&header, buffers->request, sizeof(header));
+	if (header.opcode != FUSE_INIT)
+		return -EPROTO;
+	memcpy(&init, buffers->request + sizeof(header), MIN(n - sizeof(header), sizeof(init)));
+	if (init.major != FUSE_KERNEL_VERSION)
+		return -EPROTO;
+
+	m->offered = init.flags;
+	if (init.flags & FUSE_INIT_EXT)
+		m->offered |= (uint64_t)init.flags2 << 32;
+	m->starting = true;
+	requests_handle(m, buffers, n);
+	m->starting = false;
+	return m->negotiated ? 0 : -EPROTO;
+}
+
 static int mount_read_init(struct mount *m)
 {
 	/* Before INIT is answered the kernel wants room for 8 KiB (FUSE_MIN_READ_BUFFER). */
 	uint8_t request[16 * 1024];
 	const struct reader_buffers buffers = { .request = request };
-	struct fuse_in_header header;
-	struct fuse_init_in init = { 0 };
 	struct pollfd p = { .fd = m->fd, .events = POLLIN };
 	ssize_t n;
 	int r;
@@ -137,22 +160,29 @@ static int mount_read_init(struct mount *m)
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return -errno;
-	if ((size_t)n < sizeof(header) + offsetof(struct fuse_init_in, flags2))
-		return -EPROTO;
-	memcpy(&header, request, sizeof(header));
-	if (header.opcode != FUSE_INIT)
-		return -EPROTO;
-	memcpy(&init, request + sizeof(header), MIN((size_t)n - sizeof(header), sizeof(init)));
-	if (init.major != FUSE_KERNEL_VERSION)
-		return -EPROTO;
+	if (m->memo) {
+		memcpy(m->memo->head->init, request, MIN((size_t)n, MEMO_INIT_MAX));
+		m->memo->head->init_len = (uint32_t)MIN((size_t)n, MEMO_INIT_MAX);
+	}
+	return mount_take_init(m, &buffers, (size_t)n);
+}
 
-	m->offered = init.flags;
-	if (init.flags & FUSE_INIT_EXT)
-		m->offered |= (uint64_t)init.flags2 << 32;
-	m->starting = true;
-	requests_handle(m, &buffers, (size_t)n);
-	m->starting = false;
-	return m->negotiated ? 0 : -EPROTO;
+/* As a former process was asked; its answer, which would be the same, went to the kernel. */
+static int mount_repeat_init(struct mount *m)
+{
+	uint8_t request[MEMO_INIT_MAX];
+	const struct reader_buffers buffers = { .request = request };
+	const struct memo_head *h = m->memo->head;
+	int r;
+
+	if (h->init_len < sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, flags2))
+		return -EPROTO;
+	memcpy(request, h->init, sizeof(request));
+	m->resuming = true;
+	r = mount_take_init(m, &buffers, h->init_len);
+	m->resuming = false;
+	m->has_epoch = h->has_epoch;
+	return r;
 }
 
 /* ---- notifications ---- */
@@ -268,7 +298,33 @@ static int look_for_request(int fd, uint64_t start)
 	}
 }
 
-static ssize_t next_request(struct mount *m, void *buf)
+/*
+ * A reader that is killed while the kernel copies a request to it, and that has no page for it yet,
+ * gets no page any more: the request fails with EIO, though the mount goes on. So whoever is
+ * followed by another process has all pages before it reads. A few may keep them while they wait in
+ * read(). When there are more mounts, the others wait in poll(), which costs one or two us.
+ */
+#define COOL_AFTER_MS 20 /* those who follow each other take no lock */
+
+static ssize_t read_request(struct mount *m, const struct reader_buffers *buffers)
+{
+	if (m->memo)
+		readers_warm();
+	return read(m->fd, buffers->request, REQUEST_BYTES);
+}
+
+static ssize_t wait_for_request(struct mount *m, const struct reader_buffers *buffers)
+{
+	struct pollfd p = { .fd = m->fd, .events = POLLIN };
+
+	if (m->memo && !readers_stay_warm() && poll(&p, 1, COOL_AFTER_MS) == 0) {
+		readers_cool();
+		(void)poll(&p, 1, -1);
+	}
+	return read_request(m, buffers);
+}
+
+static ssize_t next_request(struct mount *m, const struct reader_buffers *buffers)
 {
 	struct eagerness *e = &m->eager;
 	uint64_t start = now_ns(), slept = start;
@@ -278,10 +334,10 @@ static ssize_t next_request(struct mount *m, void *buf)
 	if (e->wanted && start >= e->not_before_ns) {
 		r = look_for_request(m->fd, start);
 		if (r == 0)
-			return read(m->fd, buf, REQUEST_BYTES);
+			return read_request(m, buffers);
 		slept = now_ns();
 	}
-	n = read(m->fd, buf, REQUEST_BYTES);
+	n = wait_for_request(m, buffers);
 
 	e->wanted = now_ns() - start < SOON_NS;
 	if (r == AGAIN || (r == ABSENT && now_ns() - slept < EAGER_NS))
@@ -294,7 +350,7 @@ static ssize_t next_request(struct mount *m, void *buf)
 static int mount_serve_one(struct served *s, const struct reader_buffers *buffers)
 {
 	struct mount *m = container_of(s, struct mount, served);
-	ssize_t n = next_request(m, buffers->request);
+	ssize_t n = next_request(m, buffers);
 
 	if (n > 0) {
 		if ((size_t)n >= sizeof(struct fuse_in_header))
@@ -332,16 +388,50 @@ static void mount_freep(struct mount **m)
 	mount_free(*m);
 }
 
-/* M1. m->view is set, and borrowed until this succeeded. */
-static int mount_begin(struct mount *m, struct readers *rs)
+int mount_resend(int fuse_fd)
 {
-	struct iovec iov[1];
-	int r;
+	const struct fuse_out_header header = { .len = sizeof(header), .error = NOTIFY_RESEND };
 
-	r = requests_open(m);
+	return write(fuse_fd, &header, sizeof(header)) < 0 ? -errno : 0;
+}
+
+int mount_refuse(int fuse_fd, uint8_t buf[static MOUNT_REFUSE_BYTES], bool (*whose)(uint32_t tid))
+{
+	struct fuse_out_header out = { .len = sizeof(out), .error = -EIO };
+	struct fuse_in_header in;
+	ssize_t n = read(fuse_fd, buf, MOUNT_REFUSE_BYTES);
+
+	_Static_assert(MOUNT_REFUSE_BYTES >= REQUEST_BYTES, "room for any request");
+	if (n < (ssize_t)sizeof(in))
+		return n < 0 && (errno == ENODEV || errno == ECONNABORTED) ? END : 0;
+	memcpy(&in, buf, sizeof(in));
+	if (in.opcode == FUSE_FORGET || in.opcode == FUSE_BATCH_FORGET ||
+	    in.opcode == FUSE_INTERRUPT || (whose && !whose(in.pid)))
+		return 0;
+	out.unique = in.unique;
+	(void)!write(fuse_fd, &out, sizeof(out)); /* who asked may be gone */
+	return 0;
+}
+
+/*
+ * What a former process was asked comes before anything new, and before we read anything: what we
+ * have read ourselves would be sent to us again.
+ */
+static int mount_resume(struct mount *m)
+{
+	int r = mount_repeat_init(m);
+
 	if (r < 0)
 		return r;
-	r = mount_read_init(m);
+	r = mount_resend(m->fd);
+	return r == -ENODEV || r == -ECONNABORTED || r == -EPERM ? 0 : r; /* unmounted by now */
+}
+
+static int mount_first(struct mount *m)
+{
+	struct iovec iov[1];
+	int r = mount_read_init(m);
+
 	if (r < 0)
 		return r;
 
@@ -350,6 +440,26 @@ static int mount_begin(struct mount *m, struct readers *rs)
 	 * nothing to try, as nothing is cached yet.
 	 */
 	m->has_epoch = !m->options.epoch_off && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
+	/* Another process needs it (K5), and RESEND, which came before it. */
+	if (m->memo && m->has_epoch && m->hooks.keep) {
+		m->memo->head->has_epoch = true;
+		atomic_store(&m->memo->head->kept, true);
+		m->hooks.keep(m->hooks.arg, m->fd, m->memo->fd);
+	}
+	return 0;
+}
+
+/* M1. m->view is set, and borrowed until this succeeded. */
+static int mount_begin(struct mount *m, struct readers *rs)
+{
+	int r;
+
+	r = requests_open(m);
+	if (r < 0)
+		return r;
+	r = m->memo && m->memo->head->kept ? mount_resume(m) : mount_first(m);
+	if (r < 0)
+		return r;
 
 	view_set_kernel(m->view, &(struct view_kernel){
 		.inval_entry = kernel_inval_entry,
@@ -390,6 +500,7 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 	*ret = m; /* early: a hook may be called before mount_begin returns, even `ended` */
 	m->fd = TAKE_FD(fd);
 	m->view = view;
+	m->memo = view_memo(view);
 	r = mount_begin(m, rs);
 	if (r < 0) {
 		*ret = NULL;

@@ -44,6 +44,12 @@ struct mount_hooks {
 	 * mount_free, as other threads may be inside a verb of mount_view(): keep them out first.
 	 */
 	void (*ended)(void *arg, struct mount *m);
+	/*
+	 * May be NULL. The view has a memo (memo.h) and the kernel can go on with another process:
+	 * from here on whoever has copies of both descriptors (borrowed) can start one. Before the
+	 * first request is read.
+	 */
+	void (*keep)(void *arg, int fuse_fd, int memo_fd);
 	void *arg;
 };
 
@@ -51,12 +57,21 @@ struct mount_hooks {
  * Starts serving. fuse_fd is taken (closed at the end; also on failure). The view is taken on
  * success (closed at the end). Returns after INIT was answered. Hooks may be called before it
  * returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is behind
- * the descriptor.
+ * the descriptor. A view whose memo comes from a former process goes on behind the same mount: what
+ * that process had read and not answered is answered now.
  */
 int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 		const struct mount_options *options, const struct mount_hooks *hooks,
 		struct mount **ret);
 struct view *mount_view(struct mount *m); /* lent */
+/*
+ * Reads one waiting request (there is one) and answers it with EIO if it is of a thread for which
+ * `whose` says so; NULL: of any. Others wait for mount_resend. 0, or END: the kernel has let go.
+ */
+#define MOUNT_REFUSE_BYTES (1024 * 1024 + 4096)
+int mount_refuse(int fuse_fd, uint8_t buf[static MOUNT_REFUSE_BYTES], bool (*whose)(uint32_t tid));
+/* Makes the kernel send again what a process that is gone had read and not answered. */
+int mount_resend(int fuse_fd);
 /* After `ended`: closes the view and the descriptor, frees the mount. */
 void mount_free(struct mount *m);
 

@@ -17,7 +17,11 @@
 #define OP_COPY_FILE_RANGE_64 53 /* proto 7.45 */
 #define OPS_MAX 64               /* opcodes are counted below this */
 
+#define NOTIFY_RESEND 7    /* proto 7.40 */
 #define NOTIFY_INC_EPOCH 8 /* proto 7.44 */
+
+/* In the number of a request that was read before, by a process that did not answer it (7.40). */
+#define UNIQUE_RESENT (UINT64_C(1) << 63)
 
 #define INIT_NO_EXPORT_SUPPORT (UINT64_C(1) << 38) /* proto 7.40 */
 
@@ -33,6 +37,7 @@ struct eagerness {
 struct mount {
 	struct served served;
 	struct view *view; /* immutable, owned */
+	struct memo *memo; /* immutable, the view's; may be NULL */
 	struct mount_options options; /* immutable */
 	struct mount_hooks hooks; /* immutable */
 	struct fuse_session *session; /* immutable, owned; closes fd */
@@ -45,6 +50,7 @@ struct mount {
 	uint64_t offered; /* the kernel's flags */
 	bool negotiated;  /* a good answer was written */
 	bool starting;
+	bool resuming; /* it was answered by a former process */
 
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];

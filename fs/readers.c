@@ -60,6 +60,10 @@
 
 /* What an idle thread keeps of each buffer: most requests are small and then fault nothing. */
 #define KEEP_BYTES (64 * 1024)
+/* Request buffers with all their pages, kept for whoever reads next. */
+#define WARM_MAX 4
+/* Readers that may keep theirs while they wait. */
+#define WARM_WAITING_MAX 8
 /* Idle for so long, it gives the rest back: not at once, as a busy disk alternates two threads. */
 #define GIVE_BACK_AFTER_S 1
 
@@ -70,6 +74,9 @@ struct reader {
 	struct reader *next_idle; /* under the pool's lock */
 	struct served *serves;    /* set under the lock while idle, else the thread's own */
 	bool leads;   /* likewise */
+	bool warm;    /* the thread's own: the request buffer has all its pages */
+	uint8_t *cold; /* the thread's own, owned: its buffer while it has a shared one */
+	bool stays_warm; /* the thread's own: counted in n_stay_warm */
 	bool offered; /* the thread's own: serves was put into `waiting` */
 };
 
@@ -77,11 +84,14 @@ struct readers {
 	pthread_mutex_t lock;
 	pthread_cond_t quiet; /* n_threads became 0 */
 	unsigned max_spare;   /* immutable */
+	_Atomic unsigned n_stay_warm;
 	/* under lock: */
 	unsigned n_threads, n_served;
 	struct reader *idle;    /* a stack: the warmest thread first */
 	struct served *waiting; /* R2 */
 	bool stopping;
+	uint8_t *warm[WARM_MAX]; /* owned */
+	unsigned n_warm;
 	bool has_dead; /* dead: the thread that ended last, not joined yet */
 	pthread_t dead;
 };
@@ -98,6 +108,8 @@ static void reader_free(struct reader *r)
 		munmap(r->buffers.request, REQUEST_BYTES);
 	if (r->buffers.reply)
 		munmap(r->buffers.reply, REPLY_BYTES);
+	if (r->cold)
+		munmap(r->cold, REQUEST_BYTES);
 	pthread_cond_destroy(&r->wake);
 	free(r);
 }
@@ -256,6 +268,77 @@ void readers_step_aside(void)
 	step_aside(true);
 }
 
+static void give_back(struct reader *r)
+{
+	/* A failure costs memory, nothing else. */
+	(void)madvise(r->buffers.request + KEEP_BYTES, REQUEST_BYTES - KEEP_BYTES, MADV_DONTNEED);
+	(void)madvise(r->buffers.reply + KEEP_BYTES, REPLY_BYTES - KEEP_BYTES, MADV_DONTNEED);
+}
+
+/* What warms a thread stays warm in the pool: with few requests at a time few buffers do. */
+static uint8_t *take_warm(struct readers *rs)
+{
+	LOCK_GUARD(&rs->lock);
+	return rs->n_warm > 0 ? rs->warm[--rs->n_warm] : NULL;
+}
+
+static bool put_warm(struct readers *rs, uint8_t *buf)
+{
+	LOCK_GUARD(&rs->lock);
+	if (rs->n_warm == WARM_MAX)
+		return false;
+	rs->warm[rs->n_warm++] = buf;
+	return true;
+}
+
+void readers_warm(void)
+{
+	struct reader *r = self;
+	uint8_t *warm;
+
+	if (!r || r->warm)
+		return;
+	r->warm = true;
+	warm = take_warm(r->pool);
+	if (warm) {
+		r->cold = r->buffers.request;
+		r->buffers.request = warm;
+	} else {
+		/* Without the memory, or before Linux 5.14, pages come when they are touched. */
+		(void)madvise(r->buffers.request, REQUEST_BYTES, MADV_POPULATE_WRITE);
+	}
+}
+
+void readers_cool(void)
+{
+	struct reader *r = self;
+
+	if (!r || !r->warm)
+		return;
+	r->warm = false;
+	if (!r->cold)
+		r->cold = map_buffer(REQUEST_BYTES);
+	if (r->cold && put_warm(r->pool, r->buffers.request))
+		r->buffers.request = TAKE_PTR(r->cold);
+	else
+		give_back(r);
+}
+
+bool readers_stay_warm(void)
+{
+	struct reader *r = self;
+
+	if (!r || r->stays_warm)
+		return true;
+	if (r->pool->n_stay_warm >= WARM_WAITING_MAX)
+		return false;
+	if (r->pool->n_stay_warm++ >= WARM_WAITING_MAX)
+		r->pool->n_stay_warm--; /* another one was faster */
+	else
+		r->stays_warm = true;
+	return r->stays_warm;
+}
+
 /* The end of a request during which the leadership was offered: nobody took it, or somebody did. */
 static void take_back(struct reader *r)
 {
@@ -281,6 +364,10 @@ static void serve(struct reader *r)
 		if (r->offered)
 			take_back(r);
 	}
+	if (r->stays_warm)
+		rs->n_stay_warm--;
+	r->stays_warm = false;
+	readers_cool();
 
 	pthread_mutex_lock(&rs->lock);
 	if (end)
@@ -294,13 +381,6 @@ static void serve(struct reader *r)
 
 	if (last)
 		s->over(s);
-}
-
-static void give_back(struct reader *r)
-{
-	/* A failure costs memory, nothing else. */
-	(void)madvise(r->buffers.request + KEEP_BYTES, REQUEST_BYTES - KEEP_BYTES, MADV_DONTNEED);
-	(void)madvise(r->buffers.reply + KEEP_BYTES, REPLY_BYTES - KEEP_BYTES, MADV_DONTNEED);
 }
 
 /* Joins the pool until there is something to serve: true; false: this thread is to end. */
@@ -407,6 +487,8 @@ void readers_free(struct readers *rs)
 	pthread_mutex_unlock(&rs->lock);
 	if (rs->has_dead)
 		pthread_join(rs->dead, NULL);
+	while (rs->n_warm > 0)
+		munmap(rs->warm[--rs->n_warm], REQUEST_BYTES);
 
 	pthread_mutex_destroy(&rs->lock);
 	pthread_cond_destroy(&rs->quiet);

@@ -18,7 +18,10 @@ struct readers;
 #define REQUEST_BYTES (DATA_BYTES + 4096)
 #define REPLY_BYTES DATA_BYTES
 
-/* The calling thread's buffers. Mapped memory: a page that was never touched costs nothing. */
+/*
+ * The calling thread's buffers. Mapped memory: a page that was never touched costs nothing.
+ * `request` may change in readers_warm and readers_cool.
+ */
 struct reader_buffers {
 	uint8_t *request; /* REQUEST_BYTES, page-aligned */
 	uint8_t *reply;   /* REPLY_BYTES */
@@ -44,6 +47,16 @@ struct served {
 
 /* Starts serving. A failure (-EAGAIN, -ENOMEM: no thread to be had) leaves s untouched. */
 int readers_serve(struct readers *rs, struct served *s);
+
+/*
+ * For a read that must not stop at a page that is not there (mount.c says why): from readers_warm
+ * to readers_cool the calling reader's buffers->request, which may be another one then, has all
+ * its pages. Cool before waiting long: warm ones are shared.
+ */
+void readers_warm(void);
+void readers_cool(void);
+/* May the calling reader stay warm however long it waits? As long as it reads, and not all may. */
+bool readers_stay_warm(void);
 
 /*
  * As readers_will_block, when the wait could need the very requests that nobody would read

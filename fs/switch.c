@@ -341,9 +341,14 @@ static void commit_names(struct plan *p)
 
 		vnode_unhash(v, n);
 		vnode_set_realm(v, n, p->limbo);
+		vnode_save(v, n);
 	}
-	for (size_t i = 0; i < p->n_lost; i++)
-		vnode_set_realm(v, known(v, p->lost[i]), p->limbo);
+	for (size_t i = 0; i < p->n_lost; i++) {
+		struct vnode *n = known(v, p->lost[i]);
+
+		vnode_set_realm(v, n, p->limbo);
+		vnode_save(v, n);
+	}
 	/*
 	 * Parents before children is not needed: paths are looked up in the state that was left.
 	 * When settling fails, the next request that needs the directory tries again (V4).
@@ -378,7 +383,12 @@ static void commit_epoch(struct plan *p)
 	cur->owns_tree = false;
 	cur->base = NULL;
 	cur->lineage = p->lineage;
+	old->snap = cur->snap;
+	cur->snap = 0;
 	v->cur = cur;
+	for (uint32_t i = 1; v->memo && i < v->n_slots; i++)
+		if (v->slots[i] && v->slots[i]->realm == old)
+			vnode_save(v, v->slots[i]);
 	realm_unref(v, old);
 }
 
@@ -459,6 +469,8 @@ static int tell_directories(struct view *v, bool *ret_listed)
 				node = n->node;
 				listed = n->listed;
 				n->listed = false;
+				if (listed)
+					vnode_save(v, n);
 			}
 		}
 		if (!node)
@@ -505,7 +517,9 @@ static void drop_expired(struct view *v)
 void view_tidy(struct view *v)
 {
 	LOCK_GUARD(&v->switch_lock);
+	memo_tells(v->memo, true);
 	drop_expired(v);
+	memo_tells(v->memo, false);
 }
 
 int expired_new(struct view *v)
@@ -558,11 +572,49 @@ static int plan_make(struct plan *p, struct root *left)
 	return realm_new(v, left, left_lineage, &p->limbo);
 }
 
+/* K5: from here on a kill leaves enough to finish the switch. */
+static struct journal_receipt *memo_prepare(struct view *v, uint64_t target, const struct plan *p)
+{
+	struct memo_head *h = v->memo->head;
+	struct memo_receipt *request = memo_receipt();
+
+	atomic_store(&h->switch_unique, request ? atomic_load(&request->unique) : 0);
+	atomic_store(&h->switch_journal.lsn, 0);
+	atomic_store(&h->switch_journal.id, 0);
+	h->switched = (struct memo_switch){
+		.target = target, .left = v->branch->undo, .changed = p->changed, .mode = p->mode
+	};
+	atomic_store(&h->switch_state, MEMO_PREPARED);
+	return &h->switch_journal;
+}
+
+static void memo_switched(struct view *v, uint64_t target)
+{
+	struct memo_head *h = v->memo->head;
+
+	h->switched.left = v->branch->undo;
+	atomic_store(&h->target, target);
+	atomic_store(&h->switch_state, MEMO_SWITCHED);
+}
+
+/* The kernel knows; the answer may still be sent again. */
+static void memo_told(struct view *v)
+{
+	struct memo_head *h;
+
+	if (!v->memo)
+		return;
+	h = v->memo->head;
+	memo_restored(memo_receipt(), &h->switched, atomic_load(&h->switch_journal.lsn));
+	atomic_store(&h->switch_state, MEMO_NO_SWITCH);
+}
+
 /* The lock is held for writing. Nothing has changed when it fails. */
 static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct restore_info *ret)
 {
 	_cleanup_(root_unrefp) struct root *left = NULL;
 	_cleanup_(root_unrefp) struct root *same = NULL;
+	struct journal_receipt unkept = { 0 }, *receipt = &unkept;
 	int r;
 
 	p->view = v;
@@ -572,14 +624,23 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 
 	LOCK_GUARD(&v->table_lock);
 	r = plan_make(p, left);
-	if (r >= 0)
+	if (r >= 0) {
+		if (v->memo)
+			receipt = memo_prepare(v, target, p);
+		journal_receipt_wanted(receipt);
 		r = branch_restore_locked(v->branch, target, &same);
+		journal_receipt_wanted(NULL);
+	}
 	if (r < 0) {
+		if (v->memo)
+			atomic_store(&v->memo->head->switch_state, MEMO_NO_SWITCH);
 		if (p->limbo)
 			realm_unref(v, TAKE_PTR(p->limbo));
 		return r;
 	}
 
+	if (p->limbo) /* an empty state is nobody's snapshot, and has no files either */
+		p->limbo->snap = receipt->id ? receipt->id : UINT64_MAX;
 	root_unref(v->cur_base);
 	v->cur_base = root_ref(p->now);
 	v->cur_lineage = v->cur->lineage = p->lineage;
@@ -589,6 +650,8 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		commit_epoch(p);
 	if (p->limbo)
 		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
+	if (v->memo)
+		memo_switched(v, target);
 	*ret = (struct restore_info){ .left = v->branch->undo,
 				      .mode = p->mode,
 				      .changed = p->changed };
@@ -619,14 +682,58 @@ static int tell_kernel(struct view *v, struct plan *p)
 	return r < 0 ? r : s;
 }
 
+/*
+ * A former process switched, and died before it had told the kernel everything: by epoch, which is
+ * right whatever was told. switch_lock held.
+ */
+static int tell_of_former(struct view *v)
+{
+	const struct view_kernel *k = &v->kernel;
+	bool listed;
+	int r, s;
+
+	if (!v->untold)
+		return 0;
+	memo_tells(v->memo, true);
+	r = k->inc_epoch ? k->inc_epoch(k->arg) : 0;
+	s = tell_directories(v, &listed);
+	if (r >= 0 && k->inc_epoch)
+		r = k->inc_epoch(k->arg); /* S4 */
+	memo_tells(v->memo, false);
+	v->untold = false;
+	atomic_store(&v->memo->head->switch_state, MEMO_NO_SWITCH);
+	return r < 0 ? r : s;
+}
+
+int view_finish_restore(struct view *v)
+{
+	LOCK_GUARD(&v->switch_lock);
+
+	return tell_of_former(v);
+}
+
+/* Was this very restore done before the last process ended? Its answer again. switch_lock held. */
+static bool was_restored(struct view *v, uint64_t *ret_id, struct restore_info *ret)
+{
+	const struct memo_switch *s;
+
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
+	(void)tell_of_former(v); /* as far as the kernel takes it: it may be unmounting */
+	if (!memo_was_done(MEMO_RESTORE, NULL))
+		return false;
+	s = &memo_receipt()->restored;
+	*ret_id = s->target;
+	*ret = (struct restore_info){ .mode = s->mode, .changed = s->changed, .left = s->left };
+	return true;
+}
+
 /* switch_lock held. */
 static int view_switch(struct view *v, uint64_t target, struct restore_info *ret)
 {
 	_cleanup_(plan_release) struct plan plan = { 0 };
 	int r;
 
-	if (v->kernel.will_block)
-		v->kernel.will_block(v->kernel.arg);
 	{
 		BRANCH_CHANGE_GUARD(v->branch);
 		r = switch_locked(v, target, &plan, ret);
@@ -635,7 +742,11 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 		/* Orphans that stay harm nobody; a kernel that is not told shows stale names. */
 		(void)view_purge_orphans(v);
 	}
-	return tell_kernel(v, &plan);
+	memo_tells(v->memo, true);
+	r = tell_kernel(v, &plan);
+	memo_tells(v->memo, false);
+	memo_told(v);
+	return r;
 }
 
 int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_id)
@@ -644,7 +755,16 @@ int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_
 
 	if (!v->branch)
 		return -EROFS;
-	r = branch_checkpoint(v->branch, label, 0, ret_id);
+	if (memo_was_done(MEMO_CHECKPOINT, NULL)) {
+		*ret_id = memo_receipt()->journal.id;
+		r = 0;
+	} else {
+		_cleanup_(memo_expect_end) _unused_ char expecting;
+
+		memo_expect();
+		memo_did(MEMO_CHECKPOINT, 0);
+		r = branch_checkpoint(v->branch, label, 0, ret_id);
+	}
 	if (r < 0 || !sync)
 		return r;
 	if (v->kernel.will_block)
@@ -658,7 +778,7 @@ int view_restore(struct view *v, uint64_t snap, struct restore_info *ret)
 	if (!v->branch)
 		return -EROFS;
 	LOCK_GUARD(&v->switch_lock);
-	return view_switch(v, snap, ret);
+	return was_restored(v, &snap, ret) ? 0 : view_switch(v, snap, ret);
 }
 
 static int branch_undo_id(struct branch *b, uint64_t *ret_id)
@@ -678,6 +798,8 @@ int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret)
 	if (!v->branch)
 		return -EROFS;
 	LOCK_GUARD(&v->switch_lock);
+	if (was_restored(v, ret_id, ret))
+		return 0;
 	r = branch_undo_id(v->branch, ret_id);
 	return r < 0 ? r : view_switch(v, *ret_id, ret);
 }
@@ -686,6 +808,8 @@ void view_keep_mounts(struct view *v)
 {
 	LOCK_GUARD(&v->switch_lock);
 	v->kernel.names_max = UINT_MAX;
+	if (v->memo)
+		atomic_store(&v->memo->head->keep_mounts, true);
 }
 
 int branch_fork(struct branch *b, const char *name)
@@ -698,7 +822,12 @@ int branch_fork(struct branch *b, const char *name)
 int view_fork(struct view *v, const char *name)
 {
 	_cleanup_(branch_closep) struct branch *fork = NULL;
+	_cleanup_(memo_expect_end) _unused_ char expecting;
 
+	if (memo_was_done(MEMO_FORK, NULL))
+		return 0;
+	memo_expect();
+	memo_did(MEMO_FORK, 0);
 	if (v->branch)
 		return branch_fork(v->branch, name);
 	return branch_create(v->store, name, v->cur_base, v->snap, v->cur_lineage, &fork);

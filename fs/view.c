@@ -7,19 +7,23 @@
  */
 
 #include <errno.h>
+#include <limits.h>
 
 #include "fs/view_internal.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
 
-static int view_new(struct store *store, struct view **ret)
+static int view_new(struct store *store, struct memo *memo, struct view **ret)
 {
 	struct view *v = os_calloc(1, sizeof(*v));
 
-	if (!v)
+	if (!v) {
+		memo_close(memo);
 		return -ENOMEM;
+	}
 	v->store = store;
+	v->memo = memo;
 	pthread_rwlock_init(&v->own_lock, NULL);
 	pthread_mutex_init(&v->switch_lock, NULL);
 	pthread_mutex_init(&v->table_lock, NULL);
@@ -52,6 +56,7 @@ static int pick_orphan(void *arg, uint64_t ino)
 			return r;
 		if (n->hashed && n->realm == v->cur) {
 			n->orphan = true;
+			vnode_save(v, n);
 			return 0;
 		}
 	}
@@ -77,13 +82,55 @@ int view_purge_orphans(struct view *v)
 	}
 }
 
-int view_open(struct store *store, const char *branch, struct view **ret)
+static bool goes_on(const struct view *v)
+{
+	return v->memo && v->memo->head->kept;
+}
+
+/*
+ * The node ids: of the root alone, or all that a former process had. v->cur is there; cur_base is
+ * what the last restore made (V4). Without that nobody can tell what it had in common with the
+ * state before, so files that were not looked at since are taken for different.
+ */
+static int nodes_begin(struct view *v)
+{
+	_cleanup_(root_unrefp) struct root *target = NULL;
+	uint64_t snap;
+	int r;
+
+	if (!goes_on(v))
+		return vnodes_init(v);
+	if (v->branch && branch_lost_something(v->branch))
+		return -ERR_JOURNAL_DAMAGED; /* the kernel's caches know more than we do */
+	r = vnodes_resume(v);
+	if (r < 0)
+		return r;
+	snap = v->memo->head->target; /* a switch may have been finished just now */
+	if (!snap || !v->branch)
+		return 0;
+	if (snap_root(v->store, snap, &target) == 0) {
+		root_unref(v->cur_base);
+		v->cur_base = TAKE_PTR(target);
+		return 0;
+	}
+	for (uint32_t i = 1; i < v->n_slots; i++) {
+		struct vnode *n = v->slots[i];
+
+		if (!n || !n->hashed || n->realm == v->cur || S_ISDIR(n->type))
+			continue;
+		vnode_unhash(v, n);
+		vnode_save(v, n);
+	}
+	return 0;
+}
+
+int view_open(struct store *store, const char *branch, struct memo *memo, struct view **ret)
 {
 	_cleanup_(view_closep) struct view *v = NULL;
 	struct branch *b;
 	int r;
 
-	r = view_new(store, &v);
+	r = view_new(store, memo, &v);
 	if (r < 0)
 		return r;
 
@@ -111,7 +158,7 @@ int view_open(struct store *store, const char *branch, struct view **ret)
 	r = tree_freeze(b->tree, &v->cur_base);
 	if (r < 0)
 		return r;
-	r = vnodes_init(v);
+	r = nodes_begin(v);
 	if (r < 0)
 		return r;
 	r = view_purge_orphans(v);
@@ -122,14 +169,14 @@ int view_open(struct store *store, const char *branch, struct view **ret)
 	return 0;
 }
 
-int view_open_snapshot(struct store *store, uint64_t snap, struct view **ret)
+int view_open_snapshot(struct store *store, uint64_t snap, struct memo *memo, struct view **ret)
 {
 	_cleanup_(view_closep) struct view *v = NULL;
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	struct snap_info info;
 	int r;
 
-	r = view_new(store, &v);
+	r = view_new(store, memo, &v);
 	if (r < 0)
 		return r;
 
@@ -150,7 +197,7 @@ int view_open_snapshot(struct store *store, uint64_t snap, struct view **ret)
 	v->cur_base = root_ref(root);
 	v->cur_lineage = info.lineage;
 
-	r = vnodes_init(v);
+	r = nodes_begin(v);
 	if (r < 0)
 		return r;
 
@@ -180,6 +227,7 @@ void view_close(struct view *v)
 		branch_unmount(v->branch);
 		branch_close(v->branch);
 	}
+	memo_close(v->memo);
 	pthread_rwlock_destroy(&v->own_lock);
 	pthread_mutex_destroy(&v->switch_lock);
 	pthread_mutex_destroy(&v->table_lock);
@@ -189,6 +237,8 @@ void view_close(struct view *v)
 void view_set_kernel(struct view *v, const struct view_kernel *k)
 {
 	v->kernel = *k;
+	if (goes_on(v) && v->memo->head->keep_mounts)
+		v->kernel.names_max = UINT_MAX;
 }
 
 bool view_read_only(const struct view *v)
@@ -209,6 +259,11 @@ struct branch *view_branch(struct view *v)
 uint64_t view_snapshot(const struct view *v)
 {
 	return v->snap;
+}
+
+struct memo *view_memo(struct view *v)
+{
+	return v->memo;
 }
 
 /* ---- reading ---- */
@@ -406,6 +461,7 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 		if (n) {
 			n->orphan = true;
 			n->removed = S_ISDIR(n->type);
+			vnode_save(v, n);
 			return 0;
 		}
 	}
@@ -414,13 +470,55 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 
 /*
  * Each changing verb begins so: the view is of a branch, whose write lock is held. What the verb
- * does to the tree is one record of the journal when it returns.
+ * does to the tree is one record of the journal when it returns. A request that comes again after
+ * a kill has a verb that was done already, or not at all (K3 in memo.h): each verb says what its
+ * answer is made of before it returns.
  */
 #define CHANGE_GUARD(v)                                                                            \
+	_cleanup_(memo_expect_end) _unused_ char expecting;                                        \
 	if (!(v)->branch)                                                                          \
 		return -EROFS;                                                                     \
 	let_sealer_catch_up(v);                                                                    \
-	BRANCH_CHANGE_GUARD((v)->branch)
+	BRANCH_CHANGE_GUARD((v)->branch);                                                          \
+	memo_expect()
+
+/* What a creating verb gives, said before its record is written. */
+static int created(struct view *v, struct entry *e)
+{
+	int r = vnode_get(v, &e->inode, &e->node);
+
+	if (r >= 0)
+		memo_did(MEMO_ENTRY, e->inode.ino);
+	return r;
+}
+
+/* The same after a kill: the reference that the answer gives was counted then (K2). */
+static int created_again(struct view *v, uint64_t ino, struct entry *ret)
+{
+	struct fs fs = { .store = v->store, .tree = v->cur->tree };
+	int r = fs_stat(&fs, ino, &ret->inode);
+
+	if (r < 0)
+		return r;
+	{
+		LOCK_GUARD(&v->table_lock);
+		struct vnode *n = vnode_by_ino(v, ino);
+
+		if (n && n->realm == v->cur) {
+			ret->node = n->node;
+			return 0;
+		}
+	}
+	return vnode_get(v, &ret->inode, &ret->node);
+}
+
+/* For verbs whose answer is that they were done. */
+static int done(int r, enum memo_what what)
+{
+	if (r >= 0)
+		memo_did(what, 0);
+	return r;
+}
 
 int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
 {
@@ -428,12 +526,14 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
+	r = vnode_bind_to_change(v, node, &b);
 	if (r < 0)
 		return r;
+	if (memo_was_done(MEMO_ATTR, NULL))
+		return fs_stat(&b.fs, b.ino, ret);
 	if (b.dead)
 		return -ENOENT;
-	return fs_setattr(&b.fs, b.ino, set, ret);
+	return done(fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
 }
 
 int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
@@ -441,14 +541,17 @@ int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
 	CHANGE_GUARD(v);
 	struct fs_new inner = *n;
 	struct bound b;
+	uint64_t ino;
 	int r;
 
+	if (memo_was_done(MEMO_ENTRY, &ino))
+		return created_again(v, ino, ret);
 	r = vnode_bind_dir(v, n->dir, &b);
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;
 	r = fs_create(&b.fs, &inner, &ret->inode);
-	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+	return r < 0 ? r : created(v, ret);
 }
 
 int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
@@ -456,14 +559,17 @@ int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
 	CHANGE_GUARD(v);
 	struct fs_new inner = *n;
 	struct bound b;
+	uint64_t ino;
 	int r;
 
+	if (memo_was_done(MEMO_ENTRY, &ino))
+		return created_again(v, ino, ret);
 	r = vnode_bind_dir(v, n->dir, &b);
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;
 	r = fs_tmpfile(&b.fs, &inner, &ret->inode);
-	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+	return r < 0 ? r : created(v, ret);
 }
 
 int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, size_t len,
@@ -471,8 +577,11 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 {
 	CHANGE_GUARD(v);
 	struct bound b, d;
+	uint64_t ino;
 	int r;
 
+	if (memo_was_done(MEMO_ENTRY, &ino))
+		return created_again(v, ino, ret);
 	r = vnode_bind(v, node, &b);
 	if (r < 0)
 		return r;
@@ -482,7 +591,7 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 	if (!b.current)
 		return -ENOENT; /* an open file that a restore replaced: it has no name any more */
 	r = fs_link(&b.fs, b.ino, d.ino, name, len, &ret->inode);
-	return r < 0 ? r : vnode_get(v, &ret->inode, &ret->node);
+	return r < 0 ? r : created(v, ret);
 }
 
 int view_unlink(struct view *v, uint64_t dir, const char *name, size_t len)
@@ -492,11 +601,13 @@ int view_unlink(struct view *v, uint64_t dir, const char *name, size_t len)
 	struct bound b;
 	int r;
 
+	if (memo_was_done(MEMO_REMOVE, NULL))
+		return 0;
 	r = vnode_bind_dir(v, dir, &b);
 	if (r < 0)
 		return r;
 	r = fs_unlink(&b.fs, b.ino, name, len, &gone);
-	return r < 0 ? r : unlinked(v, &b, &gone);
+	return r < 0 ? r : done(unlinked(v, &b, &gone), MEMO_REMOVE);
 }
 
 int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
@@ -506,11 +617,13 @@ int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
 	struct bound b;
 	int r;
 
+	if (memo_was_done(MEMO_REMOVE, NULL))
+		return 0;
 	r = vnode_bind_dir(v, dir, &b);
 	if (r < 0)
 		return r;
 	r = fs_rmdir(&b.fs, b.ino, name, len, &gone);
-	return r < 0 ? r : unlinked(v, &b, &gone);
+	return r < 0 ? r : done(unlinked(v, &b, &gone), MEMO_REMOVE);
 }
 
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
@@ -521,6 +634,8 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	struct bound o, n;
 	int r;
 
+	if (memo_was_done(MEMO_REMOVE, NULL))
+		return 0;
 	r = vnode_bind_dir(v, odir, &o);
 	if (r < 0)
 		return r;
@@ -528,7 +643,7 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	if (r < 0)
 		return r;
 	r = fs_rename(&o.fs, o.ino, oname, olen, n.ino, nname, nlen, flags, &gone);
-	return r < 0 ? r : unlinked(v, &o, &gone);
+	return r < 0 ? r : done(unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
@@ -538,8 +653,10 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
-	return r < 0 ? r : fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
+	if (memo_was_done(MEMO_DATA, NULL))
+		return 0;
+	r = vnode_bind_to_change(v, node, &b);
+	return r < 0 ? r : done(fs_write(&b.fs, b.ino, off, buf, len, kill_priv), MEMO_DATA);
 }
 
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
@@ -548,8 +665,10 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
-	return r < 0 ? r : fs_fallocate(&b.fs, b.ino, mode, off, len);
+	if (memo_was_done(MEMO_DATA, NULL))
+		return 0;
+	r = vnode_bind_to_change(v, node, &b);
+	return r < 0 ? r : done(fs_fallocate(&b.fs, b.ino, mode, off, len), MEMO_DATA);
 }
 
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
@@ -559,13 +678,18 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 	struct bound s, d;
 	int r;
 
+	if (memo_was_done(MEMO_DATA, ret_len))
+		return 0;
 	r = vnode_bind(v, src, &s);
 	if (r < 0)
 		return r;
-	r = vnode_bind(v, dst, &d);
+	r = vnode_bind_to_change(v, dst, &d);
 	if (r < 0)
 		return r;
-	return fs_copy_range(&s.fs, s.ino, src_off, &d.fs, d.ino, dst_off, len, ret_len);
+	r = fs_copy_range(&s.fs, s.ino, src_off, &d.fs, d.ino, dst_off, len, ret_len);
+	if (r >= 0)
+		memo_did(MEMO_DATA, *ret_len);
+	return r;
 }
 
 int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
@@ -575,10 +699,13 @@ int view_setxattr(struct view *v, uint64_t node, const char *name, const void *v
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
+	if (memo_was_done(MEMO_XATTR, NULL))
+		return 0;
+	r = vnode_bind_to_change(v, node, &b);
 	if (r < 0)
 		return r;
-	return b.dead ? -ENOENT : fs_setxattr(&b.fs, b.ino, name, value, len, flags);
+	return b.dead ? -ENOENT :
+			done(fs_setxattr(&b.fs, b.ino, name, value, len, flags), MEMO_XATTR);
 }
 
 int view_removexattr(struct view *v, uint64_t node, const char *name)
@@ -587,10 +714,12 @@ int view_removexattr(struct view *v, uint64_t node, const char *name)
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
+	if (memo_was_done(MEMO_XATTR, NULL))
+		return 0;
+	r = vnode_bind_to_change(v, node, &b);
 	if (r < 0)
 		return r;
-	return b.dead ? -ENOENT : fs_removexattr(&b.fs, b.ino, name);
+	return b.dead ? -ENOENT : done(fs_removexattr(&b.fs, b.ino, name), MEMO_XATTR);
 }
 
 int view_sync(struct view *v)

@@ -16,6 +16,7 @@
 #include "fs/fs.h"
 #include "store/store.h"
 
+struct memo;
 struct view;
 
 #define ROOT_NODE 1 /* FUSE_ROOT_ID */
@@ -37,9 +38,13 @@ struct view_kernel {
 	unsigned names_max;
 };
 
-/* Opens a view of a branch (claims it: branch_mount) or of a snapshot (read-only). */
-int view_open(struct store *store, const char *branch, struct view **ret);
-int view_open_snapshot(struct store *store, uint64_t snap, struct view **ret);
+/*
+ * Opens a view of a branch (claims it: branch_mount) or of a snapshot (read-only). memo: what it
+ * has to remember beyond this process, taken (also on failure); when it comes from a former one,
+ * the view goes on from there. NULL: nothing is remembered.
+ */
+int view_open(struct store *store, const char *branch, struct memo *memo, struct view **ret);
+int view_open_snapshot(struct store *store, uint64_t snap, struct memo *memo, struct view **ret);
 /* The kernel has let go (unmounted): purges orphans, releases the branch. */
 void view_close(struct view *v);
 static inline void view_closep(struct view **v)
@@ -54,6 +59,7 @@ bool view_read_only(const struct view *v);
 struct store *view_store(struct view *v);
 struct branch *view_branch(struct view *v); /* lent; NULL for a snapshot view */
 uint64_t view_snapshot(const struct view *v); /* 0 for a branch view */
+struct memo *view_memo(struct view *v); /* lent; may be NULL */
 
 /* What a successful lookup-like verb gives; it counts one kernel reference (forget undoes it). */
 struct entry {
@@ -134,6 +140,11 @@ int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret);
  * since it takes up to 10 us for each file.
  */
 void view_tidy(struct view *v);
+/*
+ * After a former process died in a restore: tells the kernel what it may not have told. For when
+ * requests are served. Does nothing otherwise.
+ */
+int view_finish_restore(struct view *v);
 /* From now on by names whatever differs, so that mounts inside the view survive. */
 void view_keep_mounts(struct view *v);
 /* A new branch that continues this view's present state. Does not mount it. */

@@ -26,6 +26,8 @@
  *      under a new name, so the next switch retires them and what comes back is another node id.
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
  *
+ *  V7  What the memo (memo.h) has of each vnode is what is here; vnode_save says so after a change.
+ *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
  * table and the fields of vnodes; it is taken inside view->lock, never the other way, and nothing
@@ -35,12 +37,14 @@
 
 #include <pthread.h>
 
+#include "fs/memo.h"
 #include "fs/view.h"
 
 struct realm {
 	struct tree *tree; /* immutable pointer; the current realm's is the branch's (borrowed) */
 	struct root *base; /* owned: the state when the realm was left; NULL in the current realm */
 	uint64_t lineage;  /* of base */
+	uint64_t snap;     /* that has base; 0 in the current realm */
 	uint64_t refs;     /* under table_lock: vnodes bound to it, and 1 for being current */
 	bool owns_tree;
 };
@@ -52,6 +56,7 @@ struct vnode {
 	bool orphan;   /* under table_lock: purge when forgotten (V6) */
 	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
+	bool changed;  /* under table_lock: in an older realm, since that is one */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
@@ -67,6 +72,7 @@ struct view {
 	pthread_rwlock_t own_lock;  /* what lock points to in a snapshot view */
 	pthread_mutex_t switch_lock;
 	struct view_kernel kernel; /* as view_set_kernel left it; names_max: switch_lock */
+	struct memo *memo; /* immutable, owned; NULL: nobody would go on after us */
 
 	pthread_mutex_t table_lock;
 	struct vnode **slots; /* under table_lock: by low half of the node id */
@@ -76,6 +82,7 @@ struct view {
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed;
 
+	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 
 	struct realm *cur; /* under lock */
@@ -101,6 +108,8 @@ void expired_free(struct view *v);
 
 /* ---- vnode.c ---- */
 int vnodes_init(struct view *v);
+/* Instead: those that a former process had. The current realm is there. */
+int vnodes_resume(struct view *v);
 void vnodes_forget_all(struct view *v); /* as if the kernel had sent every FORGET */
 void vnodes_release(struct view *v);
 
@@ -111,6 +120,7 @@ void vnode_unhash(struct view *v, struct vnode *n);
 void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 int vnode_settle(struct view *v, struct vnode *n);
+void vnode_save(struct view *v, const struct vnode *n); /* V7 */
 void realm_unref(struct view *v, struct realm *realm);
 int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret);
 
@@ -120,6 +130,11 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
 /* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
+/*
+ * As vnode_bind, for a verb that changes the object: what is changed in an older realm is known to
+ * be lost with the process.
+ */
+int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
 /* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */

@@ -46,6 +46,26 @@ struct vnode *vnode_by_ino(struct view *v, uint64_t ino)
 	return n;
 }
 
+void vnode_save(struct view *v, const struct vnode *n)
+{
+	struct memo_node *m;
+
+	if (!v->memo)
+		return;
+	m = &v->memo->nodes[(uint32_t)n->node];
+	atomic_store_explicit(&m->ino, n->ino, memory_order_release);
+	atomic_store_explicit(&m->flags,
+			      (n->hashed ? MEMO_HASHED : 0) | (n->orphan ? MEMO_ORPHAN : 0) |
+				      (n->adopted ? MEMO_ADOPTED : 0) |
+				      (n->removed ? MEMO_REMOVED : 0) |
+				      (n->listed ? MEMO_LISTED : 0) |
+				      (n->changed ? MEMO_CHANGED : 0),
+			      memory_order_release);
+	atomic_store_explicit(&m->nlookup, n->nlookup, memory_order_release);
+	/* Last: an inode number that the current tree does not have would be taken for gone. */
+	atomic_store_explicit(&m->base, n->realm->snap, memory_order_release);
+}
+
 static int hash_grow(struct view *v)
 {
 	uint32_t old_size = v->hash_mask + 1;
@@ -143,6 +163,29 @@ void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm)
 		realm_unref(v, old);
 }
 
+/* K1: the node id is what makes it count. */
+static void save_new(struct view *v, const struct vnode *n)
+{
+	struct memo_node *m;
+
+	if (!v->memo)
+		return;
+	m = &v->memo->nodes[(uint32_t)n->node];
+	atomic_store_explicit(&m->type, (uint16_t)n->type, memory_order_release);
+	vnode_save(v, n);
+	atomic_store_explicit(&m->node, n->node, memory_order_release);
+}
+
+/* K1: from the new serial on the node id is not this slot's any more. */
+static void save_free(struct view *v, uint32_t slot)
+{
+	if (!v->memo)
+		return;
+	atomic_store_explicit(&v->memo->nodes[slot].serial, v->serials[slot],
+			      memory_order_release);
+	atomic_store_explicit(&v->memo->nodes[slot].node, 0, memory_order_release);
+}
+
 static int slots_grow(struct view *v)
 {
 	uint32_t cap = v->cap_slots ? v->cap_slots * 2 : SLOTS_FIRST;
@@ -182,8 +225,14 @@ static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode *
 				return r;
 			}
 		}
+		if (v->memo && v->n_slots >= MEMO_NODES_MAX) {
+			free(n);
+			return -ENOMEM;
+		}
 		slot = v->n_slots++;
 		v->serials[slot] = 0;
+		if (v->memo)
+			atomic_store(&v->memo->head->n_slots, v->n_slots);
 	}
 	v->slots[slot] = n;
 	n->node = (uint64_t)v->serials[slot] << 32 | slot;
@@ -191,6 +240,7 @@ static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode *
 	n->type = type;
 	vnode_set_realm(v, n, v->cur);
 	vnode_hash(v, n);
+	save_new(v, n);
 	*ret = n;
 	return 0;
 }
@@ -203,7 +253,9 @@ static void vnode_free(struct view *v, struct vnode *n)
 	realm_unref(v, n->realm);
 	v->slots[slot] = NULL;
 	/* A slot whose serials are used up is retired, not reused (V2). */
-	if (++v->serials[slot])
+	v->serials[slot]++;
+	save_free(v, slot);
+	if (v->serials[slot])
 		v->free_slots[v->n_free++] = slot;
 	free(n);
 }
@@ -238,7 +290,14 @@ static int settle_by_path(struct view *v, struct vnode *n)
 		vnode_hash(v, n);
 	}
 	vnode_set_realm(v, n, v->cur);
+	vnode_save(v, n);
 	return 0;
+}
+
+static void retire(struct view *v, struct vnode *n)
+{
+	vnode_unhash(v, n);
+	vnode_save(v, n);
 }
 
 /*
@@ -257,7 +316,12 @@ int vnode_settle(struct view *v, struct vnode *n)
 		return 0;
 
 	if (n->removed) {
-		vnode_unhash(v, n);
+		retire(v, n);
+		return 0;
+	}
+	if (!n->realm->base) { /* lost with a former process: nothing to compare with */
+		if (!S_ISDIR(n->type))
+			retire(v, n);
 		return 0;
 	}
 	if (S_ISDIR(n->type)) {
@@ -265,6 +329,7 @@ int vnode_settle(struct view *v, struct vnode *n)
 			r = fs_stat(&cur, n->ino, &i);
 			if (r >= 0 && inode_is_dir(&i) && i.nlink) {
 				vnode_set_realm(v, n, v->cur);
+				vnode_save(v, n);
 				return 0;
 			}
 			if (r < 0 && r != -ENOENT)
@@ -280,13 +345,14 @@ int vnode_settle(struct view *v, struct vnode *n)
 	if (r > 0) {
 		vnode_set_realm(v, n, v->cur);
 		n->adopted = true;
+		vnode_save(v, n);
 	} else {
-		vnode_unhash(v, n);
+		retire(v, n);
 	}
 	return 0;
 }
 
-int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
+static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
@@ -299,12 +365,28 @@ int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 		return r;
 
 	ret->current = n->realm == v->cur;
+	if (!n->realm->tree) /* what a restore replaced, and a kill took */
+		return S_ISDIR(n->type) ? -ENOENT : -EIO;
+	if (change && !ret->current && !S_ISDIR(n->type) && !n->changed) {
+		n->changed = true;
+		vnode_save(v, n);
+	}
 	ret->fs.store = v->store;
 	ret->fs.tree = n->realm->tree;
 	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
 	ret->ino = n->ino;
 	ret->dead = !ret->current && S_ISDIR(n->type);
 	return 0;
+}
+
+int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
+{
+	return bind_vnode(v, node, false, ret);
+}
+
+int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret)
+{
+	return bind_vnode(v, node, true, ret);
 }
 
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
@@ -333,7 +415,7 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 		 * directory of another lineage that only shares the number makes room (V1).
 		 */
 		if (n->hashed && n->ino == i->ino && n->realm != v->cur)
-			vnode_unhash(v, n);
+			retire(v, n);
 		if (!n->hashed || n->ino != i->ino)
 			n = NULL;
 	}
@@ -344,14 +426,19 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 	}
 	n->nlookup++;
 	n->orphan = i->nlink == 0;
+	vnode_save(v, n); /* K2 */
 	*ret_node = n->node;
 	return 0;
 }
 
 void vnode_drop(struct view *v, struct vnode *n)
 {
-	if (n && --n->nlookup == 0 && n->node != ROOT_NODE)
+	if (!n)
+		return;
+	if (--n->nlookup == 0 && n->node != ROOT_NODE)
 		vnode_free(v, n);
+	else
+		vnode_save(v, n);
 }
 
 void vnode_note_listed(struct view *v, uint64_t node)
@@ -359,8 +446,10 @@ void vnode_note_listed(struct view *v, uint64_t node)
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
 
-	if (n)
+	if (n && !n->listed) {
 		n->listed = true;
+		vnode_save(v, n);
+	}
 }
 
 void view_forget(struct view *v, uint64_t node, uint64_t count)
@@ -375,6 +464,7 @@ void view_forget(struct view *v, uint64_t node, uint64_t count)
 		return;
 	}
 	n->nlookup -= MIN(count, n->nlookup);
+	vnode_save(v, n);
 	purge = n->nlookup == 0 && n->orphan && n->hashed && v->branch;
 	if (n->nlookup == 0 && !purge)
 		vnode_free(v, n);
@@ -421,7 +511,144 @@ int vnodes_init(struct view *v)
 	if (r < 0)
 		return r;
 	n->nlookup = 1; /* the mount's, never forgotten */
+	vnode_save(v, n);
 	return 0;
+}
+
+/* ---- going on after a former process ---- */
+
+/* The realm that began with a snapshot; its tree is NULL when that is gone. */
+static int find_realm(struct view *v, uint64_t snap, struct realm **list, size_t n,
+		      struct realm **ret)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct realm *realm;
+	struct snap_info info;
+	int r;
+
+	for (size_t i = 0; i < n; i++)
+		if (list[i]->snap == snap) {
+			*ret = list[i];
+			return EXISTS;
+		}
+	r = snap_get(v->store, snap, &info);
+	if (r >= 0)
+		r = snap_root(v->store, snap, &root);
+	if (r >= 0)
+		r = realm_new(v, root, info.lineage, &realm);
+	if (r == -ENOMEM)
+		return r;
+	if (r < 0) {
+		realm = os_calloc(1, sizeof(*realm));
+		if (!realm)
+			return -ENOMEM;
+		realm->refs = 1;
+	}
+	realm->snap = snap;
+	*ret = realm;
+	return 0;
+}
+
+static int resume_one(struct view *v, const struct memo_node *m, struct realm *realm)
+{
+	struct vnode *n = os_calloc(1, sizeof(*n));
+	uint16_t flags = atomic_load(&m->flags);
+
+	if (!n)
+		return -ENOMEM;
+	n->node = atomic_load(&m->node);
+	n->ino = atomic_load(&m->ino);
+	n->nlookup = atomic_load(&m->nlookup);
+	n->type = atomic_load(&m->type);
+	n->orphan = flags & MEMO_ORPHAN;
+	n->adopted = flags & MEMO_ADOPTED;
+	n->removed = flags & MEMO_REMOVED;
+	n->listed = flags & MEMO_LISTED;
+	n->changed = flags & MEMO_CHANGED;
+	if (v->untold && S_ISDIR(n->type))
+		n->listed = true; /* maybe: the barrier of S4 has to come (again) */
+	vnode_set_realm(v, n, realm);
+	if ((flags & MEMO_HASHED) && !vnode_by_ino(v, n->ino))
+		vnode_hash(v, n);
+	v->slots[(uint32_t)n->node] = n;
+	vnode_save(v, n);
+	return 0;
+}
+
+/* K5: its record is there, and nobody knows how many of the nodes' records followed. */
+static void finish_switch(struct memo *memo)
+{
+	struct memo_head *h = memo->head;
+	uint64_t left = atomic_load(&h->switch_journal.id);
+
+	if (atomic_load(&h->switch_state) != MEMO_DONE)
+		return;
+	for (uint32_t i = 1; left && i < h->n_slots; i++)
+		if (atomic_load(&memo->nodes[i].node) && !atomic_load(&memo->nodes[i].base))
+			atomic_store(&memo->nodes[i].base, left);
+	atomic_store(&h->target, h->switched.target);
+	atomic_store(&h->switch_state, MEMO_SWITCHED);
+}
+
+int vnodes_resume(struct view *v)
+{
+	_cleanup_free_ struct realm **realms = NULL;
+	size_t n_realms = 0, cap_realms = 0;
+	uint32_t n_slots;
+	int r = 0;
+
+	finish_switch(v->memo);
+	v->untold = atomic_load(&v->memo->head->switch_state) == MEMO_SWITCHED;
+	n_slots = v->memo->head->n_slots;
+	v->hash = os_calloc(HASH_FIRST, sizeof(*v->hash));
+	if (!v->hash)
+		return -ENOMEM;
+	v->hash_mask = HASH_FIRST - 1;
+	while (v->cap_slots < MAX(n_slots, 2)) {
+		r = slots_grow(v);
+		if (r < 0)
+			return r;
+	}
+	memset(v->slots, 0, v->cap_slots * sizeof(struct vnode *));
+	v->serials[0] = 0;
+
+	for (v->n_slots = 1; r >= 0 && v->n_slots < n_slots; v->n_slots++) {
+		uint32_t slot = v->n_slots;
+		struct memo_node *m = &v->memo->nodes[slot];
+		uint64_t node = atomic_load(&m->node), base = atomic_load(&m->base);
+		struct realm *realm = v->cur;
+
+		v->serials[slot] = atomic_load(&m->serial);
+		if (node && (node >> 32 != v->serials[slot] ||
+			     (!atomic_load(&m->nlookup) && node != ROOT_NODE))) {
+			/* It was about to go. Who goes without a name is purged below. */
+			if (node >> 32 == v->serials[slot])
+				v->serials[slot]++;
+			node = 0;
+			save_free(v, slot);
+		}
+		if (!node) {
+			if (v->serials[slot])
+				v->free_slots[v->n_free++] = slot;
+			continue;
+		}
+		if (base && (atomic_load(&m->flags) & MEMO_CHANGED))
+			base = UINT64_MAX; /* no snapshot has that id */
+		if (base) {
+			r = os_grow(&realms, &cap_realms, n_realms + 1, sizeof(*realms));
+			if (r < 0)
+				break;
+			r = find_realm(v, base, realms, n_realms, &realm);
+			if (r < 0)
+				break;
+			if (r == 0)
+				realms[n_realms++] = realm;
+		}
+		r = resume_one(v, m, realm);
+	}
+	while (n_realms > 0)
+		realm_unref(v, realms[--n_realms]); /* from here on they are the vnodes' */
+	return r < 0 ? r : v->n_slots > ROOT_NODE && v->slots[ROOT_NODE] ? 0 : -EPROTO;
 }
 
 void vnodes_forget_all(struct view *v)

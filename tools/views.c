@@ -128,8 +128,8 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 	options.readdirplus_off = getenv("PLYFSD_READDIRPLUS_OFF");
 	options.epoch_off = getenv("PLYFSD_EPOCH_OFF");
 
-	r = *branch ? view_open(d->store, branch, &view)
-		    : view_open_snapshot(d->store, snapshot, &view);
+	r = *branch ? view_open(d->store, branch, NULL, &view)
+		    : view_open_snapshot(d->store, snapshot, NULL, &view);
 	if (r < 0)
 		return r;
 

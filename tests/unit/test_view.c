@@ -494,7 +494,7 @@ START_TEST(a_fork_sees_nothing_of_its_parent_and_the_other_way)
 
 	ck_assert_int_eq(view_fork(view, "side"), 0);
 	ck_assert_int_eq(view_fork(view, "side"), -ERR_BRANCH_EXISTS);
-	ck_assert_int_eq(view_open(store, "side", &fork), 0);
+	ck_assert_int_eq(view_open(store, "side", NULL, &fork), 0);
 	rewrite(a, "parent");
 	view = fork;
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
@@ -513,7 +513,7 @@ START_TEST(a_fork_takes_nothing_of_what_its_parent_still_has_to_seal)
 	ck_assert_int_eq(store_close(store), 0);
 
 	ck_assert_int_eq(store_open(scratch.dir_fd, NULL, &store), 0);
-	ck_assert_int_eq(view_open(store, "main", &view), 0);
+	ck_assert_int_eq(view_open(store, "main", NULL, &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
 }
 END_TEST
@@ -522,8 +522,8 @@ START_TEST(a_branch_has_one_view)
 {
 	struct view *other;
 
-	ck_assert_int_eq(view_open(store, "main", &other), -ERR_BRANCH_IN_USE);
-	ck_assert_int_eq(view_open(store, "none", &other), -ERR_BRANCH_UNKNOWN);
+	ck_assert_int_eq(view_open(store, "main", NULL, &other), -ERR_BRANCH_IN_USE);
+	ck_assert_int_eq(view_open(store, "none", NULL, &other), -ERR_BRANCH_UNKNOWN);
 }
 END_TEST
 
@@ -533,7 +533,7 @@ START_TEST(a_snapshot_view_reads_and_refuses_to_change)
 	struct view *branch_view = view;
 
 	rewrite(a, "2");
-	ck_assert_int_eq(view_open_snapshot(store, id, &view), 0);
+	ck_assert_int_eq(view_open_snapshot(store, id, NULL, &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
 	ck_assert_int_eq(view_write(view, node_of(ROOT_NODE, "a"), 0, "x", 1, false), -EROFS);
 	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -EROFS);

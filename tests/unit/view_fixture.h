@@ -10,15 +10,13 @@ static struct scratch scratch;
 static struct store *store;
 static struct view *view;
 
-static void view_setup(void)
+/* In a new store that is open. */
+static void view_make_branch(void)
 {
 	_cleanup_(root_unrefp) struct root *empty = NULL, *root = NULL;
 	_cleanup_(tree_freep) struct tree *tree = NULL;
 	struct branch *b;
 
-	scratch_make(&scratch);
-	ck_ok(store_init(scratch.dir_fd));
-	ck_ok(store_open(scratch.dir_fd, NULL, &store));
 	ck_ok(root_empty(store_nodes(store), &empty));
 	ck_ok(tree_new(store_nodes(store), empty, &tree));
 	struct fs fs = { .store = store, .tree = tree };
@@ -27,5 +25,13 @@ static void view_setup(void)
 	store_raise_ino(store, 2);
 	ck_ok(branch_create(store, "main", root, 0, store_take_lineage(store), &b));
 	branch_close(b);
-	ck_ok(view_open(store, "main", &view));
+}
+
+_unused_ static void view_setup(void)
+{
+	scratch_make(&scratch);
+	ck_ok(store_init(scratch.dir_fd));
+	ck_ok(store_open(scratch.dir_fd, NULL, &store));
+	view_make_branch();
+	ck_ok(view_open(store, "main", NULL, &view));
 }

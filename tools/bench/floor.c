@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <time.h>
 
+#include "fs/memo.h"
 #include "fs/mount.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
@@ -498,6 +499,24 @@ void view_tidy(struct view *v)
 }
 
 void view_set_kernel(struct view *v, const struct view_kernel *k)
+{
+}
+
+/* Nothing is remembered beyond this process. */
+struct memo *view_memo(struct view *v)
+{
+	return NULL;
+}
+
+void memo_request_begin(struct memo *m, uint64_t unique, bool resent)
+{
+}
+
+void memo_request_end(void)
+{
+}
+
+void memo_request_is_new(struct memo *m)
 {
 }
 

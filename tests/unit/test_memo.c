@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A view that goes on after its process: each test does something in a child that ends as if it had
+ * been killed, and then opens the store and goes on with what the child left in the memo.
+ */
+
+#include <sys/wait.h>
+
+#include "fs/memo.h"
+#include "tests/unit/view_fixture.h"
+
+static struct memo *first; /* keeps the memo's file */
+static unsigned epochs, inodes;
+
+static int no_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	return 0;
+}
+
+static int count_inode(void *arg, uint64_t node, int64_t off, int64_t len)
+{
+	inodes++;
+	return 0;
+}
+
+static int count_epoch(void *arg)
+{
+	epochs++;
+	return 0;
+}
+
+static const struct view_kernel kernel = {
+	.inval_entry = no_entry, .inval_inode = count_inode, .inc_epoch = count_epoch
+};
+
+static struct memo *same_memo(void)
+{
+	struct memo *m;
+
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), 0);
+	return m;
+}
+
+static void recovered(void *arg, struct store *s, uint64_t lsn)
+{
+	memo_recovered(arg, lsn);
+}
+
+/* As a daemon that comes, or the first one. */
+static void begin(void)
+{
+	struct memo *m = same_memo();
+	const struct store_options options = {
+		.commit_ms = COMMIT_INTERVAL_MS, .recovered = recovered, .arg = m
+	};
+
+	ck_assert_int_eq(store_open_with(scratch.dir_fd, &options, NULL, &store), 0);
+	if (first->head->n_slots == 0) {
+		view_make_branch();
+		m->head->kept = false;
+	}
+	ck_assert_int_eq(view_open(store, "main", m, &view), 0);
+	m->head->kept = true;
+	view_set_kernel(view, &kernel);
+}
+
+static void end(void)
+{
+	view_close(view);
+	ck_assert_int_eq(store_close(store), 0);
+}
+
+static void setup(void)
+{
+	scratch_make(&scratch);
+	ck_ok(store_init(scratch.dir_fd));
+	ck_ok(memo_new(&first));
+	first->head->kept = true; /* or nobody may open it */
+}
+
+static void teardown(void)
+{
+	memo_close(first);
+	scratch_remove(&scratch);
+}
+
+/* Does fn in a process that then is gone as by SIGKILL: nothing is closed. */
+static void killed_after(void (*fn)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		begin();
+		fn();
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+}
+
+/* ---- requests ---- */
+
+static int make(uint64_t dir, const char *name, uint32_t mode, struct entry *ret)
+{
+	struct fs_new n = { .dir = dir, .name = name, .len = strlen(name), .mode = mode };
+
+	return view_create(view, &n, ret);
+}
+
+static uint64_t look(const char *name)
+{
+	struct entry e;
+
+	ck_assert_int_eq(view_lookup(view, ROOT_NODE, name, strlen(name), &e), 0);
+	return e.node;
+}
+
+static bool is_there(const char *name)
+{
+	struct entry e;
+	int r = view_lookup(view, ROOT_NODE, name, strlen(name), &e);
+
+	ck_assert(r == 0 || r == -ENOENT);
+	if (r == 0)
+		view_forget(view, e.node, 1);
+	return r == 0;
+}
+
+static void ask(uint64_t unique, bool again)
+{
+	memo_request_begin(view_memo(view), unique, again);
+}
+
+static void put(uint64_t node, uint64_t off, const char *text)
+{
+	ck_assert_int_eq(view_write(view, node, off, text, strlen(text), false), 0);
+}
+
+static void assert_holds(uint64_t node, const char *text)
+{
+	struct segments s;
+	char buf[100] = "";
+
+	ck_assert_int_eq(view_map(view, node, 0, sizeof(buf) - 1, &s), 0);
+	ck_assert_int_eq(segments_read(store, &s, (uint8_t *)buf), 0);
+	segments_release(&s);
+	ck_assert_str_eq(buf, text);
+}
+
+static uint64_t nodes_known(void)
+{
+	struct view_stats stats;
+
+	ck_assert_int_eq(view_stat(view, &stats), 0);
+	return stats.nodes;
+}
+
+/* ---- done once ---- */
+
+static void make_all(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "old", S_IFREG | 0644, &e), 0);
+	ask(10, false);
+	ck_assert_int_eq(make(ROOT_NODE, "new", S_IFDIR | 0755, &e), 0);
+}
+
+START_TEST(what_was_made_and_not_answered_is_answered)
+{
+	struct entry e;
+
+	killed_after(make_all);
+	begin();
+	ask(10, true);
+	ck_assert_int_eq(make(ROOT_NODE, "new", S_IFDIR | 0755, &e), 0);
+	memo_request_end();
+	ck_assert(S_ISDIR(e.inode.mode));
+	view_forget(view, e.node, 1); /* the reference was counted once */
+	ck_assert_uint_eq(nodes_known(), 2);
+	ask(12, false); /* somebody else's */
+	ck_assert_int_eq(make(ROOT_NODE, "new", S_IFDIR | 0755, &e), -EEXIST);
+	memo_request_end();
+	end();
+}
+END_TEST
+
+static void unlink_one(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+	ask(4, false);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
+}
+
+START_TEST(what_was_removed_and_not_answered_is_answered)
+{
+	killed_after(unlink_one);
+	begin();
+	ask(4, true);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
+	memo_request_end();
+	ask(6, false);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -ENOENT);
+	memo_request_end();
+	end();
+}
+END_TEST
+
+static void write_one(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+	ask(4, false);
+	put(e.node, 0, "first");
+}
+
+START_TEST(a_write_that_was_done_does_not_undo_a_later_one)
+{
+	uint64_t a;
+
+	killed_after(write_one);
+	begin();
+	a = look("a");
+	put(a, 0, "later");
+	ask(4, true);
+	put(a, 0, "first");
+	memo_request_end();
+	assert_holds(a, "later");
+	end();
+}
+END_TEST
+
+static void begin_to_make(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+	ask(4, false);
+	ck_assert_int_eq(make(ROOT_NODE, "b", S_IFREG | 0644, &e), 0);
+	/* As if its record had been cut short. */
+	memo_receipt()->journal.lsn += 1000;
+}
+
+START_TEST(what_has_no_record_was_not_done)
+{
+	struct entry e;
+
+	killed_after(begin_to_make);
+	begin();
+	ask(4, true);
+	/* It is done anew, that is: the child's was whole, whatever the receipt says. */
+	ck_assert_int_eq(make(ROOT_NODE, "b", S_IFREG | 0644, &e), -EEXIST);
+	memo_request_end();
+	end();
+}
+END_TEST
+
+static uint64_t *shared_id; /* from the child */
+
+static void checkpoint_one(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+	ask(4, false);
+	ck_assert_int_eq(view_checkpoint(view, "x", false, shared_id), 0);
+}
+
+START_TEST(a_checkpoint_is_made_once)
+{
+	uint64_t id, keep = 0;
+
+	/* A free value of the memo carries the id out of the child. */
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored.target;
+	killed_after(checkpoint_one);
+	keep = *shared_id;
+	begin();
+	ask(4, true);
+	ck_assert_int_eq(view_checkpoint(view, "x", false, &id), 0);
+	memo_request_end();
+	ck_assert_uint_eq(id, keep);
+	ck_assert_uint_eq(snap_count(store), 1);
+	ask(6, false);
+	ck_assert_int_eq(view_checkpoint(view, "y", false, &id), 0);
+	memo_request_end();
+	ck_assert_uint_ne(id, keep);
+	end();
+}
+END_TEST
+
+START_TEST(receipts_nobody_asks_for_are_free_at_the_first_new_request)
+{
+	unsigned used = 0;
+
+	killed_after(unlink_one);
+	begin();
+	memo_request_is_new(view_memo(view));
+	for (unsigned i = 0; i < MEMO_RECEIPTS; i++)
+		used += first->receipts[i].unique != 0;
+	ck_assert_uint_eq(used, 0);
+	end();
+}
+END_TEST
+
+/* ---- node ids ---- */
+
+static void some_nodes(void)
+{
+	struct entry d, a, b;
+
+	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &d), 0);
+	ck_assert_int_eq(make(d.node, "a", S_IFREG | 0644, &a), 0);
+	ck_assert_int_eq(make(d.node, "b", S_IFREG | 0644, &b), 0);
+	ck_assert_int_eq(view_lookup(view, d.node, "a", 1, &a), 0); /* twice */
+	put(a.node, 0, "of a");
+	put(b.node, 0, "of b");
+	ck_assert_int_eq(view_unlink(view, d.node, "b", 1), 0); /* open */
+	view_forget(view, d.node, 1); /* and made again, in the same place of the table */
+	ck_assert_int_eq(view_lookup(view, ROOT_NODE, "d", 1, &d), 0);
+	shared_id[0] = d.node;
+	shared_id[1] = a.node;
+	shared_id[2] = b.node;
+}
+
+static void nothing(void)
+{
+}
+
+START_TEST(node_ids_mean_what_they_meant)
+{
+	uint64_t d, a, b, known;
+	struct inode i;
+	struct entry e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(some_nodes);
+	d = shared_id[0];
+	a = shared_id[1];
+	b = shared_id[2];
+	ck_assert_uint_ne(d >> 32, 0);
+
+	killed_after(nothing); /* a second one goes on, and changes nothing */
+	begin();
+	known = nodes_known();
+	ck_assert_uint_eq(known, 4);
+	ck_assert_int_eq(view_lookup(view, d, "a", 1, &e), 0);
+	ck_assert_uint_eq(e.node, a);
+	assert_holds(a, "of a");
+	assert_holds(b, "of b");
+	ck_assert_int_eq(view_getattr(view, b, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	view_forget(view, a, 3);
+	view_forget(view, b, 1); /* now it is gone for good */
+	ck_assert_uint_eq(nodes_known(), 2);
+	ck_assert_int_eq(view_getattr(view, b, &i), -ESTALE);
+	ck_assert_int_eq(view_lookup(view, d, "a", 1, &e), 0);
+	ck_assert_uint_ne(e.node, a);
+	end();
+}
+END_TEST
+
+/* ---- restores ---- */
+
+static void restore_one(void)
+{
+	struct restore_info info;
+	struct entry a, d;
+	uint64_t id;
+
+	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &d), 0);
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &a), 0);
+	ck_assert_int_eq(make(ROOT_NODE, "same", S_IFREG | 0644, &d), 0);
+	put(a.node, 0, "old");
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	put(a.node, 0, "new");
+	ck_assert_int_eq(make(ROOT_NODE, "late", S_IFREG | 0644, &d), 0);
+	ask(4, false);
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	shared_id[0] = id;
+	shared_id[1] = a.node;
+	shared_id[2] = info.left;
+}
+
+static void assert_restored(void)
+{
+	const uint64_t id = shared_id[0], a = shared_id[1], left = shared_id[2];
+	struct restore_info info;
+
+	ck_assert_int_eq(view_finish_restore(view), 0);
+	ask(4, true);
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	memo_request_end();
+	ck_assert_uint_eq(info.left, left);
+	ck_assert(!is_there("late"));
+	assert_holds(look("a"), "old");
+	ck_assert_uint_ne(look("a"), a);
+	assert_holds(a, "new"); /* whoever has it open */
+	ck_assert_uint_eq(snap_count(store), 2);
+}
+
+START_TEST(a_restore_that_was_over_is_not_done_again)
+{
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	ck_assert_uint_eq(first->head->switch_state, MEMO_NO_SWITCH);
+	begin();
+	assert_restored();
+	ck_assert_uint_eq(epochs, 0);
+	end();
+}
+END_TEST
+
+START_TEST(a_restore_that_nobody_was_told_of_is_told)
+{
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	for (unsigned i = 0; i < MEMO_RECEIPTS - 1; i++) /* as before memo_told */
+		first->receipts[i].journal.lsn = 0;
+	first->head->switch_state = MEMO_SWITCHED;
+	begin();
+	assert_restored();
+	ck_assert_uint_ge(epochs, 1);
+	ck_assert_uint_ge(inodes, 2);
+	ck_assert_uint_eq(first->head->switch_state, MEMO_NO_SWITCH);
+	end();
+}
+END_TEST
+
+/* Whatever part of the nodes' records was written: here all, half of them, or none. */
+START_TEST(a_restore_that_was_cut_off_behind_its_record_is_finished)
+{
+	uint32_t n;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	for (unsigned i = 0; i < MEMO_RECEIPTS - 1; i++)
+		first->receipts[i].journal.lsn = 0;
+	n = first->head->n_slots;
+	for (uint32_t i = 1; i < n * (uint32_t)_i / 2; i++) {
+		first->nodes[i].base = 0;
+		first->nodes[i].flags |= MEMO_HASHED;
+	}
+	first->head->target = 0;
+	first->head->switch_state = MEMO_PREPARED;
+	begin();
+	ck_assert_uint_eq(first->head->target, shared_id[0]);
+	assert_restored();
+	end();
+}
+END_TEST
+
+START_TEST(a_restore_without_a_record_is_done_when_it_comes_again)
+{
+	struct restore_info info;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(write_one);
+	first->head->switch_state = MEMO_PREPARED;
+	first->head->switch_unique = 4;
+	first->head->switch_journal.lsn = 1000;
+	begin();
+	ck_assert_uint_eq(first->head->switch_state, MEMO_NO_SWITCH);
+	ask(8, true);
+	ck_assert_int_eq(view_undo(view, shared_id, &info), -ERR_NO_UNDO);
+	memo_request_end();
+	end();
+}
+END_TEST
+
+START_TEST(what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture)
+{
+	struct segments s;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	for (uint32_t i = 1; i < first->head->n_slots; i++)
+		if (first->nodes[i].node == shared_id[1])
+			first->nodes[i].flags |= MEMO_CHANGED;
+	begin();
+	ck_assert_int_eq(view_map(view, shared_id[1], 0, 10, &s), -EIO);
+	assert_holds(look("a"), "old");
+	end();
+}
+END_TEST
+
+START_TEST(another_layout_is_not_understood)
+{
+	struct memo *m;
+
+	first->head->version++;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	first->head->version--;
+	first->head->kept = false; /* INIT was never answered */
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(open("/dev/null", O_RDWR | O_CLOEXEC), &m), -EPROTO);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *c = tcase_create("memo");
+
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 120);
+	tcase_add_test(c, what_was_made_and_not_answered_is_answered);
+	tcase_add_test(c, what_was_removed_and_not_answered_is_answered);
+	tcase_add_test(c, a_write_that_was_done_does_not_undo_a_later_one);
+	tcase_add_test(c, what_has_no_record_was_not_done);
+	tcase_add_test(c, a_checkpoint_is_made_once);
+	tcase_add_test(c, receipts_nobody_asks_for_are_free_at_the_first_new_request);
+	tcase_add_test(c, node_ids_mean_what_they_meant);
+	tcase_add_test(c, a_restore_that_was_over_is_not_done_again);
+	tcase_add_test(c, a_restore_that_nobody_was_told_of_is_told);
+	tcase_add_loop_test(c, a_restore_that_was_cut_off_behind_its_record_is_finished, 0, 3);
+	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
+	tcase_add_test(c, what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture);
+	tcase_add_test(c, another_layout_is_not_understood);
+	return run_case("memo", c);
+}
