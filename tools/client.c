@@ -20,6 +20,7 @@
 #include <limits.h>
 #include <spawn.h>
 #include <stdarg.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -96,10 +97,10 @@ int client_look(struct client *cl, const char *dir)
 	struct plyfs_info info;
 
 	if (fd < 0)
-		return -errno;
+		return errno == EIO ? -ENOTCONN : -errno; /* see below */
 	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
-		if (errno == ENOTCONN || errno == ECONNABORTED)
-			return -ENOTCONN; /* its daemon is dead */
+		if (errno == ENOTCONN || errno == ECONNABORTED || errno == EIO)
+			return -ENOTCONN; /* its daemon is dead, the last one as well (EIO) */
 		if (errno == EPERM || errno == EACCES)
 			return -errno;
 		return 0; /* ENOTTY and the like: no view */
@@ -177,14 +178,16 @@ int client_store(struct client *cl)
  * The daemon's program: beside ours (a build directory), in the installation that ours is in, else
  * where it was to be installed.
  */
-static void daemon_program(char path[static PATH_MAX])
+void client_daemon_program(char path[static PATH_MAX])
 {
 	static const char *const places[] = { "plyfsd", PLYFS_LIBEXEC_FROM_BIN "/plyfsd" };
-	ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 256);
+	char here[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", here, sizeof(here) - 256);
 
 	for (size_t i = 0; n > 0 && i < ARRAY_SIZE(places); i++) {
-		path[n] = 0;
-		strcpy(strrchr(path, '/') + 1, places[i]);
+		here[n] = 0;
+		strcpy(strrchr(here, '/') + 1, places[i]);
+		strcpy(path, here);
 		if (access(path, X_OK) == 0)
 			return;
 	}
@@ -206,7 +209,7 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	int p[2], r, status;
 	pid_t pid;
 
-	daemon_program(program);
+	client_daemon_program(program);
 	if (pipe2(p, O_CLOEXEC) < 0)
 		return client_fail(cl, "starting the daemon: %s", strerror(errno));
 	in = p[0];
@@ -254,7 +257,7 @@ int client_salvage_store(struct client *cl, const char *option)
 	int r, status;
 	pid_t pid;
 
-	daemon_program(program);
+	client_daemon_program(program);
 	r = posix_spawn(&pid, program, NULL, NULL, argv, environ);
 	if (r)
 		return client_fail(cl, "starting '%s': %s", program, strerror(r));
@@ -319,6 +322,18 @@ static int client_hello(struct client *cl, int sock, struct wire_answer *hello)
 	return DONE;
 }
 
+/*
+ * The socket is there and nobody listens: a daemon died. When its store is still locked, its
+ * supervisor is about to start another one.
+ */
+static bool is_supervised(struct client *cl)
+{
+	_cleanup_close_ int fd = openat(cl->store_fd, "lock", O_RDONLY | O_CLOEXEC);
+
+	/* Ours for a moment if nobody has it: who starts a daemon meanwhile tries again. */
+	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+}
+
 int client_connect(struct client *cl, bool start, int *ret_sock)
 {
 	int r = 0;
@@ -328,7 +343,9 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 		struct wire_answer hello;
 
 		r = connect_once(cl, &sock);
-		if (r == -ENOENT || r == -ECONNREFUSED) {
+		if (r == -ECONNREFUSED && !start && is_supervised(cl)) {
+			r = -EAGAIN;
+		} else if (r == -ENOENT || r == -ECONNREFUSED) {
 			if (!start)
 				return NO_DAEMON;
 			r = spawn_daemon(cl, "--store", cl->store);
@@ -339,6 +356,7 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 		if (r == 0) {
 			r = client_hello(cl, sock, &hello);
 			if (r == DONE) {
+				cl->daemon_pid = hello.pid;
 				*ret_sock = TAKE_FD(sock);
 				return DONE;
 			}
@@ -453,8 +471,9 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	if (cl->in_view && !client_store_name(cl) && cl->store_fd < 0) {
 		reachable = (cl->store_fd = open(cl->info.store,
 						 O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
-			    (cl->store = strdup(cl->info.store)) && connect_once(cl, &sock) == 0;
-		if (!reachable)
+			    (cl->store = strdup(cl->info.store));
+		r = reachable ? connect_once(cl, &sock) : 0;
+		if (!reachable || (r < 0 && r != -ECONNREFUSED && r != -EAGAIN))
 			return send_through_view(cl, argc, argv);
 		closep(&sock);
 		sock = -1;

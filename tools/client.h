@@ -9,6 +9,7 @@
  * Functions that return an exit code have said why, in one line on stderr, when it is not 0.
  */
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "fs/ioctl.h"
@@ -30,6 +31,8 @@ struct client {
 
 	int store_fd; /* the store's directory, or -1: not opened yet */
 	char *store;  /* its absolute path */
+
+	int daemon_pid; /* that said hello last */
 
 	bool in_view; /* view_fd and info are set */
 	int view_fd;  /* the directory that was asked about */
@@ -58,10 +61,15 @@ int client_use_store(struct client *cl, const char *path);
 /* A new store at a path; quiet when `may_exist` and there is one. */
 int client_init_store(struct client *cl, const char *path, bool may_exist);
 
+/* plyfsd's path, as it belongs to this program. */
+void client_daemon_program(char path[static PATH_MAX]);
 /* Runs `plyfsd --salvage` on the store (client_store was called) with our descriptors. */
 int client_salvage_store(struct client *cl, const char *option /* may be NULL */);
 
-/* A connection whose hello was received, or NO_DAEMON (start false), or an exit code. */
+/*
+ * A connection whose hello was received, or NO_DAEMON (start false), or an exit code. Waits while a
+ * daemon that died is followed by another one.
+ */
 int client_connect(struct client *cl, bool start, int *ret_sock);
 /*
  * Runs words in the daemon with our descriptors and gives its exit code. fuse_fd -1: none. Where
@@ -111,6 +119,7 @@ int client_check(struct client *cl);
 int client_salvage(struct client *cl);
 int client_run(struct client *cl);
 int client_status(struct client *cl);
+int client_daemon(struct client *cl);
 int client_doctor(struct client *cl);
 int client_fsmonitor(struct client *cl);
 int client_bench(struct client *cl);

@@ -115,6 +115,7 @@ int cmd_drop(struct cmd *c);
 int cmd_log(struct cmd *c);
 int cmd_tree(struct cmd *c);
 int cmd_status(struct cmd *c);
+int cmd_daemon(struct cmd *c);
 int cmd_check(struct cmd *c);
 int cmd_gc(struct cmd *c);
 int cmd_dump(struct cmd *c);

@@ -103,6 +103,21 @@ static int view_to_text(void *arg, struct view_entry *e)
 	return 0;
 }
 
+/* Daemons before this one that served its views. */
+static void print_former(struct cmd *c)
+{
+	unsigned deaths = supervisor_deaths(c->daemon->supervisor);
+	unsigned replacements = supervisor_replacements(c->daemon->supervisor);
+
+	if (deaths)
+		fprintf(c->out,
+			"DIED    %u daemon%s before this one, whose views go on; see the log\n",
+			deaths, deaths == 1 ? "" : "s");
+	if (replacements)
+		fprintf(c->out, "follows %u daemon%s that %s replaced\n", replacements,
+			replacements == 1 ? "" : "s", replacements == 1 ? "was" : "were");
+}
+
 static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 {
 	struct printer p = { .c = c, .ops = ops, .array = json_array() };
@@ -113,11 +128,13 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 	return cmd_json(
 		c,
 		json_pack(
-			"{s:o, s:{s:i, s:o, s:s}, s:o, s:o,"
+			"{s:o, s:{s:i, s:o, s:s, s:i, s:i}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
 			" s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
-			"log", json_text(log), "version", PLYFS_VERSION, "log", json_text(log),
+			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
+			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
+			(int)supervisor_replacements(c->daemon->supervisor), "log", json_text(log),
 			"views", p.array, "sizes", "snapshots", (json_int_t)s->snapshots,
 			"branches", (json_int_t)s->branches, "chunks", (json_int_t)s->chunks,
 			"packs", (json_int_t)s->packs, "pack_bytes", (json_int_t)s->pack_bytes,
@@ -153,6 +170,7 @@ int cmd_status(struct cmd *c)
 
 	fprintf(c->out, "store   %s\ndaemon  pid %d, plyfs %s\nlog     %s/daemon.log\n",
 		c->daemon->store_path, (int)getpid(), PLYFS_VERSION, c->daemon->store_path);
+	print_former(c);
 	p.ops = ops;
 	views_each(c->daemon, view_to_text, &p);
 	fprintf(c->out,

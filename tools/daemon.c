@@ -6,18 +6,23 @@
  *
  * INVARIANTS
  *
- *  D1 Only the process that has the store's lock touches STORE/sock: it removes a dead daemon's
- *     before it binds its own, and removes its own before it lets the lock go.
+ *  D1 Only the process that has the store's lock touches STORE/sock: its own takes the place of a
+ *     dead daemon's, and it removes its own before it lets the lock go.
  *  D2 A client that got a hello is served to its answer, unless the daemon dies. Clients that still
  *     wait in the queue when the daemon ends get no hello, and try again with a new daemon.
- *  D3 The guard (guard.h) was forked before there were threads and descriptors of the store.
+ *  D3 The daemon is a child of the supervisor (supervisor.h), forked before there were threads and
+ *     descriptors of the store, its lock aside.
  *  D4 The main thread never waits for a store, a view or a client: it can always take a signal.
  *
  * Who starts a daemon while another one is just beginning or ending finds the store locked; it
  * waits until somebody listens (then that one serves) or the lock is free (then it serves).
  *
- * Started by root for another user's store, the daemon becomes that user; the guard stays root and
- * can take the mounts down.
+ * Started by root for another user's store, the daemon becomes that user; the supervisor stays root
+ * and can take the mounts down.
+ *
+ * When the daemon dies, the next one finds the views of the former one in the supervisor's table
+ * and goes on with them before it listens. Meanwhile the dead one's socket is there and nobody
+ * listens: clients wait.
  */
 
 #include "tools/daemon.h"
@@ -31,6 +36,7 @@
 #include <stdarg.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -38,6 +44,7 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "fs/memo.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
@@ -255,7 +262,7 @@ static void loop_run(struct loop *l)
 		int n, wait = -1;
 
 		/* who comes now waits for the next daemon (D2) */
-		if (atomic_load(&l->daemon->end_soon)) {
+		if (atomic_load(&l->daemon->end_soon) || atomic_load(&l->daemon->replaced)) {
 			(void)epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, l->listen_fd, NULL);
 			if (!l->conns)
 				return;
@@ -306,6 +313,7 @@ static bool end_conns(struct loop *l)
 /* ---- beginning ---- */
 
 static int ready_fd = -1;
+static bool successor; /* a daemon died before us: nobody waits for our words, but the log */
 
 /* The one line that the client prints, or the terminal of who started us by hand. */
 static void start_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -319,6 +327,10 @@ static void start_failed(const char *fmt, ...)
 	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
 	va_end(ap);
 	n = MIN(n, (int)sizeof(line) - 2);
+	if (successor) {
+		daemon_log("error: %.*s", n, line);
+		return;
+	}
 	line[n++] = '\n';
 	if (ready_fd < 0)
 		(void)!write(2, "plyfsd: ", 8); /* a terminal that is gone has no reader */
@@ -334,10 +346,11 @@ static void tell_ready(void)
 	ready_fd = -1;
 }
 
-static void socket_address(int dir_fd, struct sockaddr_un *ret)
+static void socket_address(int dir_fd, const char *suffix, struct sockaddr_un *ret)
 {
 	*ret = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/sock", dir_fd);
+	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/sock%s", dir_fd,
+		 suffix);
 }
 
 static bool somebody_listens(int dir_fd)
@@ -346,16 +359,16 @@ static bool somebody_listens(int dir_fd)
 		socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	struct sockaddr_un a;
 
-	socket_address(dir_fd, &a);
+	socket_address(dir_fd, "", &a);
 	return sock >= 0 &&
 	       (connect(sock, (struct sockaddr *)&a, sizeof(a)) == 0 || errno == EAGAIN);
 }
 
 /* 0: the store is ours; EXISTS: another daemon serves it and listens. */
-static int open_store(struct daemon *d)
+static int lock_store(struct daemon *d)
 {
 	for (int ms = 0;; ms += BUSY_STEP_MS) {
-		int r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
+		int r = store_lock(d->dir_fd, &d->options.lock_fd);
 
 		if (r != -ERR_STORE_BUSY)
 			return r;
@@ -367,7 +380,10 @@ static int open_store(struct daemon *d)
 	}
 }
 
-/* D1: we have the lock. */
+/*
+ * D1: we have the lock. Under its name only when somebody listens: clients that find no socket take
+ * it that there is no daemon, while a dead one's socket makes them wait for the next.
+ */
 static int listen_on_socket(struct daemon *d, int *ret_fd)
 {
 	_cleanup_close_ int sock =
@@ -376,10 +392,11 @@ static int listen_on_socket(struct daemon *d, int *ret_fd)
 
 	if (sock < 0)
 		return -errno;
-	if (unlinkat(d->dir_fd, "sock", 0) < 0 && errno != ENOENT)
+	if (unlinkat(d->dir_fd, "sock.new", 0) < 0 && errno != ENOENT)
 		return -errno;
-	socket_address(d->dir_fd, &a);
-	if (bind(sock, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(sock, 128) < 0)
+	socket_address(d->dir_fd, ".new", &a);
+	if (bind(sock, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(sock, 128) < 0 ||
+	    renameat(d->dir_fd, "sock.new", d->dir_fd, "sock") < 0)
 		return -errno;
 	*ret_fd = TAKE_FD(sock);
 	return 0;
@@ -424,16 +441,14 @@ static int serve(struct daemon *d, int idle_ms)
 	bool all_over;
 	int r;
 
-	if (ready_fd >= 0)
+	if (ready_fd >= 0 || successor)
 		(void)log_open(d->dir_fd, false); /* for what opening has to note */
-	r = open_store(d);
-	if (r == EXISTS && ready_fd >= 0) {
-		tell_ready();
-		return 0;
-	}
-	if (r) {
-		start_failed("opening store '%s': %s", d->store_path,
-			     err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
+	r = views_find_formers(d);
+	if (r == 0)
+		r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
+	if (r < 0) {
+		start_failed("opening store '%s': %s", d->store_path, err_str(r));
+		views_leave_formers(d);
 		return 1;
 	}
 	r = log_open(d->dir_fd, true);
@@ -447,6 +462,11 @@ static int serve(struct daemon *d, int idle_ms)
 		goto fail;
 	}
 	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
+	began = now_ms();
+	views_resume(d);
+	if (successor && views_count(d))
+		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), views_count(d),
+			   views_count(d) == 1 ? "" : "s");
 	r = listen_on_socket(d, &l.listen_fd);
 	if (r == 0)
 		r = loop_open(&l);
@@ -458,27 +478,42 @@ static int serve(struct daemon *d, int idle_ms)
 	daemon_log("plyfsd %s serves '%s', pid %d", PLYFS_VERSION, d->store_path, (int)getpid());
 	tell_ready();
 	loop_run(&l);
+	if (atomic_load(&d->replaced) && !l.told) {
+		/* As if we were killed, with less to be done again. Clients wait: see above. */
+		daemon_log("pid %d ends for another program", (int)getpid());
+		r = store_sync(d->store);
+		if (r < 0)
+			daemon_log("warning: the last commit failed: %s, ignoring", err_str(r));
+		_exit(0);
+	}
 
 	/* D1, D2 */
+	supervisor_stopping(d->supervisor);
 	(void)unlinkat(d->dir_fd, "sock", 0); /* if it stays, the next daemon removes it */
 	closep(&l.listen_fd);
 	l.listen_fd = -1;
 	all_over = views_end_all(d);
 	if (!end_conns(&l) || !all_over) {
-		/* What lives on would use a closed store. The guard takes off the mounts. */
+		/* What lives on would use a closed store. The supervisor takes off the mounts. */
 		r = store_sync(d->store);
 		daemon_log("ends although views or clients are busy%s%s", r < 0 ? ": " : "",
 			   r < 0 ? err_str(r) : "");
 		_exit(r < 0);
 	}
+	if (d->finishing)
+		pthread_join(d->finisher, NULL);
 	readers_free(d->readers);
 	began = now_ms();
 	r = store_close(d->store);
 	if (r < 0)
 		daemon_log("error: the last commit failed: %s", err_str(r));
+	(void)flock(d->options.lock_fd, LOCK_UN); /* the supervisor is a moment behind */
 	daemon_log("pid %d ends, closed in %lld ms", (int)getpid(), (long long)(now_ms() - began));
 	return r < 0;
 fail:
+	if (views_count(d))
+		_exit(1); /* views are served already: the next daemon goes on with them */
+	views_leave_formers(d);
 	if (d->readers)
 		readers_free(d->readers);
 	(void)store_close(d->store); /* nothing was changed */
@@ -523,9 +558,9 @@ static void block_signals(void)
 int main(int argc, char **argv)
 {
 	const char *path = NULL, *init = NULL, *salvage = NULL;
-	uint64_t fd_number = UINT64_MAX;
+	uint64_t fd_number = UINT64_MAX, adopt = UINT64_MAX;
 	double idle = 1, commit = COMMIT_INTERVAL_MS / 1000.0;
-	bool version = false, help = false, json = false, if_broken = false;
+	bool version = false, help = false, json = false, if_broken = false, adopts = false;
 	const struct option_def defs[] = {
 		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
 		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
@@ -533,12 +568,15 @@ int main(int argc, char **argv)
 		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
 		{ .name = "salvage", .text = &salvage },      { .name = "json", .flag = &json },
 		{ .name = "if-broken", .flag = &if_broken },
+		/* for supervisor_replace, and for whoever wants to know whether it can be */
+		{ .name = "adopt", .number = &adopt },	      { .name = "adopts", .flag = &adopts },
 	};
 	struct daemon d = { .dir_fd = -1,
 			    .wake_fd = -1,
 			    .lock = PTHREAD_MUTEX_INITIALIZER,
 			    .changed = PTHREAD_COND_INITIALIZER,
 			    .noter = { .fn = on_note } };
+	struct supervised what;
 	struct arguments args;
 	struct rlimit files;
 	struct stat st;
@@ -549,6 +587,10 @@ int main(int argc, char **argv)
 	    args.n) {
 		fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
 		return CMD_MISUSE;
+	}
+	if (adopts) {
+		printf("%d.%d\n", SUPERVISOR_VERSION, MEMO_VERSION);
+		return 0;
 	}
 	if (help || (!path && !init && !salvage && !version)) {
 		printf("usage: plyfsd --store STORE [--idle SECONDS] [--commit-interval SECONDS]\n"
@@ -595,26 +637,54 @@ int main(int argc, char **argv)
 	d.options = (struct store_options){
 		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
 		.commit_ms = commit > 0 && commit < 3600 ? (unsigned)(commit * 1000) : 0,
+		.recovered = views_recovered,
+		.arg = &d,
 	};
 
-	d.guard = guard_new();
-	r = d.guard ? guard_fork(d.guard) : -ENOMEM;
-	if (r < 0) {
-		start_failed("starting the guard: %s", strerror(-r));
-		return 1;
-	}
-
-	block_signals();
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-		files.rlim_cur = files.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &files); /* the lower one may do as well */
-	}
 	d.dir_fd = open(d.store_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (d.dir_fd < 0 || fstat(d.dir_fd, &st) < 0) {
 		start_failed("opening store '%s': %s", d.store_path, strerror(errno));
 		return 1;
 	}
 	d.owner = st.st_uid;
+	if (adopt <= INT_MAX) {
+		d.supervisor = supervisor_adopt((int)adopt);
+		d.options.lock_fd = d.supervisor ? supervisor_lock_fd(d.supervisor) : -1;
+	} else {
+		r = lock_store(&d);
+		if (r == EXISTS && ready_fd >= 0) {
+			tell_ready();
+			return 0;
+		}
+		if (r) {
+			start_failed("opening store '%s': %s", d.store_path,
+				     err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
+			return 1;
+		}
+		d.supervisor = supervisor_new();
+	}
+	if (!d.supervisor) {
+		start_failed("starting the supervisor: %s", strerror(errno));
+		return 1;
+	}
+	what = (struct supervised){ .store = d.store_path,
+				    .dir_fd = d.dir_fd,
+				    .lock_fd = d.options.lock_fd,
+				    .ready_fd = ready_fd };
+	r = supervisor_fork(d.supervisor, &what);
+	if (r < 0) {
+		start_failed("starting the supervisor: %s", strerror(-r));
+		return 1;
+	}
+	successor = r == EXISTS;
+	if (successor)
+		ready_fd = -1;
+
+	block_signals();
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files); /* the lower one may do as well */
+	}
 	r = become_owner(&st);
 	if (r < 0) {
 		start_failed("becoming the owner of '%s': %s", d.store_path, strerror(-r));

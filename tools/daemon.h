@@ -15,7 +15,7 @@
 #include "store/base/note.h"
 #include "store/store.h"
 #include "tools/cmd.h"
-#include "tools/guard.h"
+#include "tools/supervisor.h"
 
 struct json_t;
 
@@ -26,15 +26,20 @@ struct daemon {
 	struct store_options options;
 	struct store *store;
 	struct readers *readers;
-	struct guard *guard; /* shared with the guard process */
+	struct supervisor *supervisor; /* shared with our parent */
+	struct former *formers; /* main thread: a dead daemon's views, until they are resumed */
 	struct noter noter;  /* to the log */
 	int wake_fd;	     /* eventfd: the main loop should look around */
+
+	pthread_t finisher; /* main thread: of views_resume, if `finishing` */
+	bool finishing;
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;	  /* a view ended, or nobody uses it any more */
 	struct view_entry *views; /* under lock */
 	bool ending;		  /* under lock: no new views */
 	_Atomic bool end_soon;	  /* as soon as no client is at work (after a repair) */
+	_Atomic bool replaced;	  /* likewise, and another program goes on with the views */
 	struct call *calls;	  /* under lock: verbs asked for through ioctls (call.c) */
 	uint64_t last_call;	  /* under lock: their handles */
 };
@@ -47,7 +52,8 @@ struct view_entry {
 	unsigned users;		 /* under the daemon's lock: who was lent it; it outlives them */
 	bool ended;		 /* under the daemon's lock: the kernel has let go */
 	struct fsmonitor *fsmonitor; /* under the daemon's lock; owned, may be NULL */
-	int guard_slot;
+	int slot;		  /* the supervisor's */
+	bool kept;		  /* immutable once serving: it outlives us */
 	uint64_t snapshot;		  /* immutable; 0 for a branch */
 	char branch[BRANCH_NAME_MAX + 1]; /* immutable; "" for a snapshot */
 	char mountpoint[];		  /* immutable */
@@ -74,6 +80,16 @@ int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), voi
 /* Serves a branch (snapshot 0) or snapshot on fuse_fd (taken), which is mounted on mountpoint. */
 int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
 		int fuse_fd, bool allow_other);
+/*
+ * Views that a daemon before us left: first what they remember is opened, then, when the store is
+ * (its options have views_recovered), they are served again. What cannot be is told in the log.
+ */
+int views_find_formers(struct daemon *d);
+void views_recovered(void *arg, struct store *s, uint64_t lsn);
+void views_resume(struct daemon *d);
+void views_leave_formers(struct daemon *d); /* to the next daemon: we cannot start */
+/* Could another daemon go on with all of them? */
+bool views_are_kept(struct daemon *d);
 /* Waits until no such view is left; false when it is still there after `seconds`, or cancelled. */
 bool views_wait_gone(struct daemon *d, const char *mountpoint, const char *branch,
 		     uint64_t snapshot, int seconds, const bool *cancel);

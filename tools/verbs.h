@@ -171,6 +171,9 @@
 	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
 	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \
 	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "") \
+	X(daemon, BOTH, "--replace", "let this version's daemon take over the views", \
+	  "After an upgrade: the daemon of this program goes on with the views of the one\n" \
+	  "that runs. Whoever works in them waits a moment. Prints the new one's pid.\n") \
 	X(completion, LOCAL, "bash", "print a completion script", "") \
 	X(version, LOCAL, "", "print the version", "")
 

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "fs/memo.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/mounts.h"
@@ -82,7 +83,7 @@ static void take_out_locked(struct view_entry *e)
 	while (*p != e)
 		p = &(*p)->next;
 	*p = e->next;
-	guard_remove(d->guard, e->guard_slot);
+	supervisor_remove(d->supervisor, e->slot);
 	pthread_cond_broadcast(&d->changed);
 }
 
@@ -110,26 +111,42 @@ static void on_ended(void *arg, struct mount *m)
 	free(e);
 }
 
-int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
-		int fuse_fd, bool allow_other)
+/* Another daemon could go on with it: from here on one will (supervisor.h). */
+static void on_keep(void *arg, int fuse_fd, int memo_fd)
 {
-	struct mount_options options = { .allow_other = allow_other };
+	struct view_entry *e = arg;
+
+	e->kept = true;
+	supervisor_keep(e->daemon->supervisor, e->slot, fuse_fd, memo_fd);
+}
+
+static void mount_options_get(struct mount_options *ret, bool allow_other)
+{
+	*ret = (struct mount_options){
+		.allow_other = allow_other,
+		.cache_off = getenv("PLYFSD_CACHE_OFF"),
+		.no_open_off = getenv("PLYFSD_NO_OPEN_OFF"),
+		.readdirplus_off = getenv("PLYFSD_READDIRPLUS_OFF"),
+		.epoch_off = getenv("PLYFSD_EPOCH_OFF"),
+	};
+}
+
+/* fd and memo are taken. slot: of a former daemon's view, whose the memo is; else -1. */
+static int start(struct daemon *d, const struct supervised_view *what, int fuse_fd,
+		 struct memo *memo, int slot)
+{
 	_cleanup_(view_closep) struct view *view = NULL;
 	_cleanup_close_ int fd = fuse_fd;
-	size_t len = strlen(mountpoint) + 1;
-	char id[SNAP_ID_SIZE];
+	size_t len = strlen(what->mountpoint) + 1;
+	struct mount_options options;
 	struct mount_hooks hooks;
 	struct view_entry *e;
 	struct mount *m;
 	int r;
 
-	options.cache_off = getenv("PLYFSD_CACHE_OFF");
-	options.no_open_off = getenv("PLYFSD_NO_OPEN_OFF");
-	options.readdirplus_off = getenv("PLYFSD_READDIRPLUS_OFF");
-	options.epoch_off = getenv("PLYFSD_EPOCH_OFF");
-
-	r = *branch ? view_open(d->store, branch, NULL, &view)
-		    : view_open_snapshot(d->store, snapshot, NULL, &view);
+	mount_options_get(&options, what->allow_other);
+	r = *what->branch ? view_open(d->store, what->branch, memo, &view)
+			  : view_open_snapshot(d->store, what->snapshot, memo, &view);
 	if (r < 0)
 		return r;
 
@@ -138,15 +155,16 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 		return -ENOMEM;
 	e->daemon = d;
 	e->users = 1;
-	e->snapshot = snapshot;
-	snprintf(e->branch, sizeof(e->branch), "%s", branch);
-	memcpy(e->mountpoint, mountpoint, len);
-	e->guard_slot = guard_add(d->guard, mountpoint);
+	e->snapshot = what->snapshot;
+	memcpy(e->branch, what->branch, sizeof(e->branch));
+	memcpy(e->mountpoint, what->mountpoint, len);
+	e->kept = slot >= 0;
+	e->slot = slot >= 0 ? slot : supervisor_add(d->supervisor, what);
 
 	pthread_mutex_lock(&d->lock);
 	if (d->ending) {
 		pthread_mutex_unlock(&d->lock);
-		guard_remove(d->guard, e->guard_slot);
+		supervisor_remove(d->supervisor, e->slot);
 		free(e);
 		return -ESHUTDOWN;
 	}
@@ -154,7 +172,9 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 	d->views = e;
 	pthread_mutex_unlock(&d->lock);
 
-	hooks = (struct mount_hooks){ .ioctl = control_ioctl, .ended = on_ended, .arg = e };
+	hooks = (struct mount_hooks){
+		.ioctl = control_ioctl, .ended = on_ended, .keep = on_keep, .arg = e
+	};
 	r = mount_start(d->readers, TAKE_FD(fd), view, &options, &hooks, &m);
 
 	pthread_mutex_lock(&d->lock);
@@ -169,10 +189,142 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 	e->users--;
 	pthread_cond_broadcast(&d->changed);
 	pthread_mutex_unlock(&d->lock);
+	return 0;
+}
 
+int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
+		int fuse_fd, bool allow_other)
+{
+	struct supervised_view what = {
+		.snapshot = snapshot, .allow_other = allow_other, .mountpoint = mountpoint
+	};
+	_cleanup_close_ int fd = fuse_fd;
+	struct memo *memo = NULL;
+	char id[SNAP_ID_SIZE];
+	int r;
+
+	snprintf(what.branch, sizeof(what.branch), "%s", branch);
+	/* Without a journal what was answered would be gone, while the kernel's caches have it. */
+	if (!getenv("PLYFSD_SUPERVISE_OFF") && !d->options.journal_off) {
+		r = memo_new(&memo);
+		if (r < 0)
+			return r;
+	}
+	r = start(d, &what, TAKE_FD(fd), memo, -1);
+	if (r < 0)
+		return r;
 	daemon_log("mounted %s %s on '%s'", *branch ? "branch" : "snapshot",
 		   *branch ? branch : snap_id_to_text(snapshot, id), mountpoint);
 	return 0;
+}
+
+/* ---- going on after a former daemon ---- */
+
+struct former {
+	struct former *next;
+	int slot;
+	struct supervised_view what;
+	struct memo *memo; /* owned; NULL: cannot be gone on with */
+	int memo_failure;
+	bool pinned;
+};
+
+int views_find_formers(struct daemon *d)
+{
+	struct supervised_view what;
+	struct former **end = &d->formers;
+
+	for (int i = -1; (i = supervisor_next(d->supervisor, i + 1, &what)) >= 0;) {
+		struct former *f = calloc(1, sizeof(*f));
+
+		if (!f)
+			return -ENOMEM;
+		f->slot = i;
+		f->what = what;
+		f->memo_failure = memo_open(what.memo_fd, &f->memo);
+		*end = f;
+		end = &f->next;
+	}
+	return 0;
+}
+
+void views_recovered(void *arg, struct store *s, uint64_t lsn)
+{
+	struct daemon *d = arg;
+
+	for (struct former *f = d->formers; f; f = f->next) {
+		if (!f->memo)
+			continue;
+		memo_recovered(f->memo, lsn);
+		/* Else an automatic one would go now, before its view can pin it. */
+		f->pinned = f->what.snapshot && snap_pin(s, f->what.snapshot) == 0;
+	}
+}
+
+void views_leave_formers(struct daemon *d)
+{
+	struct former *f;
+
+	while ((f = d->formers)) {
+		d->formers = f->next;
+		memo_close(f->memo);
+		free(f);
+	}
+}
+
+static int finish_restore(void *arg, struct view_entry *e)
+{
+	int r = view_finish_restore(mount_view(e->mount));
+
+	if (r < 0)
+		daemon_log("warning: '%s': telling the kernel what a restore changed: %s, ignoring",
+			   e->mountpoint, err_str(r));
+	return 0;
+}
+
+static void *finish_restores(void *arg)
+{
+	views_each(arg, finish_restore, NULL);
+	return NULL;
+}
+
+void views_resume(struct daemon *d)
+{
+	struct former *f;
+
+	if (!d->formers)
+		return;
+	while ((f = d->formers)) {
+		int r = f->memo_failure;
+
+		d->formers = f->next;
+		if (r == 0)
+			r = start(d, &f->what, f->what.fuse_fd, TAKE_PTR(f->memo), f->slot);
+		else
+			(void)close(f->what.fuse_fd); /* nothing was written */
+		if (r < 0) {
+			daemon_log("error: going on with the view on '%s': %s; unmount it",
+				   f->what.mountpoint, err_str(r));
+			supervisor_remove(d->supervisor, f->slot);
+		}
+		if (f->pinned)
+			snap_unpin(d->store, f->what.snapshot);
+		free(f);
+	}
+	/* In a thread of its own: it may wait for clients, and for more when it is killed (G7). */
+	d->finishing = pthread_create(&d->finisher, NULL, finish_restores, d) == 0;
+	if (!d->finishing)
+		daemon_log("warning: no thread to finish restores, ignoring");
+}
+
+static int is_not_kept(void *arg, struct view_entry *e)
+{
+	return !e->kept;
+}
+
+bool views_are_kept(struct daemon *d)
+{
+	return views_each(d, is_not_kept, NULL) == 0;
 }
 
 static bool is_there_locked(struct daemon *d, const char *mountpoint, const char *branch,
@@ -215,8 +367,8 @@ static int unmount_one(void *arg, struct view_entry *e)
 	int r = mounts_unmount(e->mountpoint, lazy);
 
 	if (r < 0 && lazy)
-		daemon_log("warning: unmounting '%s': %s, leaving it to the guard", e->mountpoint,
-			   err_str(r));
+		daemon_log("warning: unmounting '%s': %s, leaving it to the supervisor",
+			   e->mountpoint, err_str(r));
 	return 0;
 }
 

@@ -73,6 +73,7 @@ def test_two_clients_that_start_a_daemon_at_once_both_succeed(t):
 
 
 def test_no_mount_is_left_behind_when_the_daemon_is_killed(t):
+    t.unsupervised()
     view = t.view()
     second = view.fork("other")
     view.store.kill()
@@ -81,6 +82,7 @@ def test_no_mount_is_left_behind_when_the_daemon_is_killed(t):
 
 
 def test_after_a_kill_the_store_opens_and_durable_snapshots_are_there(t):
+    t.unsupervised()
     view = t.view()
     store = view.store
     view.write("a.txt", "changed")
@@ -94,11 +96,11 @@ def test_after_a_kill_the_store_opens_and_durable_snapshots_are_there(t):
 
 
 def test_a_dead_mount_is_taken_away_by_the_next_mount(t):
-    # As after a crash of daemon and guard together: the mount is there, nobody answers.
+    # As after a crash of daemon and supervisor together: the mount is there, nobody answers.
     ply.need_root()
     view = t.view()
     pid = view.store.daemon()
-    family = guard_of(pid)
+    family = family_of(pid)
     for p in family:
         os.kill(p, signal.SIGSTOP)
     for p in family:
@@ -110,8 +112,8 @@ def test_a_dead_mount_is_taken_away_by_the_next_mount(t):
     assert view.read("a.txt") == "one\n"
 
 
-def guard_of(pid):
-    """The daemon and its guard: the parent or the children that run the same program."""
+def family_of(pid):
+    """The daemon and its supervisor: the parent or the children that run the same program."""
     def parent(p):
         return int(ply.read("/proc/%d/stat" % p).rsplit(")", 1)[1].split()[1])
     found = [pid]

@@ -4,13 +4,15 @@
 # timeout: 240
 """
 The daemon is killed at random instants under writers that note outside the view what was answered.
-Afterwards each writer's files are exactly those of its answered operations, with or without the one
-that was under way. PLYFS_TEST_LONG: 1,000 instants.
+They see a pause and no error, and afterwards each writer's files are exactly those of its answered
+operations. Without a supervisor the mount dies as well: then they are those of the answered
+operations with or without the one that was under way. PLYFS_TEST_LONG: 1,000 instants.
 """
 import errno
 import os
 import random
 import signal
+import statistics
 import sys
 import time
 import traceback
@@ -150,7 +152,7 @@ def do(op):
         fd = os.open(op[1], os.O_WRONLY)
         try:
             if os.pwrite(fd, content(op[3], op[4]), op[2]) != op[4]:
-                raise OSError(errno.ENOTCONN, "the kernel had made two requests of it")
+                raise OSError(errno.ENOTCONN, "the second of the kernel's two requests failed")
         finally:
             os.close(fd)
     elif kind == "xattr":
@@ -187,18 +189,23 @@ def state_of(top):
     return dirs, links, {n: (*v, groups[n]) for n, v in files.items()}
 
 
-def writer(top, log, seed):
-    """Runs until the filesystem goes away; a line in the log for each answer."""
+def writer(top, log, seed, survives):
+    """
+    Runs until the filesystem goes away, or, if that survives, until the file `log`.stop is there; a
+    line in the log for each answer.
+    """
     model = Model(seed)
     os.chdir(top)  # when the mount goes, so do these names: nothing lands below it
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        while True:
+        while not os.path.exists(log + ".stop"):
             op = model.next()
             model.apply(op)
             answer = do(op)
             os.write(out, (answer + "\n").encode())
     except OSError as e:
+        if survives:
+            raise
         gone = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ECONNREFUSED,
                 errno.ESHUTDOWN)
         if e.errno not in gone or not dead("."):
@@ -243,8 +250,8 @@ def bytes_done(op, got):
 class Round:
     """Some writers in a view, each in a directory of its own."""
 
-    def __init__(self, t, view, number, seed, writers=4):
-        self.view, self.procs = view, []
+    def __init__(self, t, view, number, seed, survives=False, writers=4):
+        self.view, self.procs, self.survives = view, [], survives
         for i in range(writers):
             top, log = "r%d-%d" % (number, i), t.at("log-%d-%d" % (number, i))
             os.mkdir(view.at(top))
@@ -253,7 +260,7 @@ class Round:
             if pid == 0:
                 code = 1
                 try:
-                    writer(view.at(top), log, seed + i)
+                    writer(view.at(top), log, seed + i, survives)
                     code = 0
                 except BaseException:
                     traceback.print_exc()
@@ -266,11 +273,13 @@ class Round:
         ply.wait_for("the writers", lambda: all(os.path.getsize(p[2]) for p in self.procs))
 
     def end(self):
-        for pid, top, _, _ in self.procs:
+        for pid, top, log, _ in self.procs:
+            open(log + ".stop", "w").close()
+        for pid, top, log, _ in self.procs:
             assert os.waitpid(pid, 0)[1] == 0, "writer %s failed" % top
 
     def verify(self, view, snapshots=None):
-        """Every answered operation is there and no other, but the one under way."""
+        """Every answered operation is there and no other; if the mount died, the one under way may."""
         answered = 0
         for _, top, log, seed in self.procs:
             answers = ply.read(log).split("\n")[:-1]
@@ -284,6 +293,8 @@ class Round:
             want = model.state()
             if got == want:
                 continue
+            assert not self.survives, "%s, seed %d, after %d answers:\n%s" % (
+                top, seed, len(answers), difference(want, got))
             op = model.next()
             model.apply(op, bytes_done(op, got))
             assert got == model.state(), "%s, seed %d, after %d answers (under way: %r):\n%s" % (
@@ -303,9 +314,50 @@ def seed_of_run():
     return seed
 
 
-def test_nothing_answered_is_lost_when_the_daemon_is_killed(t):
-    rounds, seed = 1000 if ply.LONG else 40, seed_of_run()
+def pause(view, pid):
+    """Kills the daemon; how long it took until the next one answered, in ms."""
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    os.statvfs(view.path)  # the kernel keeps no answer to that
+    return (time.monotonic() - began) * 1000
+
+
+def test_writers_in_the_mount_see_a_pause_and_nothing_else(t):
+    kills, per_round, seed = 1000 if ply.LONG else 40, 5, seed_of_run()
     rng = random.Random(seed)
+    t.env["PLYFSD_DEATHS"] = "1000"  # within 10 s: never
+    view = t.view({"keep": "x"})
+    store, pid = view.store, view.store.daemon()
+    answered, pauses = 0, []
+    for n in range(kills // per_round):
+        r = Round(t, view, n, seed + 10 * n, survives=True)
+        r.begin()
+        for k in range(per_round):
+            time.sleep(rng.random() ** 2 * (1.5 if (n + k) % 10 == 9 else 0.3))
+            pauses.append(pause(view, pid))
+            pid = store.daemon()
+        r.end()
+        ids = []
+        answered += r.verify(view, ids)
+        known = store.out("log")
+        for snap, top, _, _ in ids:
+            assert snap in known, "checkpoint %s of %s is gone" % (snap, top)
+        assert view.read("keep") == "x"
+        if ply.LONG or n % 4 == 3:
+            store.ply("check", "--read-data", timeout=600)
+        for p in r.procs:
+            ply.run(["rm", "-rf", view.at(p[1])])
+    assert store.status()["daemon"]["deaths"] == kills
+    view.unmount()
+    store.ply("check", "--read-data", timeout=600)
+    print("# %d kills, %d answered operations; pauses in ms: median %.1f, worst %.1f" % (
+        kills, answered, statistics.median(pauses), max(pauses)))
+
+
+def test_nothing_answered_is_lost_when_the_mount_dies_as_well(t):
+    rounds, seed = 200 if ply.LONG else 15, seed_of_run()
+    rng = random.Random(seed)
+    t.unsupervised()
     view = t.view({"keep": "x"})
     store, at, pid = view.store, view.path, view.store.daemon()
     answered = 0
@@ -333,6 +385,7 @@ def test_nothing_answered_is_lost_when_the_daemon_is_killed(t):
 
 
 def test_checkpoints_restores_and_forks_survive_the_daemon(t):
+    t.unsupervised()
     view = t.view({"a": "first", "d/b": "b" * 100000})
     store, at, pid = view.store, view.path, view.store.daemon()
     first = view.checkpoint("first")
@@ -364,6 +417,7 @@ def test_checkpoints_restores_and_forks_survive_the_daemon(t):
 
 
 def test_a_branch_and_snapshots_that_were_dropped_stay_dropped(t):
+    t.unsupervised()
     view = t.view({"a": "x"})
     store, at, pid = view.store, view.path, view.store.daemon()
     snap = view.checkpoint("gone")
@@ -383,6 +437,7 @@ def test_a_branch_and_snapshots_that_were_dropped_stay_dropped(t):
 
 def test_fsync_is_kept_without_the_background_commit_or_the_sealer(t):
     t.env["PLYFSD_COMMIT_INTERVAL"] = "0"
+    t.unsupervised()
     view = t.view({"a": "x"})
     store, at, pid = view.store, view.path, view.store.daemon()
     fd = os.open(view.at("f"), os.O_CREAT | os.O_WRONLY)

@@ -868,7 +868,21 @@ def test_a_view_that_is_in_use_stays_mounted_and_nothing_is_lost(t):
     assert ply.read(t.at("work/new")) == "x"
 
 
+def test_an_environment_outlives_the_daemon(t):
+    env = local(t)
+    first = env.checkpoint()
+    env.write_file("x", "y")
+    t.stores[0].kill()
+    assert env.run("test y = $(cat x)").exit_code == 0
+    assert env.checkpoint() != first
+    t.stores[0].kill()
+    env.restore(first)
+    assert env.run("ls x").exit_code != 0
+    env.cleanup()
+
+
 def test_after_the_daemons_death_it_is_told_and_can_be_set_up_again(t):
+    t.unsupervised()
     env = local(t)
     env.checkpoint()
     t.run([ply.PLYFS, "checkpoint", "--sync"], cwd=env.workdir)

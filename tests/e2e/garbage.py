@@ -129,6 +129,7 @@ def test_gc_says_what_it_did(t):
 
 
 def test_a_gc_killed_in_the_middle_leaves_a_sound_store(t):
+    t.unsupervised()
     view = t.view(ply.make_bulk(t.at("source"), 2000, size=9000))
     store = view.store
     for i in range(5):

@@ -83,6 +83,7 @@ def test_everything_durable_is_back(t):
 
 
 def test_after_gc_and_after_a_kill(t):
+    t.unsupervised()
     store, digests, tree = made(t)
     store.ply("drop", "@c3")
     store.ply("gc")

@@ -137,6 +137,34 @@ def test_what_an_ordinary_user_may_not(t):
     assert u.sh("ls mnt") == ""
 
 
+def daemon_of(u):
+    return json.loads(u.ply("status", "--json").stdout)["daemon"]["pid"]
+
+
+def goes_on_after_a_kill(u, call):
+    """call: plyfs as whoever mounts."""
+    call("mount", "--at", u.at("mnt"))
+    u.sh("echo before >mnt/x")
+    pid = daemon_of(u)
+    os.kill(pid, 9)
+    assert u.sh("cd mnt; echo after >>x; cat x; cat d/b") == "before\nafter\ntwo\n"
+    assert daemon_of(u) != pid
+    assert int(call("daemon", "--replace").stdout) == daemon_of(u)
+    assert u.sh("cat mnt/x") == "before\nafter\n"
+    pid = daemon_of(u)
+    call("unmount", u.at("mnt"))
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+
+
+def test_a_view_outlives_its_daemon(t):
+    u = User(t)
+    u.view()
+    u.ply("unmount", u.at("mnt"))
+    goes_on_after_a_kill(u, u.ply)
+    if os.geteuid() == 0:  # for the user's store: the supervisor is root's, the daemon the user's
+        goes_on_after_a_kill(u, lambda *a: ply.run([t.at("plyfs"), *a], env=u.env))
+
+
 def test_unmounting_and_the_helper_tell_what_is_wrong(t):
     u = User(t)
     view = u.view()

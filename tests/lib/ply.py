@@ -408,7 +408,7 @@ class Store:
             wait_for("the daemon's end", lambda: not alive(pid), seconds)
 
     def kill(self):
-        """The daemon dies at once. Returns when it is gone."""
+        """The daemon dies at once. Returns when it is gone; its views go on (Bench.unsupervised)."""
         pid = self.daemon()
         assert pid, "no daemon to kill"
         os.kill(pid, signal.SIGKILL)
@@ -456,6 +456,11 @@ class Bench:
 
     def at(self, *names):
         return os.path.join(self.path, *names)
+
+    def unsupervised(self):
+        """Views die with their daemon: for tests of what is in the store then."""
+        self.env["PLYFSD_SUPERVISE_OFF"] = "1"
+        self.clean.append(lambda: os.environ.pop("PLYFSD_SUPERVISE_OFF", None))  # plylib
 
     def run(self, argv, **kw):
         kw.setdefault("env", self.env)

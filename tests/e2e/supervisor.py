@@ -1,0 +1,566 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: crash
+# timeout: 240
+"""
+A mount outlives its daemon: what processes in it have (working directories, descriptors, mappings,
+shells) goes on, what they ask for while it is down is done once, restores and checkpoints that were
+under way are over when they are answered; a daemon that keeps dying, and one that is replaced.
+"""
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+OFTEN = "1000"  # deaths within 10 s: never
+
+
+def supervised(t, files=None):
+    t.env["PLYFSD_DEATHS"] = OFTEN
+    return t.view(files)
+
+
+def kill(view):
+    """The daemon dies, and the next one answers."""
+    os.kill(view.store.daemon(), signal.SIGKILL)
+    os.statvfs(view.path)
+
+
+def over(view, *others):
+    """All views end, and then daemon and supervisor."""
+    pid = view.store.daemon()
+    parent = int(ply.read("/proc/%d/stat" % pid).rsplit(")", 1)[1].split()[1])
+    for v in (view, *others):
+        v.unmount()
+    ply.wait_for("their end", lambda: not ply.alive(pid) and not ply.alive(parent))
+
+
+def forget_pages(path):
+    """What is read next comes from the daemon."""
+    with open(path, "rb") as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class Killer(threading.Thread):
+    """Kills the daemon again and again until stopped; counts."""
+
+    def __init__(self, view, seed, most=0.05):
+        super().__init__()
+        self.view, self.rng, self.most = view, random.Random(seed), most
+        self.over, self.kills = threading.Event(), 0
+
+    def run(self):
+        while not self.over.is_set():
+            time.sleep(self.rng.random() * self.most)
+            pid = self.view.store.daemon()
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                self.kills += 1
+            os.statvfs(self.view.path)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *what):
+        self.over.set()
+        self.join()
+
+
+def in_children(count, work):
+    """work(i) in processes of their own, which all must end well."""
+    pids = []
+    for i in range(count):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                work(i)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    return pids
+
+
+def all_ended_well(pids):
+    for pid in pids:
+        assert os.waitpid(pid, 0)[1] == 0, "a child failed"
+
+
+def seed_of_run():
+    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 30))
+    print("# PLYFS_TEST_SEED=%d" % seed)
+    return seed
+
+
+# ---- what processes have ----
+
+def test_a_shell_keeps_its_working_directory(t):
+    view = supervised(t)
+    sh = subprocess.Popen(["sh"], cwd=view.at("dir/sub"), stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True, bufsize=1, env=t.env)
+    t.clean.append(lambda: (sh.kill(), sh.wait()))
+
+    def ask(command):
+        sh.stdin.write(command + "\n")
+        return sh.stdout.readline().strip()
+
+    for i in range(3):
+        kill(view)
+        assert ask("cat c.txt") == "three"
+        assert ask("/bin/pwd -P") == view.at("dir/sub")
+        assert ask("echo %d > new; cat new" % i) == str(i)
+    kill(view)
+    os.rename(view.at("dir"), view.at("moved"))
+    kill(view)
+    assert ask("/bin/pwd -P") == view.at("moved/sub")
+    sh.stdin.close()
+    sh.wait()
+
+
+def test_an_open_unlinked_file_stays_until_it_is_closed(t):
+    view = supervised(t)
+    data = os.urandom(300000)
+    with open(view.at("gone"), "w+b") as f, open(view.at("tmp"), "wb") as other:
+        f.write(data)
+        f.flush()
+        os.unlink(view.at("gone"))
+        other.close()
+        os.unlink(view.at("tmp"))
+        kill(view)
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        f.seek(0)
+        assert f.read() == data
+        assert os.fstat(f.fileno()).st_nlink == 0
+        f.write(b"more")
+        f.flush()
+        kill(view)
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        f.seek(0)
+        assert f.read() == data + b"more"
+        assert view.inodes() == 7, view.inodes()  # the root, two directories, three files, and it
+    ply.wait_for("its end", lambda: view.inodes() == 6)
+    kill(view)
+    assert view.inodes() == 6
+    view.store.ply("check", "--read-data")
+
+
+def test_a_mapping_goes_on(t):
+    view = supervised(t)
+    view.write("m", b"\0" * 65536)
+    with open(view.at("m"), "r+b") as f, mmap.mmap(f.fileno(), 65536) as m:
+        for i in range(4):
+            m[i * 5000:i * 5000 + 4] = b"%04d" % i
+            kill(view)
+            m[40000 + i] = 65 + i
+            m.flush()
+    forget_pages(view.at("m"))
+    got = open(view.at("m"), "rb").read()
+    assert [got[i * 5000:i * 5000 + 4] for i in range(4)] == [b"%04d" % i for i in range(4)]
+    assert got[40000:40004] == b"ABCD"
+
+
+def test_locks_and_a_listing_half_read_go_on(t):
+    view = supervised(t)
+    ply.make_tree(view.path, {"many/f%04d" % i: "" for i in range(1500)})
+    with open(view.at("a.txt")) as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        names = []
+        with os.scandir(view.at("many")) as entries:
+            for n, e in enumerate(entries):
+                names.append(e.name)
+                if n in (10, 700):
+                    kill(view)
+        assert sorted(names) == ["f%04d" % i for i in range(1500)]
+        with open(view.at("a.txt")) as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                assert False, "the lock has gone"
+            except BlockingIOError:
+                pass
+
+
+def test_tail_follows(t):
+    view = supervised(t)
+    view.write("log", "begin\n")
+    tail = subprocess.Popen(["tail", "-n", "+1", "-f", view.at("log")], stdout=subprocess.PIPE,
+                            text=True, env=t.env)
+    t.clean.append(lambda: (tail.kill(), tail.wait()))
+    assert tail.stdout.readline() == "begin\n"
+    for i in range(3):
+        kill(view)
+        with open(view.at("log"), "a") as f:
+            f.write("line %d\n" % i)
+        assert tail.stdout.readline() == "line %d\n" % i
+
+
+def test_what_the_kernel_has_cached_is_what_the_next_daemon_has(t):
+    view = supervised(t)
+    os.symlink("a.txt", view.at("link"))
+    os.setxattr(view.at("a.txt"), "user.x", b"y")
+    before = ply.treelist(view.path)
+    kill(view)
+    assert ply.treelist(view.path) == before
+    inos = {n: os.stat(view.at(n)).st_ino for n in ("a.txt", "dir", "dir/b.txt")}
+    kill(view)
+    with open("/proc/sys/vm/drop_caches", "w") if os.geteuid() == 0 else open(os.devnull, "w") as f:
+        f.write("2")
+    assert ply.treelist(view.path) == before
+    assert inos == {n: os.stat(view.at(n)).st_ino for n in inos}
+
+
+def test_a_daemon_that_dies_while_it_writes_into_its_own_view_is_followed(t):
+    """Its last thread waits for an answer of its own: an export into the view, an import from it."""
+    view = supervised(t, ply.make_bulk(t.at("source"), 1500, size=6000))
+    store = view.store
+    snap = view.checkpoint()
+    for n in range(6):
+        out = view.at("out%d" % n)
+        argv = ["export", snap, "--dir", out] if n % 3 else ["import", "--branch", "b%d" % n, view.path]
+        p = subprocess.Popen([ply.PLYFS, *argv], env=dict(t.env, PLYFS_STORE=store.path), cwd=t.path,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        t.clean.append(lambda p=p: (p.kill(), p.wait()))
+        time.sleep(0.03 * (n + 1))
+        kill(view)
+        assert p.wait(30) in (0, 1)
+        view.write("n", str(n))
+    kill(view)
+    assert view.read("n") == "5"
+    assert ply.treedigest(view.at("d000")) == ply.treedigest(t.at("source/d000"))
+    store.ply("check", "--read-data")
+
+
+# ---- done once ----
+
+def test_appends_are_neither_lost_nor_doubled(t):
+    view, seed = supervised(t), seed_of_run()
+    view.write("log", "")
+
+    def append(i):
+        fd = os.open(view.at("log"), os.O_WRONLY | os.O_APPEND)
+        for n in range(400):
+            line = b"%d %d %s\n" % (i, n, b"x" * (n * 7 % 900))
+            assert os.write(fd, line) == len(line)
+        os.close(fd)
+
+    with Killer(view, seed) as killer:
+        all_ended_well(in_children(3, append))
+    print("# %d kills" % killer.kills)
+    forget_pages(view.at("log"))
+    last = [-1] * 3
+    for line in open(view.at("log")):
+        i, n, x = line[:-1].split(" ")
+        assert int(n) == last[int(i)] + 1 and len(x) == int(n) * 7 % 900, line
+        last[int(i)] += 1
+    assert last == [399] * 3, last
+
+
+def test_names_are_made_moved_and_removed_exactly_once(t):
+    """Each call must succeed: done twice, its second time would say EEXIST or ENOENT."""
+    view, seed = supervised(t), seed_of_run()
+    rounds = 2000 if ply.LONG else 120
+
+    def storm(i):
+        os.mkdir(view.at("s%d" % i))
+        os.chdir(view.at("s%d" % i))
+        for n in range(rounds):
+            os.mkdir("d")
+            os.close(os.open("d/f", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            os.link("d/f", "hard")
+            os.symlink("there", "soft")
+            os.setxattr("hard", "user.n", b"%d" % n, os.XATTR_CREATE)
+            os.removexattr("d/f", "user.n")
+            os.mkfifo("fifo")
+            os.rename("d", "e")
+            assert os.stat("e/f").st_nlink == 2
+            os.unlink("e/f")
+            os.rename("hard", "kept%d" % (n % 3))
+            os.unlink("soft")
+            os.unlink("fifo")
+            os.rmdir("e")
+        assert sorted(os.listdir(".")) == ["kept0", "kept1", "kept2"]
+
+    with Killer(view, seed) as killer:
+        all_ended_well(in_children(3, storm))
+    print("# %d kills" % killer.kills)
+    view.store.ply("check", "--read-data")
+
+
+def test_copies_and_truncations_are_done_once(t):
+    view, seed = supervised(t), seed_of_run()
+    view.write("source", os.urandom(500000))
+    want = open(view.at("source"), "rb").read()
+
+    def copy(i):
+        src = os.open(view.at("source"), os.O_RDONLY)
+        for n in range(60):
+            dst = os.open(view.at("copy%d" % i), os.O_CREAT | os.O_TRUNC | os.O_RDWR)
+            at = 0
+            while at < len(want):
+                got = os.copy_file_range(src, dst, len(want) - at, at, at)
+                assert got > 0
+                at += got
+            os.posix_fallocate(dst, len(want), 1000)
+            os.ftruncate(dst, len(want) + n)
+            os.posix_fadvise(dst, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(dst, 1 << 20, 0) == want + b"\0" * n
+            os.close(dst)
+
+    with Killer(view, seed) as killer:
+        all_ended_well(in_children(2, copy))
+    print("# %d kills" % killer.kills)
+
+
+# ---- restores and checkpoints under way ----
+
+def test_checkpoints_under_way_are_made_once(t):
+    view, seed = supervised(t), seed_of_run()
+    count = 150
+    with Killer(view, seed) as killer:
+        ids = []
+        for n in range(count):
+            view.write("n", str(n))
+            ids.append(view.checkpoint("c%d" % n))
+    print("# %d kills" % killer.kills)
+    assert len(set(ids)) == count
+    log = {s["label"]: s["id"] for s in view.store.json("log")}
+    assert [log["c%d" % n] for n in range(count)] == ids
+    made = [s for s in view.store.json("log") if (s["label"] or "").startswith("c")]
+    assert len(made) == count, len(made)
+
+
+def restored_under_kills(t, rounds, imports=0):
+    """Among four states, of which some are of other lineages: those are told by epoch."""
+    view, seed = supervised(t), seed_of_run()
+    rng = random.Random(seed)
+    states, trees = [], []
+    for n in range(4):
+        for i in range(6):
+            view.write("f%d" % i, "state %d of f%d\n" % (n, i))
+        view.write("only%d/x" % n, str(n))
+        if n:
+            os.rename(view.at("only%d" % (n - 1)), view.at("was%d" % (n - 1)))
+        states.append(view.checkpoint("s%d" % n))
+        trees.append(ply.treelist(view.path))
+        if n < imports:
+            copy = t.at("copy%d" % n)
+            ply.run(["cp", "-a", view.path, copy])
+            states[n] = view.store.import_(copy, "--branch", "copy%d" % n)
+    at, modes = 3, set()
+    here = os.open(view.at("dir/sub"), os.O_RDONLY | os.O_DIRECTORY)
+    with Killer(view, seed) as killer, open(view.at("f0")) as first:
+        for n in range(rounds):
+            to = rng.randrange(4)
+            if rng.random() < 0.2 and to != at:
+                before = ply.treelist(view.path)
+                view.restore(states[to])
+                view.undo()
+                assert ply.treelist(view.path) == before
+            answer = view.restore(states[to])
+            assert answer["id"] == states[to], answer
+            at = to
+            modes.add(answer["mode"])
+            for i in range(6):
+                assert view.read("f%d" % i) == "state %d of f%d\n" % (to, i)
+            assert os.path.exists(view.at("only%d" % to))
+            if rng.random() < 0.3:
+                assert ply.treelist(view.path) == trees[to]
+            assert os.listdir(here) == ["c.txt"]
+        assert os.fstat(first.fileno()).st_ino
+    os.close(here)
+    print("# %d kills" % killer.kills)
+    assert (1 in modes) == bool(imports), modes
+    view.store.ply("check", "--read-data")
+
+
+def test_restores_by_names_under_way_are_over_when_answered(t):
+    restored_under_kills(t, 400 if ply.LONG else 40)
+
+
+def test_restores_by_epoch_under_way_are_over_when_answered(t):
+    restored_under_kills(t, 400 if ply.LONG else 40, imports=2)
+
+
+def test_descriptors_of_what_a_restore_replaced_keep_their_bytes(t):
+    view = supervised(t)
+    first = view.checkpoint()
+    view.write("a.txt", "later\n")
+    view.write("new", "new\n")
+    with open(view.at("a.txt")) as changed, open(view.at("new")) as vanished, \
+            open(view.at("dir/b.txt"), "a+") as same, open(view.at("new"), "a+") as lost:
+        view.restore(first)
+        lost.write("nobody will read this\n")
+        lost.flush()
+        kill(view)
+        for f, want in ((changed, "later\n"), (same, "two\n")):
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            f.seek(0)
+            assert f.read() == want, want
+        same.write("appended\n")
+        same.flush()
+        assert view.read("dir/b.txt") == "two\nappended\n"
+        assert view.read("a.txt") == "one\n"
+        # What was written to a replaced file after the restore was nowhere but in the daemon.
+        os.posix_fadvise(vanished.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            vanished.read()
+            assert False, "bytes of which some are wrong"
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+
+
+def test_a_snapshot_that_is_shown_goes_on_and_so_does_a_second_branch(t):
+    view = supervised(t)
+    first = view.checkpoint()
+    fork = view.fork("idea")
+    fork.write("b", "idea")
+    view.write("a.txt", "x")
+    old = view.store.mount(snapshot=first)
+    with open(old.at("dir/b.txt")) as f:
+        kill(view)
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert f.read() == "two\n"
+    assert old.read("a.txt") == "one\n" and fork.read("b") == "idea" and view.read("a.txt") == "x"
+    os.mkdir(t.at("twice"))
+    view.store.fails("mount", "--at", t.at("twice"), says="mounted already")
+    over(view, old, fork)
+
+
+# ---- dying too often, ending, being replaced ----
+
+def test_a_daemon_that_keeps_dying_is_given_up_with_an_error(t):
+    view = t.view()
+    store = view.store
+    f = open(view.at("a.txt"))
+    for _ in range(5):
+        pid = ply.wait_for("a daemon", store.daemon)
+        os.kill(pid, signal.SIGKILL)
+        ply.wait_for("its death", lambda: not ply.alive(pid))
+    ply.wait_for("the line", lambda: "answer EIO" in store.log_tail())
+    assert store.log_tail().count("answer EIO") == 1
+    for attempt in (lambda: os.listdir(view.at("dir")), lambda: os.statvfs(view.path),
+                    lambda: os.mkdir(view.at("d")), lambda: view.write("x", "y")):
+        try:
+            attempt()
+            assert False, "that should have failed"
+        except OSError as e:
+            assert e.errno == errno.EIO, e
+    f.close()
+    # The store itself is for whoever comes.
+    assert "main" in store.out("tree")
+    store.ply("unmount", view.path)
+    assert store.mount(at=view.path).read("a.txt") == "one\n"
+    store.ply("check", "--read-data")
+
+
+def test_a_daemon_that_cannot_start_again_is_given_up(t):
+    view = t.view()
+    store = view.store
+    pid = store.daemon()
+    os.rename(os.path.join(store.path, "format"), t.at("format"))
+    os.kill(pid, signal.SIGKILL)
+    try:
+        os.statvfs(view.path)
+        assert False, "that should have failed"
+    except OSError as e:
+        assert e.errno == errno.EIO, e
+    os.rename(t.at("format"), os.path.join(store.path, "format"))
+    assert "answer EIO" in store.log_tail(), store.log_tail()
+    store.ply("unmount", view.path)
+
+
+def test_a_stop_is_not_a_death(t):
+    view = supervised(t)
+    store, pid = view.store, view.store.daemon()
+    view.write("x", "y")
+    os.kill(pid, signal.SIGTERM)
+    ply.wait_for("its end", lambda: not ply.alive(pid))
+    ply.wait_for("the mount's end", lambda: not ply.mounts_below(view.path))
+    assert store.daemon() is None and "killed by" not in store.log_tail()
+    view = store.mount(at=view.path)
+    assert view.read("x") == "y"
+    parent = int(ply.read("/proc/%d/stat" % store.daemon()).rsplit(")", 1)[1].split()[1])
+    os.kill(parent, signal.SIGTERM)
+    ply.wait_for("its end", lambda: not ply.alive(parent))
+    assert not ply.mounts_below(view.path) and store.daemon() is None
+
+
+def test_status_and_others_wait_for_the_next_daemon(t):
+    view = supervised(t)
+    store = view.store
+    for n in range(5):
+        os.kill(store.daemon(), signal.SIGKILL)
+        status = store.status()
+        assert status["daemon"] and status["daemon"]["deaths"] == n + 1, status
+        assert len(status["views"]) == 1
+    assert "5 daemons before this one" in store.out("status")
+    os.kill(store.daemon(), signal.SIGKILL)
+    view.unmount()
+    assert not ply.mounts_below(view.path)
+    assert "main" in store.out("tree")
+
+
+def test_another_program_takes_over_under_load(t):
+    view = supervised(t)
+    store = view.store
+    stop = t.at("stop")
+
+    def work(i):
+        os.chdir(view.path)
+        n = 0
+        while not os.path.exists(stop):
+            os.mkdir("w%d" % i)
+            with open("w%d/f" % i, "x") as f:
+                f.write(str(n))
+            assert ply.read("w%d/f" % i) == str(n)
+            os.rename("w%d/f" % i, "last%d" % i)
+            os.rmdir("w%d" % i)
+            n += 1
+        assert n > 10, n
+
+    pids = in_children(3, work)
+    seen = {store.daemon()}
+    for n in range(6):
+        time.sleep(0.1)
+        pid = int(store.out("daemon", "--replace"))
+        assert pid not in seen and store.daemon() == pid
+        seen.add(pid)
+        if n == 3:
+            kill(view)  # the new program's supervisor does the same
+            seen.add(store.daemon())
+    open(stop, "w").close()
+    all_ended_well(pids)
+    status = store.status()["daemon"]
+    assert status["replacements"] == 6 and status["deaths"] == 1, status
+    assert "6 daemons" in store.out("status")
+    over(view)
+    store.ply("check", "--read-data")
+
+
+def test_replacing_needs_no_views_and_says_when_it_cannot_be(t):
+    store = t.store()
+    store.stop()
+    assert store.ply("daemon", "--replace").stdout == ""
+    store.fails("daemon", code=2, says="--replace")
+    t.unsupervised()
+    view = store.mount()
+    store.fails("daemon", "--replace", says="unmount")
+    view.unmount()
+
+
+if __name__ == "__main__":
+    ply.main(__name__)

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The table that supervisor and daemon share, and what the daemon tells; see supervisor.h. */
+
+#include "tools/supervisor_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "store/base/util.h"
+
+int supervisor_table_fd = -1;
+int supervisor_sock = -1;
+
+static struct supervisor *map(int fd)
+{
+	struct supervisor *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE,
+				    MAP_SHARED | MAP_NORESERVE, fd, 0);
+
+	return s == MAP_FAILED ? NULL : s;
+}
+
+struct supervisor *supervisor_new(void)
+{
+	struct supervisor *s;
+
+	supervisor_table_fd = memfd_create("plyfsd", MFD_CLOEXEC);
+	if (supervisor_table_fd < 0 || ftruncate(supervisor_table_fd, sizeof(*s)) < 0)
+		return NULL;
+	s = map(supervisor_table_fd);
+	if (s)
+		s->version = SUPERVISOR_VERSION;
+	return s;
+}
+
+void supervisor_keep_on_exec(struct supervisor *s, bool keep)
+{
+	int flag = keep ? 0 : FD_CLOEXEC;
+
+	(void)fcntl(supervisor_table_fd, F_SETFD, flag);
+	(void)fcntl(s->lock_fd, F_SETFD, flag);
+	for (int i = 0; i < SLOTS; i++) {
+		if (!s->slot[i].fuse_fd)
+			continue;
+		(void)fcntl(s->slot[i].fuse_fd, F_SETFD, flag);
+		(void)fcntl(s->slot[i].memo_fd, F_SETFD, flag);
+	}
+}
+
+struct supervisor *supervisor_adopt(int fd)
+{
+	struct supervisor *s;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || (size_t)st.st_size != sizeof(*s))
+		return NULL;
+	s = map(fd);
+	if (!s || s->version != SUPERVISOR_VERSION)
+		return NULL;
+	supervisor_table_fd = fd;
+	supervisor_keep_on_exec(s, false);
+	return s;
+}
+
+int supervisor_lock_fd(struct supervisor *s)
+{
+	return s->lock_fd;
+}
+
+int supervisor_add(struct supervisor *s, const struct supervised_view *view)
+{
+	if (strlen(view->mountpoint) >= PATH_MAX)
+		return -1;
+	for (int i = 0; i < SLOTS; i++) {
+		int expected = FREE;
+
+		if (!atomic_compare_exchange_strong(&s->slot[i].state, &expected, FILLING))
+			continue;
+		strcpy(s->slot[i].path, view->mountpoint);
+		memcpy(s->slot[i].branch, view->branch, sizeof(view->branch));
+		s->slot[i].snapshot = view->snapshot;
+		s->slot[i].allow_other = view->allow_other;
+		atomic_store(&s->slot[i].state, TAKEN);
+		return i;
+	}
+	return -1;
+}
+
+static void tell(enum word word, int slot, int fuse_fd, int memo_fd)
+{
+	struct message m = { .word = word, .slot = slot };
+	union {
+		char bytes[CMSG_SPACE(2 * sizeof(int))];
+		struct cmsghdr align;
+	} control = {};
+	struct iovec iov = { &m, sizeof(m) };
+	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+	const int fds[2] = { fuse_fd, memo_fd };
+	struct cmsghdr *cm;
+
+	if (word == KEEP) {
+		msg.msg_control = control.bytes;
+		msg.msg_controllen = sizeof(control.bytes);
+		cm = CMSG_FIRSTHDR(&msg);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(sizeof(fds));
+		memcpy(CMSG_DATA(cm), fds, sizeof(fds));
+	}
+	/* A supervisor that was killed keeps nothing: then views die with their daemon again. */
+	while (sendmsg(supervisor_sock, &msg, MSG_NOSIGNAL) < 0 && errno == EINTR)
+		;
+}
+
+void supervisor_keep(struct supervisor *s, int slot, int fuse_fd, int memo_fd)
+{
+	if (slot >= 0)
+		tell(KEEP, slot, fuse_fd, memo_fd);
+}
+
+void supervisor_remove(struct supervisor *s, int slot)
+{
+	if (slot < 0)
+		return;
+	atomic_store(&s->slot[slot].state, FREE);
+	tell(LET_GO, slot, -1, -1);
+}
+
+int supervisor_next(struct supervisor *s, int from, struct supervised_view *ret)
+{
+	for (int i = from; i < SLOTS; i++) {
+		if (s->slot[i].state != TAKEN || !s->slot[i].fuse_fd)
+			continue;
+		*ret = (struct supervised_view){
+			.snapshot = s->slot[i].snapshot,
+			.allow_other = s->slot[i].allow_other,
+			.mountpoint = s->slot[i].path,
+			.fuse_fd = s->slot[i].fuse_fd,
+			.memo_fd = s->slot[i].memo_fd,
+		};
+		memcpy(ret->branch, s->slot[i].branch, sizeof(ret->branch));
+		return i;
+	}
+	return -1;
+}
+
+void supervisor_stopping(struct supervisor *s)
+{
+	atomic_store(&s->stopping, true);
+}
+
+int supervisor_replace(struct supervisor *s, const char *program)
+{
+	if (strlen(program) >= sizeof(s->program))
+		return -ENAMETOOLONG;
+	strcpy(s->program, program);
+	atomic_store(&s->replace, true);
+	return 0;
+}
+
+unsigned supervisor_deaths(struct supervisor *s)
+{
+	return s->deaths;
+}
+
+unsigned supervisor_replacements(struct supervisor *s)
+{
+	return s->replacements;
+}
