@@ -57,10 +57,23 @@
  * Every byte written to a view goes through a stage file, and writing over blocks that are there
  * and pages that are in the page cache takes a third to a tenth of the time that new ones take (32
  * MiB in pieces of 128 KiB: 2.5 ms against 7 to 95). So when nothing lives in a file its room is
- * used again: the current one's from the beginning, another one's as the next file (`spare`). Both
- * give it back when the disk is short, at a gc, and once nothing was staged for so long.
+ * used again: the current one's from the beginning, another one's as the next file (`spare`). All
+ * give it back when the disk is short, at a gc, and once nothing was staged for so long: a minute
+ * is longer than a compiler or a test thinks between two bursts of files.
  */
-#define STAGE_IDLE_NS (INT64_C(10) * 1000000000)
+#define STAGE_IDLE_NS (INT64_C(60) * 1000000000)
+
+/*
+ * While one file is written, the one before it is being sealed and the one before that waits for
+ * its records to be covered: with two spare ones a steady writer meets no new page.
+ */
+#define SPARES_MAX 2
+
+/*
+ * stage_turn() leaves a file alone that has less: another one costs a rename, and the next group
+ * commit a sync of the directory.
+ */
+#define TURN_BYTES ((uint64_t)4 << 20)
 
 /*
  * Kept free beyond what sealing the staged bytes takes: tree nodes and the copied index pages of a
@@ -106,7 +119,7 @@ struct stage {
 	pthread_mutex_t lock;
 	struct stage_file *files;   /* under lock, owned */
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
-	struct stage_file *spare;   /* under lock, owned: not among the files; may be NULL */
+	struct stage_file *spare;   /* under lock, owned: not among the files, SPARES_MAX at most */
 	uint32_t last_number;
 	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
 	_Atomic uint64_t unsealed, placed, disk;
@@ -162,7 +175,8 @@ static int file_make(struct stage *s)
 		r = os_renameat(s->dir_fd, old, name);
 		if (r < 0)
 			return r;
-		file = TAKE_PTR(s->spare);
+		file = s->spare;
+		s->spare = file->next;
 	} else {
 		file = os_calloc(1, sizeof(*file));
 		if (!file)
@@ -185,22 +199,28 @@ static void file_end(struct stage *s, struct stage_file *file, uint64_t end)
 	file->end = end;
 }
 
-static void spare_delete(struct stage *s)
+/* Leaves `keep` of the spare files. */
+static void spares_delete(struct stage *s, unsigned keep)
 {
-	struct stage_file *file = TAKE_PTR(s->spare);
-	char name[16];
+	struct stage_file **at = &s->spare;
 
-	if (!file)
-		return;
-	s->disk -= file->size;
-	file_name(file->number, name);
-	/* if it stays, the next open deletes it */
-	(void)os_unlinkat(s->dir_fd, name, 0);
-	(void)close(file->fd);
-	free(file);
+	while (*at && keep-- > 0)
+		at = &(*at)->next;
+	while (*at) {
+		struct stage_file *file = *at;
+		char name[16];
+
+		*at = file->next;
+		s->disk -= file->size;
+		file_name(file->number, name);
+		/* if it stays, the next open deletes it */
+		(void)os_unlinkat(s->dir_fd, name, 0);
+		(void)close(file->fd);
+		free(file);
+	}
 }
 
-/* Nothing will be found in the file any more: it is the spare one from now on. */
+/* Nothing will be found in the file any more: it is a spare one from now on. */
 static void file_delete(struct stage *s, struct stage_file *file)
 {
 	struct stage_file **at = &s->files;
@@ -212,9 +232,11 @@ static void file_delete(struct stage *s, struct stage_file *file)
 		s->current = NULL;
 
 	file_end(s, file, 0);
-	spare_delete(s);
-	*file = (struct stage_file){ .fd = file->fd, .number = file->number, .size = file->size };
+	*file = (struct stage_file){
+		.next = s->spare, .fd = file->fd, .number = file->number, .size = file->size
+	};
 	s->spare = file;
+	spares_delete(s, SPARES_MAX);
 }
 
 /* Nothing lives in the file any more. */
@@ -236,7 +258,7 @@ static void give_back(struct stage *s)
 {
 	struct stage_file *file = s->current;
 
-	spare_delete(s);
+	spares_delete(s, 0);
 	if (!file || file->size == file->end || os_ftruncate(file->fd, file->end) < 0)
 		return;
 	s->disk -= file->size - file->end;
@@ -395,7 +417,7 @@ void stage_close(struct stage *s)
 		(void)close(file->fd);
 		free(file);
 	}
-	spare_delete(s);
+	spares_delete(s, 0);
 	closep(&s->dir_fd);
 	for (unsigned i = 0; i < LOCKS; i++)
 		pthread_rwlock_destroy(&s->locks[i]);
@@ -448,6 +470,14 @@ static int sync_one(struct stage *s)
 	else if (s->lsn && file->live == 0 && file->until <= s->covered)
 		file_delete(s, file);
 	return r;
+}
+
+void stage_turn(struct stage *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	if (s->current && s->current->end >= TURN_BYTES)
+		s->current = NULL;
 }
 
 void stage_new_generation(struct stage *s)

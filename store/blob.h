@@ -39,6 +39,11 @@ void stage_hold(struct stage *s, const _Atomic uint64_t *lsn);
 void stage_release(struct stage *s, uint64_t covered);
 /* Bytes of files that wait so, and others that are of no blob. No lock. */
 uint64_t stage_held(struct stage *s);
+/*
+ * New blobs go to another file from now on: the sealer's rounds begin so. Else one file would take
+ * all of them, never be empty, and want new pages for each byte until it is full.
+ */
+void stage_turn(struct stage *s);
 
 /*
  * What was written so far becomes durable: stage_new_generation, then (the caller notes the
@@ -61,7 +66,7 @@ void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
 uint64_t stage_unsealed(struct stage *s);
 /*
  * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
- * if nothing came for some time. Without it at most two files' worth stays.
+ * if nothing came for some time. Without it at most three files' worth stays.
  */
 void stage_give_back(struct stage *s, bool at_once);
 

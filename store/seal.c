@@ -610,6 +610,7 @@ int seal_round(struct store *s, enum seal_mode mode)
 			s->live_ns = now_ns();
 	}
 
+	stage_turn(s->stage);
 	if (mode != SEAL_FROZEN)
 		incomplete = branch_freeze_live(s);
 	r = batch_take(s, &batch);
