@@ -25,19 +25,13 @@
 
 int ref_read(struct store *store, const struct ref *ref, uint32_t skip, void *buf, uint32_t len)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *chunk = NULL;
 	uint64_t off = (uint64_t)ref->off + skip;
 	int r;
 
 	switch (ref->kind) {
 	case REF_CHUNK:
-		r = chunk_load(store_chunks(store), &ref->name, &chunk);
-		if (r < 0)
-			return r;
-		if (off > chunk->len || len > chunk->len - off)
-			return -ERR_ITEM_DAMAGED;
-		memcpy(buf, chunk->data + off, len);
-		return 0;
+		r = chunk_read(store_chunks(store), &ref->name, off, buf, len);
+		return r == END ? -ERR_ITEM_DAMAGED : r;
 	case REF_BLOB:
 		if (off > blob_len(ref->blob) || len > blob_len(ref->blob) - off)
 			return -ERR_ITEM_DAMAGED;

@@ -822,7 +822,6 @@ static int read_staged(struct blob *b, uint32_t off, void *buf, size_t len)
 
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *chunk = NULL;
 	int r;
 
 	if (off > blob_len(b) || len > blob_len(b) - off)
@@ -834,13 +833,8 @@ int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)
 			return r;
 	}
 
-	r = chunk_load(b->stage->chunks, &b->name, &chunk);
-	if (r < 0)
-		return r;
-	if (off > chunk->len || len > chunk->len - off)
-		return -ERR_CHUNK_DAMAGED;
-	memcpy(buf, chunk->data + off, len);
-	return 0;
+	r = chunk_read(b->stage->chunks, &b->name, off, buf, len);
+	return r == END ? -ERR_CHUNK_DAMAGED : r;
 }
 
 /* ---- sealing ---- */

@@ -21,10 +21,11 @@
  *      the ones at hand or others with the same name.
  *   3. The index names only what packs_sync() made durable: n_flushed counts what was pending
  *      before a sync began that succeeded.
- *   4. Bytes leave chunk_load() only if their hash under the record's salt is the name.
+ *   4. Bytes leave chunk_load() and chunk_read() only if their hash under the record's salt is the
+ *      name.
  *
  * Locks: flush_lock > put_lock > lock; the packs' and the index's own locks come after all of them,
- * the cache's lock is a leaf. No lock is held while chunk_load reads from the disk.
+ * the cache's lock is a leaf. No lock is held while either reads from the disk.
  *
  * Crash: pending chunks are gone (their bytes stay in the packs until a sweep). Committed ones are
  * whole.
@@ -34,6 +35,13 @@
 
 /* More unsynced packs than this (2 GiB) are synced by the putter: each holds a descriptor. */
 #define UNSYNCED_MAX 8
+
+/*
+ * A whole chunk from this size on is read to where it is wanted: a buffer for the cache in between
+ * costs copying and, its memory being new more often than not, page faults, while a second reader
+ * finds the bytes in the kernel's cache. Smaller ones cost more to find than to copy.
+ */
+#define DIRECT_MIN (16 * 1024)
 
 /* ---- buffers and their cache ---- */
 
@@ -304,40 +312,27 @@ static int fail(struct chunks *c, int r, const struct name *name, const char *wh
 	return note(&c->noter, r, "chunk %s: %s%s", name_to_text(name, text), what, err_str(r));
 }
 
-/* Reads and decodes; the bytes are not compared with the name yet. */
-static int read_raw(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
-		    void (*before_wait)(void), struct chunkbuf **ret)
+/* Reads and decodes loc->raw_len bytes; they are not compared with the name yet. */
+static int read_raw(struct chunks *c, const struct chunk_loc *loc, void (*before_wait)(void),
+		    uint8_t *ret_data)
 {
 	const uint64_t payload = loc->off + sizeof(struct record_header_bytes);
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
 	_cleanup_free_ uint8_t *stored = NULL;
 	int r;
 
 	if (loc->codec == CODEC_LOST)
 		return -ERR_CHUNK_LOST;
-	b = chunkbuf_new(name, loc->raw_len);
-	if (!b)
-		return -ENOMEM;
+	if (loc->codec == CODEC_PLAIN)
+		return pack_read(c->packs, loc->pack, payload, ret_data, loc->raw_len, before_wait);
 
-	if (loc->codec == CODEC_PLAIN) {
-		r = pack_read(c->packs, loc->pack, payload, b->data, loc->raw_len,
-			      before_wait);
-		if (r < 0)
-			return r;
-	} else {
-		stored = os_malloc(loc->stored_len);
-		if (!stored)
-			return -ENOMEM;
-		r = pack_read(c->packs, loc->pack, payload, stored, loc->stored_len,
-			      before_wait);
-		if (r < 0)
-			return r;
-		r = payload_decode(c->packs, loc->codec, stored, loc->stored_len, b->data, b->len);
-		if (r < 0)
-			return r;
-	}
-	*ret = TAKE_PTR(b);
-	return 0;
+	stored = os_malloc(loc->stored_len);
+	if (!stored)
+		return -ENOMEM;
+	r = pack_read(c->packs, loc->pack, payload, stored, loc->stored_len, before_wait);
+	if (r < 0)
+		return r;
+	return payload_decode(c->packs, loc->codec, stored, loc->stored_len, ret_data,
+			      loc->raw_len);
 }
 
 static bool has_name(const void *data, size_t len, uint32_t salt, const struct name *name)
@@ -348,18 +343,14 @@ static bool has_name(const void *data, size_t len, uint32_t salt, const struct n
 }
 
 static int read_verified(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
-			 void (*before_wait)(void), struct chunkbuf **ret)
+			 void (*before_wait)(void), uint8_t *ret_data)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
 	int r;
 
-	r = read_raw(c, name, loc, before_wait, &b);
+	r = read_raw(c, loc, before_wait, ret_data);
 	if (r < 0)
 		return r;
-	if (!has_name(b->data, b->len, loc->salt, name))
-		return -ERR_CHUNK_DAMAGED;
-	*ret = TAKE_PTR(b);
-	return 0;
+	return has_name(ret_data, loc->raw_len, loc->salt, name) ? 0 : -ERR_CHUNK_DAMAGED;
 }
 
 static bool loc_eq(const struct chunk_loc *a, const struct chunk_loc *b)
@@ -367,38 +358,82 @@ static bool loc_eq(const struct chunk_loc *a, const struct chunk_loc *b)
 	return a->pack == b->pack && a->off == b->off;
 }
 
-int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
+static int locate(struct chunks *c, const struct name *name, struct chunk_loc *ret)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
-	struct chunk_loc loc, again;
-	void (*hook)(void);
-	int r;
+	int r = chunk_locate(c, name, ret);
 
-	b = cache_get(c, name);
-	if (b) {
-		*ret = TAKE_PTR(b);
-		return 0;
-	}
-
-	r = chunk_locate(c, name, &loc);
 	if (r == ABSENT)
 		return fail(c, -ERR_CHUNK_MISSING, name, "");
-	if (r < 0)
-		return r; /* the index has noted it */
+	return r; /* what else is wrong the index has noted */
+}
 
-	hook = atomic_load_explicit(&c->io_hook, memory_order_relaxed);
-	r = read_verified(c, name, &loc, hook, &b);
+/* The loc->raw_len bytes of a chunk, verified. */
+static int read_located(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+			uint8_t *ret_data)
+{
+	void (*hook)(void) = atomic_load_explicit(&c->io_hook, memory_order_relaxed);
+	struct chunk_loc again;
+	int r;
+
+	r = read_verified(c, name, loc, hook, ret_data);
 	/* a sweep may have moved the chunk and removed its pack since we asked where it lies */
-	if (r < 0 && chunk_locate(c, name, &again) == 0 && !loc_eq(&loc, &again)) {
-		loc = again;
-		r = read_verified(c, name, &loc, NULL, &b);
-	}
-	if (r < 0)
-		return fail(c, r, name, "");
+	if (r < 0 && chunk_locate(c, name, &again) == 0 && !loc_eq(loc, &again) &&
+	    again.raw_len == loc->raw_len)
+		r = read_verified(c, name, &again, NULL, ret_data);
+	return r < 0 ? fail(c, r, name, "") : 0;
+}
 
-	if (loc.kind == CHUNK_DATA)
+static int load_located(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+			struct chunkbuf **ret)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	int r;
+
+	b = chunkbuf_new(name, loc->raw_len);
+	if (!b)
+		return -ENOMEM;
+	r = read_located(c, name, loc, b->data);
+	if (r < 0)
+		return r;
+	if (loc->kind == CHUNK_DATA)
 		cache_add(c, b); /* nodes are kept by the tree, decoded */
 	*ret = TAKE_PTR(b);
+	return 0;
+}
+
+int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
+{
+	struct chunkbuf *b = cache_get(c, name);
+	struct chunk_loc loc;
+	int r;
+
+	if (b) {
+		*ret = b;
+		return 0;
+	}
+	r = locate(c, name, &loc);
+	return r < 0 ? r : load_located(c, name, &loc, ret);
+}
+
+int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = cache_get(c, name);
+	struct chunk_loc loc;
+	int r;
+
+	if (!b) {
+		r = locate(c, name, &loc);
+		if (r < 0)
+			return r;
+		if (off == 0 && len == loc.raw_len && len >= DIRECT_MIN)
+			return read_located(c, name, &loc, buf);
+		r = load_located(c, name, &loc, &b);
+		if (r < 0)
+			return r;
+	}
+	if (off > b->len || len > b->len - off)
+		return END;
+	memcpy(buf, b->data + off, len);
 	return 0;
 }
 
@@ -480,7 +515,8 @@ static int compare(struct chunks *c, const struct name *name, const struct chunk
 
 	b = cache_get(c, name);
 	if (!b) {
-		r = read_raw(c, name, loc, NULL, &b);
+		b = chunkbuf_new(name, loc->raw_len);
+		r = b ? read_raw(c, loc, NULL, b->data) : -ENOMEM;
 		if (is_loss(r)) {
 			(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
 			return AGAIN;
@@ -772,8 +808,7 @@ static int verify_header(struct chunks *c, const struct name *name, const struct
 
 int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
-	_cleanup_free_ uint8_t *bytes = NULL;
+	_cleanup_free_ uint8_t *bytes = NULL, *data = NULL;
 	struct chunk_loc loc;
 	size_t len;
 	int r;
@@ -787,10 +822,12 @@ int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data
 		return -ERR_CHUNK_LOST;
 	r = read_data ? chunk_read_record(c, &info->name, &loc, &bytes, &len) :
 			verify_header(c, &info->name, &loc);
+	if (r != -ERR_RECORD_DAMAGED)
+		return r;
+
 	/* who reads a chunk does not need its header */
-	if (r == -ERR_RECORD_DAMAGED && read_verified(c, &info->name, &loc, NULL, &b) == 0)
-		return AGAIN;
-	return r;
+	data = os_malloc(loc.raw_len);
+	return data && read_verified(c, &info->name, &loc, NULL, data) == 0 ? AGAIN : r;
 }
 
 struct pack_headers {

@@ -13,7 +13,7 @@
  * Equality: a name never proves that two contents are equal. On a hit the stored bytes are
  * compared; if they differ, the new content is stored under the next salt.
  *
- * Threads: chunk_load may be called from any thread; chunk_put, flush, commit from any thread too
+ * Threads: chunk_load and chunk_read may be called from any thread; chunk_put, flush, commit from any thread too
  * (an internal lock orders them).
  */
 
@@ -66,6 +66,12 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
  * -ERR_CHUNK_MISSING, -ERR_CHUNK_DAMAGED, ...: noted with the chunk's name. Given: chunkbuf_unref.
  */
 int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret);
+
+/*
+ * Copies bytes off..off+len of a chunk, verified likewise; after a failure buf holds anything. One
+ * that is large and read whole does not go through the cache. END: the chunk is shorter.
+ */
+int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len);
 
 /*
  * Called (in the reading thread) before a read that may wait for the disk, so that a server can

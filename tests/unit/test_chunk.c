@@ -528,6 +528,39 @@ START_TEST(the_cache_is_bounded_and_right)
 }
 END_TEST
 
+START_TEST(parts_and_wholes_are_read_alike)
+{
+	/* Whole ones before and after the cache has them, and a part. */
+	static const uint32_t lens[] = { 1, 5000, 16 * 1024, 100000, CHUNK_MAX };
+	static uint8_t data[CHUNK_MAX], got[CHUNK_MAX];
+
+	for (size_t i = 0; i < ARRAY_SIZE(lens); i++) {
+		uint32_t len = lens[i], half = len / 2;
+		struct name name;
+
+		scratch_fill(data, len, (uint32_t)i + 7);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, len, &name));
+		for (int round = 0; round < 2; round++) {
+			memset(got, 0, sizeof(got));
+			ck_ok(chunk_read(s.chunks, &name, 0, got, len));
+			ck_assert_mem_eq(got, data, len);
+			ck_ok(chunk_read(s.chunks, &name, half, got, len - half));
+			ck_assert_mem_eq(got, data + half, len - half);
+		}
+		ck_assert_int_eq(chunk_read(s.chunks, &name, 0, got, len + 1), END);
+		ck_assert_int_eq(chunk_read(s.chunks, &name, len, got, 1), END);
+		ck_assert_int_eq(chunk_read(s.chunks, &name, UINT64_MAX, got, 1), END);
+
+		scratch_commit(&s);
+		reopen(); /* nothing is cached */
+		put_file_byte("packs/00000001.pack",
+			      where(&name).off + sizeof(struct record_header_bytes), 1);
+		ck_err(chunk_read(s.chunks, &name, 0, got, len), -ERR_CHUNK_DAMAGED);
+	}
+	ck_assert_int_eq(chunk_read(s.chunks, &(struct name){ 0 }, 0, got, 1), -ERR_CHUNK_MISSING);
+}
+END_TEST
+
 enum { THREADS = 4, EACH = 400 };
 
 struct worker {
@@ -652,6 +685,7 @@ int main(void)
 		a_failed_sync_loses_nothing,
 		committed_chunks_are_listed,
 		the_cache_is_bounded_and_right,
+		parts_and_wholes_are_read_alike,
 		threads_store_and_read_at_once,
 		more_packs_than_descriptors,
 		foreign_files_among_packs_are_ignored,
