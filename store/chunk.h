@@ -13,8 +13,8 @@
  * Equality: a name never proves that two contents are equal. On a hit the stored bytes are
  * compared; if they differ, the new content is stored under the next salt.
  *
- * Threads: chunk_load and chunk_read may be called from any thread; chunk_put, flush, commit from any thread too
- * (an internal lock orders them).
+ * Threads: chunk_load and chunk_read may be called from any thread; chunk_put, flush, commit from
+ * any thread too (an internal lock orders them).
  */
 
 #include "store/hash.h"

@@ -96,6 +96,34 @@ def test_the_quick_view_bench(t):
     assert len([e for e in picture.iter() if e.tag.endswith("rect")]) > len(found["rows"])
 
 
+def test_the_quick_view_bench_with_a_history(t):
+    p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--history", "--only",
+               "stat,write", "--dir", t.path], timeout=200)
+    found = json.loads(p.stdout)
+    assert set(found["places"]) == {"plyfs", "behind", "restored"}
+    for r in found["rows"]:
+        print("# %s: %s" % (r["row"], r["ratio"]))
+        assert set(r["ratio"]) == set(r["limits"]) == {"behind", "restored"}
+    # What did not change stays in the kernel, whatever came before and whatever was restored.
+    asked = next(g["requests"] for g in found["groups"] if g["group"] == "stat")
+    assert all(sum(n.values()) <= 2 for n in asked.values()), asked
+
+
+def test_the_quick_bench_of_scale(t):
+    p = t.run([ply.PLYFS, "bench", "scale", "--quick", "--json", "--dir", t.path], timeout=200)
+    rows = {(r["part"], r["what"]): r["value"] for r in json.loads(p.stdout)["rows"]}
+    print("# %s" % rows)
+    assert rows["idle", "threads"] <= 8
+    if not SANITIZED:
+        assert rows["idle", "memory, with pages of libraries"] < 30
+        assert rows["million", "memory for each file visited"] < 600
+        assert rows["views", "memory for each view"] < 200
+    # A thread waits at each view, and a few more work.
+    assert rows["views", "threads with all of them"] <= rows["views", "views"] + 8
+    p = t.run([ply.PLYFS, "bench", "scale", "--only", "idle,nosuch"], check=False)
+    assert p.returncode == 2 and "nosuch" in p.stderr, p
+
+
 def test_an_unknown_row_or_option_is_named(t):
     for words, what in ((["--only", "stat,nosuch"], "nosuch"), (["--rounds", "many"], "--rounds"),
                         (["--frobnicate"], "--frobnicate"), (["--plot"], "--plot")):

@@ -5,6 +5,8 @@ Where the work of `bench view` is done, one directory each, all on the same unde
     start()     makes the place; self.dir is an empty directory to work in. Unavailable: says why
     settle()    after a run: what the place still has to do for it, so that the next run of another
                 place does not pay for it
+    begin()     right before a run, outside the clock
+    plyfs()     the program, in a view of plyfs; None elsewhere
     requests()  {name: count} that the kernel has sent so far; None where nobody counts
     pid()       of its daemon; None where there is none
     close()
@@ -46,6 +48,12 @@ class Underlying:
 
     def settle(self):
         pass
+
+    def begin(self):
+        pass
+
+    def plyfs(self):
+        return None
 
     def requests(self):
         return None
@@ -190,11 +198,11 @@ class Plyfs(Underlying):
         self.program.start(empty)
 
     def settle(self):
-        fd = os.open(self.dir, os.O_RDONLY)
-        try:
-            os.fsync(fd)  # everything is hashed, packed and durable
-        finally:
-            os.close(fd)
+        # Hashed, packed and durable; fsync alone would leave the first two for later.
+        self.program.run("drop", self.program.run("checkpoint", "--sync", self.dir))
+
+    def plyfs(self):
+        return self.program.plyfs
 
     def requests(self):
         return self.program.ops()
@@ -206,4 +214,37 @@ class Plyfs(Underlying):
         self.program.close()
 
 
+class Behind(Plyfs):
+    """Many snapshots came before, the last one right before each run."""
+    name, many = "behind", 1000
+
+    def start(self):
+        super().start()
+        self.title = "%dk behind" % (self.many // 1000)
+        with open(os.path.join(self.dir, "edited"), "w"):
+            pass
+        self.program.watch("behind", self.many, self.dir, "edited")
+
+    def begin(self):
+        self.program.run("checkpoint", self.dir)
+
+
+class Restored(Plyfs):
+    """Each run comes right after a restore, as a step of an agent that went wrong is undone."""
+    name, edited = "restored", 10
+
+    def start(self):
+        super().start()
+        self.title = self.name
+        os.mkdir(os.path.join(self.dir, "edited"))
+
+    def begin(self):
+        before = self.program.run("checkpoint", self.dir)
+        for i in range(self.edited):
+            with open(os.path.join(self.dir, "edited", str(i)), "w") as f:
+                f.write("went wrong\n")
+        self.program.run("restore", before, self.dir)
+
+
 ALL = [Plyfs, Underlying, Overlay, FuseOverlay, Floor]
+HISTORY = [Plyfs, Behind, Restored]
