@@ -641,6 +641,9 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 
 	if (p->limbo) /* an empty state is nobody's snapshot, and has no files either */
 		p->limbo->snap = receipt->id ? receipt->id : UINT64_MAX;
+	if (v->base_pinned)
+		store_unpin_root(v->store, v->cur_base);
+	v->base_pinned = false;
 	root_unref(v->cur_base);
 	v->cur_base = root_ref(p->now);
 	v->cur_lineage = v->cur->lineage = p->lineage;

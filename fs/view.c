@@ -28,6 +28,7 @@ static int view_new(struct store *store, struct memo *memo, struct view **ret)
 	pthread_mutex_init(&v->switch_lock, NULL);
 	pthread_mutex_init(&v->table_lock, NULL);
 	v->lock = &v->own_lock;
+	v->keeper = (struct store_keeper){ .let_go = view_let_go, .arg = v };
 	if (expired_new(v) < 0) {
 		view_close(v);
 		return -ENOMEM;
@@ -124,6 +125,19 @@ static int nodes_begin(struct view *v)
 	return 0;
 }
 
+/* A branch's view, from its present state on. */
+static int view_begin(struct view *v)
+{
+	BRANCH_CHANGE_GUARD(v->branch);
+	int r;
+
+	r = tree_freeze(v->branch->tree, &v->cur_base);
+	if (r < 0)
+		return r;
+	r = nodes_begin(v);
+	return r < 0 ? r : view_purge_orphans(v);
+}
+
 int view_open(struct store *store, const char *branch, struct memo *memo, struct view **ret)
 {
 	_cleanup_(view_closep) struct view *v = NULL;
@@ -149,22 +163,17 @@ int view_open(struct store *store, const char *branch, struct memo *memo, struct
 	v->cur = os_calloc(1, sizeof(*v->cur));
 	if (!v->cur)
 		return -ENOMEM;
+	realm_list(v, v->cur);
 	v->cur->refs = 1;
 	v->cur->tree = b->tree;
 	v->cur->lineage = b->lineage;
 	v->cur_lineage = b->lineage;
 
-	BRANCH_CHANGE_GUARD(b);
-	r = tree_freeze(b->tree, &v->cur_base);
-	if (r < 0)
-		return r;
-	r = nodes_begin(v);
-	if (r < 0)
-		return r;
-	r = view_purge_orphans(v);
+	r = view_begin(v);
 	if (r < 0)
 		return r;
 
+	store_keeper_add(store, &v->keeper);
 	*ret = TAKE_PTR(v);
 	return 0;
 }
@@ -201,6 +210,7 @@ int view_open_snapshot(struct store *store, uint64_t snap, struct memo *memo, st
 	if (r < 0)
 		return r;
 
+	store_keeper_add(store, &v->keeper);
 	*ret = TAKE_PTR(v);
 	return 0;
 }
@@ -209,6 +219,7 @@ void view_close(struct view *v)
 {
 	if (!v)
 		return;
+	store_keeper_remove(v->store, &v->keeper);
 	if (v->hash && v->branch) {
 		/* The kernel has let go of everything: unlinked files go now. */
 		BRANCH_CHANGE_GUARD(v->branch);
@@ -219,6 +230,8 @@ void view_close(struct view *v)
 	expired_free(v);
 	if (v->cur)
 		realm_unref(v, v->cur);
+	if (v->base_pinned)
+		store_unpin_root(v->store, v->cur_base);
 	if (v->cur_base)
 		root_unref(v->cur_base);
 	if (v->snap)

@@ -41,6 +41,7 @@
 #include "fs/view.h"
 
 struct realm {
+	struct realm *next; /* under table_lock: of the view's */
 	struct tree *tree; /* immutable pointer; the current realm's is the branch's (borrowed) */
 	struct root *base; /* owned: the state when the realm was left; NULL in the current realm */
 	uint64_t lineage;  /* of base */
@@ -85,9 +86,12 @@ struct view {
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 
+	struct realm *realms; /* under table_lock: all of them */
 	struct realm *cur; /* under lock */
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */
 	uint64_t cur_lineage; /* under lock */
+	bool base_pinned;     /* under lock and table_lock: cur_base is (keep.c) */
+	struct store_keeper keeper;
 };
 
 /* Where a request's object lives, valid while view->lock is held. */
@@ -106,6 +110,9 @@ int view_purge_orphans(struct view *v);
 int expired_new(struct view *v);
 void expired_free(struct view *v);
 
+/* ---- keep.c ---- */
+void view_let_go(void *arg); /* a view; the keeper's let_go */
+
 /* ---- vnode.c ---- */
 int vnodes_init(struct view *v);
 /* Instead: those that a former process had. The current realm is there. */
@@ -122,6 +129,7 @@ void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 int vnode_settle(struct view *v, struct vnode *n);
 void vnode_save(struct view *v, const struct vnode *n); /* V7 */
 void realm_unref(struct view *v, struct realm *realm);
+void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */
 int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret);
 
 /* table_lock not held, view->lock held: */

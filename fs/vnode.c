@@ -117,6 +117,12 @@ void vnode_unhash(struct view *v, struct vnode *n)
 	v->n_hashed--;
 }
 
+void realm_list(struct view *v, struct realm *realm)
+{
+	realm->next = v->realms;
+	v->realms = realm;
+}
+
 int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret)
 {
 	struct realm *realm = os_calloc(1, sizeof(*realm));
@@ -136,14 +142,20 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 	realm->lineage = lineage;
 	realm->owns_tree = true;
 	realm->refs = 1;
+	realm_list(v, realm);
 	*ret = realm;
 	return 0;
 }
 
 void realm_unref(struct view *v, struct realm *realm)
 {
+	struct realm **at = &v->realms;
+
 	if (--realm->refs)
 		return;
+	while (*at != realm)
+		at = &(*at)->next;
+	*at = realm->next;
 	if (realm->base) {
 		store_unpin_root(v->store, realm->base);
 		root_unref(realm->base);

@@ -331,15 +331,15 @@ int snap_root_locked(struct store *s, struct snap *sn, struct root **ret)
 	return 0;
 }
 
-/* Lets go of states beyond the limit; each is freed outside the lock. */
-static void lru_trim(struct store *s)
+/* Lets go of states beyond `most`; each is freed outside the lock. */
+static void lru_trim(struct store *s, size_t most)
 {
 	for (;;) {
 		_cleanup_(root_unrefp) struct root *root = NULL;
 		LOCK_GUARD(&s->table);
 		struct snap *sn;
 
-		if (s->lru_length <= ROOTS_IN_MEMORY)
+		if (s->lru_length <= most)
 			return;
 		sn = container_of(s->lru.next, struct snap, lru);
 		lru_remove(s, sn);
@@ -347,9 +347,14 @@ static void lru_trim(struct store *s)
 	}
 }
 
+void snap_let_go(struct store *s)
+{
+	lru_trim(s, 0);
+}
+
 void snap_reap(struct store *s)
 {
-	lru_trim(s);
+	lru_trim(s, ROOTS_IN_MEMORY);
 	for (;;) {
 		_cleanup_(snap_freep) struct snap *sn = NULL;
 		LOCK_GUARD(&s->table);
@@ -538,7 +543,7 @@ int snap_root(struct store *s, uint64_t id, struct root **ret)
 			return -ERR_SNAP_UNKNOWN;
 		r = snap_root_locked(s, sn, ret);
 	}
-	lru_trim(s);
+	lru_trim(s, ROOTS_IN_MEMORY);
 	return r;
 }
 

@@ -243,6 +243,7 @@ static int store_new(const struct noter *noter, struct store **ret)
 	s->dir_fd = s->lock_fd = -1;
 	if (noter)
 		s->noter = *noter;
+	pthread_mutex_init(&s->keepers_lock, NULL);
 	pthread_mutex_init(&s->table, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -323,6 +324,7 @@ static void store_free(struct store *s)
 	pthread_cond_destroy(&s->wake);
 	pthread_cond_destroy(&s->commit_wake);
 	pthread_mutex_destroy(&s->commit_lock);
+	pthread_mutex_destroy(&s->keepers_lock);
 	pthread_mutex_destroy(&s->table);
 	free(s);
 }
@@ -433,6 +435,7 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	s->logging = !(options && options->journal_off);
 	if (!s->logging && s->recovered_operations == 0)
 		stage_hold(s->stage, NULL);
+	s->node_budget = options ? options->node_budget : NODE_BUDGET;
 	s->commit_ns = (options ? options->commit_ms : COMMIT_INTERVAL_MS) * UINT64_C(1000000);
 	r = sealer_start(s);
 	if (r < 0)
@@ -575,6 +578,41 @@ bool store_is_behind(struct store *s)
 	       journal_bytes(s->journal) > JOURNAL_BEHIND;
 }
 
+/* ---- memory ---- */
+
+void store_keeper_add(struct store *s, struct store_keeper *k)
+{
+	LOCK_GUARD(&s->keepers_lock);
+
+	k->next = s->keepers;
+	s->keepers = k;
+}
+
+void store_keeper_remove(struct store *s, struct store_keeper *k)
+{
+	LOCK_GUARD(&s->keepers_lock);
+
+	for (struct store_keeper **at = &s->keepers; *at; at = &(*at)->next)
+		if (*at == k) {
+			*at = k->next;
+			return;
+		}
+}
+
+void store_limit_nodes(struct store *s)
+{
+	uint64_t nodes, bytes;
+
+	nodes_stats(s->nodes, &nodes, &bytes);
+	if (bytes <= s->node_budget)
+		return;
+
+	snap_let_go(s);
+	LOCK_GUARD(&s->keepers_lock);
+	for (struct store_keeper *k = s->keepers; k; k = k->next)
+		k->let_go(k->arg);
+}
+
 /* ---- stats ---- */
 
 int store_stats(struct store *s, struct store_stats *ret)
@@ -587,6 +625,7 @@ int store_stats(struct store *s, struct store_stats *ret)
 		return r;
 	stage_stats(s->stage, &stats.unsealed_bytes, &stats.stage_bytes);
 	nodes_stats(s->nodes, &stats.nodes, &stats.node_bytes);
+	stats.node_budget = s->node_budget;
 	stats.journal_bytes = journal_bytes(s->journal);
 	stats.recovered_operations = s->recovered_operations;
 	stats.recovered_branches = s->recovered_branches;

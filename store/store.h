@@ -60,8 +60,11 @@ struct store_options {
 	 */
 	void (*recovered)(void *arg, struct store *s, uint64_t lsn);
 	void *arg;
+	uint64_t node_budget; /* bytes; see store_keeper */
 };
 #define COMMIT_INTERVAL_MS 1000 /* without options: what a power cut may cost */
+/* Without options. A tree of a million files that were all visited takes 200 MiB of nodes. */
+#define NODE_BUDGET ((uint64_t)256 << 20)
 
 /*
  * The lock alone, held until the last copy of the descriptor (in children as well) is closed:
@@ -363,9 +366,23 @@ int store_is_broken(int dir_fd, const struct noter *noter);
 int store_dump(struct store *s, FILE *out, uint64_t snap_id,
 	       void (*item_to_text)(FILE *out, const struct key *k, const struct val *v));
 
+/*
+ * Nodes of trees that were looked at stay in memory, until all take more than the budget. Then the
+ * sealer lets go of the states of snapshots, and asks whoever keeps others (a view) to let go of
+ * what is sealed (tree.h). let_go is called without locks, and while no gc is under way.
+ */
+struct store_keeper {
+	struct store_keeper *next;
+	void (*let_go)(void *arg);
+	void *arg;
+};
+void store_keeper_add(struct store *s, struct store_keeper *k); /* borrowed until it is removed */
+/* let_go is not running when this returns. Takes no locks that the caller may hold meanwhile. */
+void store_keeper_remove(struct store *s, struct store_keeper *k);
+
 struct store_stats {
 	uint64_t snapshots, branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
-	uint64_t nodes, node_bytes, unsealed_snapshots;
+	uint64_t nodes, node_bytes, node_budget, unsealed_snapshots;
 	uint64_t journal_bytes;
 	uint64_t recovered_operations, recovered_branches; /* when the store was opened */
 	bool failed; /* stopped writing */

@@ -262,6 +262,11 @@ struct store {
 	struct link orphans, doomed_branches, bad_branches, dead_branches;
 	struct pin *pins;
 
+	/* memory */
+	pthread_mutex_t keepers_lock; /* before all others; held while keepers are asked */
+	struct store_keeper *keepers;
+	uint64_t node_budget; /* constant once the store is open */
+
 	/* claims (S6) */
 	bool sealing, gc;
 	unsigned imports;
@@ -296,6 +301,8 @@ struct store {
 
 /* store.c */
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
+/* For the sealer, inside its claim: lets go of nodes when there are too many. */
+void store_limit_nodes(struct store *s);
 int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]); /* as format_decode */
 /* As format.new, synced, renamed; the caller syncs the directory. */
 int store_write_format(int dir_fd, const uint8_t uuid[static 16]);
@@ -323,6 +330,8 @@ int snap_root_locked(struct store *s, struct snap *sn, struct root **ret);
 void snap_became_durable(struct store *s, struct snap *sn);
 /* Frees what is dead and what is beyond ROOTS_IN_MEMORY; without the table lock. */
 void snap_reap(struct store *s);
+/* Of durable snapshots, no state stays in memory; without the table lock. */
+void snap_let_go(struct store *s);
 void snap_free(struct snap *sn);
 static inline void snap_freep(struct snap **sn)
 {

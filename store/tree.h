@@ -27,6 +27,7 @@
 
 struct blob;
 struct chunks;
+struct node;
 struct noter;
 struct oplog;
 struct nodes; /* what trees of one store share: chunk access, the table of loaded nodes */
@@ -125,6 +126,28 @@ int tree_del(struct tree *t, const struct key *k);
  * blob_is_sole() on a blob referred to from it tells whether only this tree sees the blob.
  */
 int tree_touch(struct tree *t, const struct key *k);
+
+/* ---- letting go of memory ---- */
+
+/* What was taken out of memory under a lock, to be freed without it: that may take long. */
+struct shed {
+	struct root **roots; /* owned, all of them */
+	struct node **nodes;
+	size_t n_roots, cap_roots, n_nodes, cap_nodes;
+};
+void shed_release(struct shed *s); /* for _cleanup_ */
+/*
+ * The same state as a root of which nothing is in memory. ABSENT: not sealed, or nothing is in
+ * memory already. Given.
+ */
+int root_bare(const struct root *r, struct root **ret);
+/* Puts it (taken) in the place of *root, which goes. */
+void shed_root(struct shed *s, struct root **root, struct root *bare);
+/*
+ * The tree's nodes that are sealed go, unless a root that somebody has needs them, and are loaded
+ * again where they are wanted. Wants the write lock, as if the tree changed; it stays as it is.
+ */
+void shed_tree(struct shed *s, struct tree *t);
 
 /* ---- iteration ---- */
 #define TREE_HEIGHT_MAX 16

@@ -130,7 +130,7 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 		json_pack(
 			"{s:o, s:{s:i, s:o, s:s, s:i, s:i}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-			" s:b}}",
+			" s:I, s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
 			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
@@ -140,7 +140,8 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 			"packs", (json_int_t)s->packs, "pack_bytes", (json_int_t)s->pack_bytes,
 			"unsealed_bytes", (json_int_t)s->unsealed_bytes, "stage_bytes",
 			(json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes, "node_bytes",
-			(json_int_t)s->node_bytes, "unsealed_snapshots",
+			(json_int_t)s->node_bytes, "node_budget", (json_int_t)s->node_budget,
+			"unsealed_snapshots",
 			(json_int_t)s->unsealed_snapshots, "journal_bytes",
 			(json_int_t)s->journal_bytes, "recovered_operations",
 			(json_int_t)s->recovered_operations, "recovered_branches",
@@ -156,6 +157,7 @@ int cmd_status(struct cmd *c)
 	};
 	struct printer p = { .c = c };
 	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
+	char budget[SIZE_TEXT_SIZE];
 	struct store_stats s;
 	int r;
 
@@ -178,8 +180,8 @@ int cmd_status(struct cmd *c)
 		" chunks in %s of packs\n",
 		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es",
 		s.chunks, size_to_text(s.pack_bytes, packs));
-	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s\n", s.nodes,
-		size_to_text(s.node_bytes, nodes));
+	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s (stored ones may take %s)\n", s.nodes,
+		size_to_text(s.node_bytes, nodes), size_to_text(s.node_budget, budget));
 	if (s.unsealed_snapshots || s.unsealed_bytes)
 		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n",
 			s.unsealed_snapshots, s.unsealed_snapshots == 1 ? "" : "s",

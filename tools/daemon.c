@@ -560,11 +560,13 @@ int main(int argc, char **argv)
 	const char *path = NULL, *init = NULL, *salvage = NULL;
 	uint64_t fd_number = UINT64_MAX, adopt = UINT64_MAX;
 	double idle = 1, commit = COMMIT_INTERVAL_MS / 1000.0;
+	uint64_t node_mib = NODE_BUDGET >> 20;
 	bool version = false, help = false, json = false, if_broken = false, adopts = false;
 	const struct option_def defs[] = {
 		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
 		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
 		{ .name = "commit-interval", .seconds = &commit },
+		{ .name = "node-memory", .number = &node_mib },
 		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
 		{ .name = "salvage", .text = &salvage },      { .name = "json", .flag = &json },
 		{ .name = "if-broken", .flag = &if_broken },
@@ -594,6 +596,7 @@ int main(int argc, char **argv)
 	}
 	if (help || (!path && !init && !salvage && !version)) {
 		printf("usage: plyfsd --store STORE [--idle SECONDS] [--commit-interval SECONDS]\n"
+		       "              [--node-memory MIB]\n"
 		       "       plyfsd --init DIR\n"
 		       "       plyfsd --salvage STORE [--if-broken] [--json]\n\n"
 		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
@@ -634,11 +637,14 @@ int main(int argc, char **argv)
 		idle = atof(getenv("PLYFSD_IDLE"));
 	if (getenv("PLYFSD_COMMIT_INTERVAL"))
 		commit = atof(getenv("PLYFSD_COMMIT_INTERVAL"));
+	if (getenv("PLYFSD_NODE_MEMORY"))
+		node_mib = strtoull(getenv("PLYFSD_NODE_MEMORY"), NULL, 10);
 	d.options = (struct store_options){
 		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
 		.commit_ms = commit > 0 && commit < 3600 ? (unsigned)(commit * 1000) : 0,
 		.recovered = views_recovered,
 		.arg = &d,
+		.node_budget = MIN(node_mib, UINT64_MAX >> 20) << 20,
 	};
 
 	d.dir_fd = open(d.store_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -148,6 +148,24 @@ def test_status_says_where_the_log_is(t):
     assert view.path in text
 
 
+def test_tree_nodes_beyond_the_budget_are_let_go(t):
+    t.env["PLYFSD_NODE_MEMORY"] = "0"
+    names = {"d%d/f%d" % (i % 20, i): "%d\n" % i for i in range(2000)}
+    view = t.view(names)
+    sizes = lambda: view.store.status()["sizes"]
+    assert sizes()["node_budget"] == 0
+    view.write("d0/new", "1")
+    # Of half a megabyte; the sealer looks each five seconds.
+    ply.wait_for("the nodes to go", lambda: sizes()["node_bytes"] < 50000, 30)
+    first = view.checkpoint()
+    view.write("d0/new", "2")
+    view.restore(first)
+    for name, text in [*names.items(), ("d0/new", "1")]:
+        with open(view.at(name), "rb") as f:
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # not from the kernel
+            assert f.read().decode() == text
+
+
 def test_status_needs_no_daemon_and_starts_none(t):
     store = t.store()
     store.stop()

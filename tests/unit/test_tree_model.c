@@ -257,6 +257,20 @@ struct state {
 	struct model model;
 };
 
+/* Nothing of a sealed state stays in memory for it, nor for a tree of what others have sealed. */
+static void let_go(struct tree *t, struct root **state)
+{
+	_cleanup_(shed_release) struct shed shed = { 0 };
+	struct root *bare;
+
+	shed_tree(&shed, t);
+	if (root_bare(*state, &bare) == 0) {
+		must(root_same(*state, bare));
+		shed_root(&shed, state, bare);
+		must(root_bare(*state, &bare) == ABSENT);
+	}
+}
+
 static uint32_t version; /* of the last put */
 
 static void change(struct tree *t, struct model *m, unsigned style)
@@ -309,6 +323,8 @@ START_TEST(the_tree_agrees_with_a_sorted_array)
 		if (below(30) == 0)
 			change(trees[w], &model[w], 3), change(trees[w], &model[w], 4);
 		verify_probes(trees[w], &model[w]);
+		if (below(3) == 0)
+			let_go(trees[below(2)], &states[o].root);
 		switch (below(8)) {
 		case 0 ... 3:
 			root_unref(states[s].root);
@@ -358,6 +374,73 @@ START_TEST(the_tree_agrees_with_a_sorted_array)
 		nodes_stats(nodes, &count, &bytes);
 		must(count == 0 && bytes == 0);
 	}
+}
+END_TEST
+
+static uint64_t nodes_in_memory(void)
+{
+	uint64_t count, bytes;
+
+	nodes_stats(nodes, &count, &bytes);
+	return count;
+}
+
+START_TEST(a_tree_lets_go_of_what_is_sealed_and_loads_it_again)
+{
+	_cleanup_(root_unrefp) struct root *empty = NULL, *a = NULL, *b = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct shed shed = { 0 }, again = { 0 }, last = { 0 };
+	uint64_t all, some;
+	struct key k;
+	struct val v;
+
+	ck_assert_int_eq(root_empty(nodes, &empty), 0);
+	ck_assert_int_eq(tree_new(nodes, empty, &t), 0);
+	for (uint64_t i = 0; i < 60000; i++) {
+		k = (struct key){ .a = i };
+		ck_assert_int_eq(tree_put(t, &k, &(struct val){ .data = &i, .len = 8 }), 0);
+	}
+	all = nodes_in_memory();
+	ck_assert_uint_gt(all, 400);
+
+	/* Nothing is a chunk: nothing goes. */
+	shed_tree(&shed, t);
+	ck_assert_int_eq(tree_freeze(t, &a), 0);
+	shed_tree(&shed, t);
+	shed_release(&shed);
+	ck_assert_uint_eq(nodes_in_memory(), all);
+
+	/* Changed in one place since: all but the way there goes, once nobody has the old state. */
+	ck_assert_int_eq(root_seal(a), 0);
+	k = (struct key){ .a = 30000 };
+	ck_assert_int_eq(tree_put(t, &k, &(struct val){ .data = "new", .len = 3 }), 0);
+	shed_tree(&again, t);
+	shed_release(&again);
+	ck_assert_uint_ge(nodes_in_memory(), all);
+	root_unref(TAKE_PTR(a));
+	some = nodes_in_memory();
+	ck_assert_uint_lt(some, 10);
+
+	for (uint64_t i = 0; i < 60000; i += i < 100 ? 1 : 997) {
+		k = (struct key){ .a = i };
+		ck_assert_int_eq(tree_get(t, &k, &v), 0);
+		ck_assert_mem_eq(v.data, &i, 8);
+	}
+	k = (struct key){ .a = 30000 };
+	ck_assert_int_eq(tree_get(t, &k, &v), 0);
+	ck_assert_mem_eq(v.data, "new", 3);
+	ck_assert_uint_gt(nodes_in_memory(), some + 50);
+
+	/* Unchanged: all of it goes. */
+	ck_assert_int_eq(tree_freeze(t, &b), 0);
+	ck_assert_int_eq(root_seal(b), 0);
+	root_unref(TAKE_PTR(b));
+	shed_tree(&last, t);
+	shed_release(&last);
+	ck_assert_uint_eq(nodes_in_memory(), 0);
+	ck_assert_int_eq(tree_get(t, &k, &v), 0);
+	ck_assert_mem_eq(v.data, "new", 3);
+	ck_assert(!tree_dirty(t));
 }
 END_TEST
 
@@ -418,5 +501,6 @@ int main(void)
 	tcase_set_timeout(c, 600);
 	tcase_add_test(c, the_tree_agrees_with_a_sorted_array);
 	tcase_add_test(c, a_diff_of_an_equal_range_reads_only_the_way_to_it);
+	tcase_add_test(c, a_tree_lets_go_of_what_is_sealed_and_loads_it_again);
 	return run_case("tree model", c);
 }
