@@ -305,7 +305,9 @@ static size_t map_bytes(void)
 	return n >= 65536 && n <= MAP_BYTES ? (size_t)n & ~(size_t)4095 : MAP_BYTES;
 }
 
-/* Keeps invariant 2. A file that was cut to nothing would pass for a new environment. */
+/*
+ * Keeps invariant 2. ABSENT: a new environment. A file that was cut to nothing would pass for one.
+ */
 static int verify_file(struct index *ix, int index_fd)
 {
 	_cleanup_close_ int fd = -1;
@@ -314,7 +316,7 @@ static int verify_file(struct index *ix, int index_fd)
 
 	r = os_openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC, 0, &fd);
 	if (r == -ENOENT)
-		return 0; /* a new environment */
+		return ABSENT;
 	if (r < 0)
 		return r;
 	r = os_fstat(fd, &st);
@@ -360,6 +362,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	_cleanup_close_ int index_fd = -1;
 	char path[64];
 	MDB_stat stat;
+	bool is_new;
 	int r, rc, dead;
 
 	ix = os_calloc(1, sizeof(*ix));
@@ -381,6 +384,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	r = verify_file(ix, index_fd);
 	if (r < 0)
 		return r;
+	is_new = r == ABSENT;
 
 	rc = mdb_env_create(&ix->env);
 	if (rc != 0)
@@ -420,6 +424,11 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	if (r < 0)
 		return r;
 	cover_file(ix);
+	if (is_new) { /* LMDB syncs the file, not its name */
+		r = os_fsync(index_fd);
+		if (r < 0)
+			return r;
+	}
 
 	*ret = TAKE_PTR(ix);
 	return 0;

@@ -18,6 +18,10 @@
  *     synced: whoever finds the mark on disk knows that they are.
  *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
  *     the index. The caller says so with journal_release.
+ *  J7 Before a mark is appended, every segment before its own is durable, and so are all names, the
+ *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
+ *     followed by no mark, but by one that was under way in the same segment. For the same reason
+ *     a file is written over under a new number only when it is durable that it lost the old one.
  *
  * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
  * as file "spare", so that a full disk does not stop the journal that could help to empty it.
@@ -69,6 +73,7 @@ struct journal {
 	int dir_fd; /* immutable, owned: "journal" */
 	struct noter noter;
 	uint8_t boot[BOOT_BYTES]; /* immutable */
+	size_t segment_bytes;     /* immutable: SEGMENT_BYTES, but in tests */
 
 	pthread_mutex_t lock; /* everything below */
 	struct segment *oldest, *newest;
@@ -77,17 +82,21 @@ struct journal {
 	uint8_t *map; /* NULL: the next record needs a new segment */
 	size_t reserved;
 	_Atomic uint64_t lsn;
+	_Atomic uint64_t last; /* of the records that are not marks */
 	uint64_t read_last; /* the last record that was read and kept */
 	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
 	uint64_t covered;
-	_Atomic uint64_t synced;
+	_Atomic uint64_t synced; /* records up to it, or what they did, are durable */
 	_Atomic uint64_t bytes;
 	uint64_t asked_bytes; /* when a round was last asked for */
 	atomic_bool wants_round;
-	bool spare;           /* there is a spare file, of SEGMENT_BYTES */
+	bool spare;           /* there is a spare file, of segment_bytes */
+	bool spare_ready;     /* and it is durable that it is (J7) */
 
 	pthread_mutex_t mark_lock; /* one commit at a time; before `lock` */
-	bool names_synced;         /* under lock: the directory, since a segment was made */
+	/* under lock; changed under both: */
+	uint32_t whole; /* segments below this number are synced */
+	bool settled;   /* all before the newest are, and the directory (J7) */
 };
 
 /* Of the operation that this thread is in. */
@@ -183,6 +192,16 @@ static int boot_id(uint8_t ret[static BOOT_BYTES])
 	return 0;
 }
 
+/* Tests see many segments in a short time. */
+static size_t segment_bytes(void)
+{
+	const char *text = getenv("PLYFS_TEST_SEGMENT_BYTES");
+	unsigned long long n = text ? strtoull(text, NULL, 10) : 0;
+
+	return n >= 2 * KEPT_FOR_TABLE && n < SEGMENT_BYTES ? (size_t)n & ~(size_t)4095 :
+							      SEGMENT_BYTES;
+}
+
 static int open_one(void *arg, const char *name)
 {
 	struct journal *j = arg;
@@ -240,10 +259,13 @@ int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_mutex_init(&j->mark_lock, NULL);
 
+	j->segment_bytes = segment_bytes();
 	r = boot_id(j->boot);
 	if (r < 0)
 		return r;
 	r = os_mkdirat(dir_fd, "journal", 0700);
+	if (r == 0) /* of an older store: store_init makes and syncs it otherwise */
+		r = os_fsync(dir_fd);
 	if (r < 0 && r != -EEXIST)
 		return r;
 	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &j->dir_fd);
@@ -279,8 +301,9 @@ static void drop_oldest(struct journal *j, bool recycle)
 	if (!j->oldest)
 		j->newest = NULL;
 	j->bytes -= s->size;
+	j->settled = false;
 	segment_name(s->number, name);
-	if (recycle && !j->spare && s->size == SEGMENT_BYTES &&
+	if (recycle && !j->spare && s->size == j->segment_bytes &&
 	    os_renameat(j->dir_fd, name, SPARE) == 0)
 		j->spare = true;
 	else
@@ -352,16 +375,26 @@ static int segment_load(struct journal *j, const struct segment *s, uint8_t **re
 	return 0;
 }
 
-/* Does a whole record with a greater number follow somewhere behind `at`? */
-static bool any_behind(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t last)
+/*
+ * The record after `last` is not whole, and whole ones with greater numbers may follow in this
+ * segment, from `at` on. Are they what damage left? Under the boot that wrote them, yes. The loss
+ * of power leaves some by itself, but with no more marks than `flying` (J7).
+ */
+static bool is_damage(const struct journal *j, const struct segment *s, const uint8_t *bytes,
+		      size_t at, uint64_t last, unsigned flying)
 {
+	unsigned marks = 0;
 	enum journal_kind kind;
 	uint64_t lsn;
 	size_t len;
 
-	for (; at + RECORD_HEADER <= s->size; at += 8)
-		if (record_at(s, bytes, at, &lsn, &kind, &len) > 0 && lsn > last)
+	for (; at + RECORD_HEADER <= s->size; at += 8) {
+		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0 || lsn <= last)
+			continue;
+		marks += kind == JOURNAL_MARK;
+		if (j->newest->this_boot || marks > flying)
 			return true;
+	}
 	return false;
 }
 
@@ -370,11 +403,18 @@ struct reader {
 	int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
 		  size_t len);
 	void *arg;
+	const struct segment *first; /* that was not given up as a whole */
 	uint64_t end;    /* no record beyond it is handed out */
 	uint64_t synced; /* the greatest mark */
 	uint64_t beyond; /* whole records behind `end` */
 	struct journal_found *found;
 };
+
+/* As a whole. One that begins where it ends is empty, but goes on to the next. */
+static bool given_up(const struct segment *s)
+{
+	return s->base > s->limit;
+}
 
 /* *last: the last record so far. 0, END: nothing behind this segment belongs to the journal. */
 static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
@@ -385,19 +425,20 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 	uint64_t lsn;
 	int r;
 
-	if (s->base >= s->limit)
-		return 0; /* given up as a whole, or empty */
-	if (s != rd->j->oldest && s->after != *last) {
-		rd->found->damaged = true; /* the end of the one before it is missing */
+	if (given_up(s))
+		return 0;
+	r = segment_load(rd->j, s, &bytes);
+	if (r < 0)
+		return r;
+	if (s != rd->first && s->after != *last) { /* the end of the one before it is missing */
+		rd->found->damaged =
+			rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, *last, 0);
 		rd->found->segment = s->number;
 		return END;
 	}
 	*last = s->base;
 	rd->synced = MAX(rd->synced, s->synced);
 
-	r = segment_load(rd->j, s, &bytes);
-	if (r < 0)
-		return r;
 	for (; (span = record_at(s, bytes, at, &lsn, &kind, &len)) > 0; at += span) {
 		if (lsn != *last + 1 || lsn > s->limit)
 			break;
@@ -417,7 +458,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 		if (r < 0)
 			return r;
 	}
-	if (*last < s->limit && any_behind(s, bytes, at, *last)) {
+	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, 1)) {
 		rd->found->damaged = true;
 		rd->found->segment = s->number;
 		return END;
@@ -427,7 +468,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 
 static int read_all(struct reader *rd, uint64_t *ret_last)
 {
-	uint64_t last = rd->j->oldest ? rd->j->oldest->base : 0;
+	uint64_t last = rd->first ? rd->first->base : 0;
 	int r;
 
 	*rd->found = (struct journal_found){ 0 };
@@ -457,14 +498,16 @@ int journal_read(struct journal *j,
 		for (struct segment *later = s->next; later; later = later->next)
 			s->limit = MIN(s->limit, later->after);
 	}
+	for (rd.first = j->oldest; rd.first && given_up(rd.first); rd.first = rd.first->next)
+		;
 
 	/* Once to know how far, once to do it. */
 	r = read_all(&rd, &last);
 	if (r < 0)
 		return r;
 	limit = last;
-	if (j->newest && !j->newest->this_boot)
-		limit = MIN(last, rd.synced);
+	if (rd.first && !j->newest->this_boot) /* what the first goes on after is covered */
+		limit = MAX(MIN(last, rd.synced), rd.first->base);
 	rd.fn = fn;
 	rd.end = limit;
 	r = read_all(&rd, &last);
@@ -487,30 +530,55 @@ void journal_start(struct journal *j, uint64_t floor)
 {
 	LOCK_GUARD(&j->lock);
 
-	j->lsn = MAX(j->lsn, floor);
+	j->lsn = j->last = MAX(j->lsn, floor);
 	j->fresh = true;
 }
 
 /* ---- making segments; under the lock ---- */
 
+static int file_from_spare(struct journal *j, const char *name, int *ret_fd)
+{
+	int r;
+
+	j->spare = j->spare_ready = false;
+	r = os_renameat(j->dir_fd, SPARE, name);
+	return r == 0 ? os_openat(j->dir_fd, name, O_RDWR, 0, ret_fd) : r;
+}
+
+static int file_anew(struct journal *j, const char *name, size_t size, int *ret_fd)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(j->dir_fd, name, O_RDWR | O_CREAT | O_EXCL, 0600, &fd);
+	if (r == 0)
+		r = os_allocate(fd, size);
+	if (r < 0)
+		return r;
+	*ret_fd = TAKE_FD(fd);
+	return 0;
+}
+
 /* A file of at least `size` bytes that are really there, from the spare or anew. */
 static int segment_file(struct journal *j, struct segment *s)
 {
+	bool fits = j->spare && s->size == j->segment_bytes;
 	_cleanup_close_ int fd = -1;
 	char name[16];
 	void *map;
 	int r;
 
 	segment_name(s->number, name);
-	if (j->spare && s->size == SEGMENT_BYTES) {
-		j->spare = false;
-		r = os_renameat(j->dir_fd, SPARE, name);
-		if (r == 0)
-			r = os_openat(j->dir_fd, name, O_RDWR, 0, &fd);
+	if (fits && j->spare_ready) {
+		r = file_from_spare(j, name, &fd);
 	} else {
-		r = os_openat(j->dir_fd, name, O_RDWR | O_CREAT | O_EXCL, 0600, &fd);
-		if (r == 0)
-			r = os_allocate(fd, s->size);
+		r = file_anew(j, name, s->size, &fd);
+		if (r == -ENOSPC && fits) { /* then a wait is the smaller evil */
+			segment_delete(j, s->number);
+			r = os_fsync(j->dir_fd);
+			if (r == 0)
+				r = file_from_spare(j, name, &fd);
+		}
 	}
 	if (r == 0)
 		r = os_map(fd, s->size, &map);
@@ -536,7 +604,7 @@ static int segment_make(struct journal *j, size_t room)
 	if (!s)
 		return -ENOMEM;
 	s->number = j->last_number + 1;
-	s->size = (need + SEGMENT_BYTES - 1) / SEGMENT_BYTES * SEGMENT_BYTES;
+	s->size = (need + j->segment_bytes - 1) / j->segment_bytes * j->segment_bytes;
 	s->used = sizeof(header);
 	s->base = s->last = j->lsn;
 	s->after = j->fresh ? j->read_last : s->base;
@@ -553,7 +621,7 @@ static int segment_make(struct journal *j, size_t room)
 	memcpy(j->map, &header, sizeof(header));
 	j->last_number = s->number;
 	j->fresh = false;
-	j->names_synced = false;
+	j->settled = false;
 	j->bytes += s->size;
 	if (j->bytes >= j->asked_bytes + JOURNAL_WANTS_ROUND) {
 		j->asked_bytes = j->bytes;
@@ -601,7 +669,9 @@ static uint64_t append(struct journal *j, enum journal_kind kind, const void *pa
 	uint64_t lsn = j->lsn + 1;
 
 	assert(j->map && RECORD_HEADER + PAD8(len) <= s->size - s->used);
-	atomic_store(&j->lsn, lsn); /* before fill looks at what may change: blob.c, rule 5 */
+	atomic_store(&j->lsn, lsn);
+	if (kind != JOURNAL_MARK) /* before fill looks at what may change: blob.c, rule 5 */
+		atomic_store(&j->last, lsn);
 	if (fill)
 		fill(arg);
 	put_le32(header.len, (uint32_t)len);
@@ -649,9 +719,9 @@ uint64_t journal_lsn(struct journal *j)
 	return j->lsn;
 }
 
-const _Atomic uint64_t *journal_lsn_peek(struct journal *j)
+const _Atomic uint64_t *journal_last_peek(struct journal *j)
 {
-	return &j->lsn;
+	return &j->last;
 }
 
 uint64_t journal_bytes(struct journal *j)
@@ -692,9 +762,8 @@ static int sync_finished(struct journal *j, uint32_t from, uint32_t to)
 	return 0;
 }
 
-/* Under the lock. *ret_from..*ret_to: finished segments that have records to be synced. */
-static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd, uint32_t *ret_from,
-		       uint32_t *ret_to)
+/* Under the lock. AGAIN: what comes before the newest segment is to be synced first (J7). */
+static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd)
 {
 	uint8_t value[8];
 	int r;
@@ -704,19 +773,40 @@ static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd, uint32_t *
 		if (r < 0)
 			return r;
 	}
+	if (!j->settled)
+		return AGAIN;
 	*ret_fd = fcntl(j->fd, F_DUPFD_CLOEXEC, 0);
 	if (*ret_fd < 0)
 		return -errno;
 	put_le64(value, *lsn);
 	if (append(j, JOURNAL_MARK, value, sizeof(value), NULL, NULL) == *lsn + 1)
 		*lsn += 1; /* nothing came between: the mark is as durable as what it marks */
+	return 0;
+}
 
-	*ret_to = *ret_from = j->newest->number;
-	for (struct segment *s = j->oldest; s != j->newest; s = s->next)
-		if (s->last > j->synced) {
-			*ret_from = s->number;
-			break;
-		}
+/* Finished segments become durable, and which there are. */
+static int settle(struct journal *j)
+{
+	uint32_t from, to;
+	int r;
+
+	{
+		LOCK_GUARD(&j->lock);
+		from = MAX(j->whole, j->oldest->number);
+		to = j->newest->number;
+		j->settled = true; /* unless one comes or goes meanwhile */
+	}
+	r = sync_finished(j, from, to);
+	if (r == 0)
+		r = os_fsync(j->dir_fd);
+
+	LOCK_GUARD(&j->lock);
+	if (r < 0) {
+		j->settled = false;
+		return r;
+	}
+	j->whole = to;
+	j->spare_ready = j->spare && j->settled;
 	return 0;
 }
 
@@ -724,32 +814,27 @@ int journal_mark(struct journal *j, uint64_t lsn)
 {
 	LOCK_GUARD(&j->mark_lock);
 	_cleanup_close_ int fd = -1;
-	uint32_t from, to;
-	bool names;
 	int r;
 
-	{
-		LOCK_GUARD(&j->lock);
-		if (lsn <= j->synced)
-			return 0;
-		r = append_mark(j, &lsn, &fd, &from, &to);
+	for (;;) {
+		{
+			LOCK_GUARD(&j->lock);
+			if (lsn <= j->synced)
+				return 0;
+			r = append_mark(j, &lsn, &fd);
+		}
+		if (r == AGAIN)
+			r = settle(j);
+		else if (r == 0)
+			break;
 		if (r < 0)
 			return r;
-		names = j->names_synced;
-		j->names_synced = true;
 	}
-
-	r = sync_finished(j, from, to);
-	if (r == 0)
-		r = os_fdatasync(fd);
-	if (r == 0 && !names)
-		r = os_fsync(j->dir_fd);
+	r = os_fdatasync(fd);
+	if (r < 0)
+		return r;
 
 	LOCK_GUARD(&j->lock);
-	if (r < 0) {
-		j->names_synced = false;
-		return r;
-	}
 	j->synced = MAX(j->synced, lsn);
 	return 0;
 }

@@ -113,8 +113,11 @@ void journal_receipt_id(uint64_t id);
 
 /* The number of the last record. */
 uint64_t journal_lsn(struct journal *j);
-/* The same to look at without the lock: when it has n, record n is whole or its fill is to come. */
-const _Atomic uint64_t *journal_lsn_peek(struct journal *j); /* lent */
+/*
+ * The number of the last record that is no mark, to look at without the lock: when it has n, record n
+ * is whole or its fill is to come.
+ */
+const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 
 /* Everything up to `covered` is in the index: segments that hold nothing beyond are let go of. */
 void journal_release(struct journal *j, uint64_t covered);

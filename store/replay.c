@@ -396,7 +396,7 @@ int store_replay(struct store *s, const struct store_options *options)
 	if (r < 0)
 		return r;
 	drop_loose_snaps(s);
-	stage_hold(s->stage, journal_lsn_peek(s->journal));
+	stage_hold(s->stage, journal_last_peek(s->journal));
 	report(s, &found);
 	return 0;
 }

@@ -125,6 +125,8 @@ int store_init(int dir_fd)
 		r = make_directory(top_fd, "stage");
 	if (r == 0)
 		r = make_directory(top_fd, "index");
+	if (r == 0)
+		r = make_directory(top_fd, "journal");
 	if (r < 0)
 		return r;
 	r = index_open(top_fd, NULL, &index);
