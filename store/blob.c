@@ -41,7 +41,9 @@
  *      just then is found by either side: the record takes its number and then looks for the
  *      blob's name, sealing sets the name and then looks for the last number.
  *   6. Bytes that a group commit made durable are not overwritten in place: it begins a new
- *      *generation*, and blob_write() is for blobs of the present one.
+ *      *generation*, and blob_write() is for blobs of the present one. While the commit decides
+ *      which records it holds, the generation is odd, and nothing at all is overwritten: a blob
+ *      made meanwhile may be in one of them.
  *
  * There are many blobs (one per file written between two seals), so they stay small and share LOCKS
  * locks by address. Order: blob lock > stage lock > chunk locks.
@@ -394,7 +396,7 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 	r = os_openat(dir_fd, "stage", O_RDONLY | O_DIRECTORY, 0, &s->dir_fd);
 	if (r < 0)
 		return r;
-	s->generation = 1;
+	s->generation = 2; /* adopted blobs have 0 */
 	r = os_each_name(s->dir_fd, ".", open_leftover, s);
 	if (r < 0)
 		return note(&s->noter, r, "opening the stage: %s", err_str(r));
@@ -480,8 +482,9 @@ void stage_turn(struct stage *s)
 		s->current = NULL;
 }
 
-void stage_new_generation(struct stage *s)
+void stage_hold_still(struct stage *s, bool still)
 {
+	assert((atomic_load(&s->generation) & 1) != still);
 	atomic_fetch_add(&s->generation, 1);
 }
 
@@ -790,13 +793,15 @@ int blob_append(struct blob *b, const void *data, size_t len)
 
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 {
+	uint32_t generation;
 	int r;
 
 	WRITE_GUARD(blob_lock(b));
 	if (off > blob_len(b) || len > blob_len(b) - off)
 		return -EINVAL;
+	generation = atomic_load(&b->stage->generation);
 	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN ||
-	    b->generation != atomic_load(&b->stage->generation))
+	    b->generation != generation || generation & 1)
 		return AGAIN;
 	r = os_pwrite_full(b->file->fd, data, len, (uint64_t)b->off + off);
 	b->file->dirty = true;

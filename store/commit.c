@@ -4,9 +4,10 @@
  * Group commits: what is in the page cache becomes durable, in the background each second and at
  * once for whoever asks (fsync, syncfs). No sealing and no index: two syncs.
  *
- *  C1 First a new generation of blobs begins, and every operation that was under way ends: from
- *     here on no byte that a record so far refers to is overwritten in place (blob.c, rule 6).
- *  C2 Then the journal's last number is taken, and after it the stage is synced.
+ *  C1 First nothing is overwritten in place any more, and every operation that was under way ends.
+ *  C2 Then the journal's last number is taken, and a new generation of blobs begins: from now on
+ *     bytes are overwritten again, but none that a record up to that number refers to (blob.c,
+ *     rule 6). Then the stage is synced.
  *  C3 Then a mark with that number is appended, and the journal is synced. A mark on disk therefore
  *     means that what records up to its number refer to is there, unchanged (J5).
  *
@@ -27,11 +28,12 @@ static int commit_locked(struct store *s)
 	uint64_t lsn;
 	int r;
 
-	stage_new_generation(s->stage);
+	stage_hold_still(s->stage, true);
 	r = branch_barrier(s);
+	lsn = journal_lsn(s->journal);
+	stage_hold_still(s->stage, false);
 	if (r < 0)
 		return r;
-	lsn = journal_lsn(s->journal);
 	r = stage_sync(s->stage);
 	if (r < 0)
 		return r;
