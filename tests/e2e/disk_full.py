@@ -12,19 +12,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 
-def small_disk(t, megabytes=96):
-    ply.need_root()
-    ply.need_tool("mkfs.ext4")
-    image, where = t.at("disk.img"), t.at("disk")
-    os.mkdir(where)
-    with open(image, "wb") as f:
-        f.truncate(megabytes << 20)
-    t.run(["mkfs.ext4", "-q", "-m", "0", image])
-    if t.run(["mount", "-o", "loop", image, where], check=False).returncode:
-        ply.skip("no loop devices here")
-    return where
-
-
 def fill(view, name, megabytes):
     """Writes until it is enough or the disk is full; returns (bytes written, errno or 0)."""
     done = 0
@@ -42,7 +29,7 @@ def fill(view, name, megabytes):
 
 
 def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
-    small_disk(t)
+    ply.small_disk(t)
     store = t.store("disk/store")
     first = store.import_(t.tree({"a": "precious"}))
     ply.make_tree(t.at("big"), {"f%d" % i: os.urandom(10 << 20) for i in range(12)})
@@ -59,7 +46,7 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
 
 
 def test_disk_full_during_writes_in_the_view(t):
-    small_disk(t)
+    ply.small_disk(t)
     store = t.store("disk/store")
     first = store.import_(t.tree({"a": "precious", "b": "old" * 1000}))
     view = store.mount()
@@ -92,7 +79,7 @@ def test_disk_full_during_writes_in_the_view(t):
 
 
 def test_truncating_works_on_a_full_disk(t):
-    small_disk(t)
+    ply.small_disk(t)
     store = t.store("disk/store")
     store.import_(t.tree({"a": "1"}))
     view = store.mount()

@@ -68,6 +68,20 @@ def is_sanitized(program):
     return b"__asan_init" in content or b"__tsan_init" in content
 
 
+def small_disk(t, megabytes=96):
+    """Mounts an ext4 of that size at "disk", with a test's directory; its path."""
+    need_root()
+    need_tool("mkfs.ext4")
+    image, where = t.at("disk.img"), t.at("disk")
+    os.mkdir(where)
+    with open(image, "wb") as f:
+        f.truncate(megabytes << 20)
+    t.run(["mkfs.ext4", "-q", "-m", "0", image])
+    if t.run(["mount", "-o", "loop", image, where], check=False).returncode:
+        skip("no loop devices here")
+    return where
+
+
 # ---- ioctls: fs/ioctl.h ----
 
 ID_SIZE, LABEL_SIZE, NAME_SIZE = 16, 256, 64
