@@ -329,8 +329,11 @@ static int take_store(int dir_fd, int *ret_lock, uint8_t uuid[static 16], bool *
 	struct stat st;
 	int r;
 
-	if (os_statat(dir_fd, "packs", &st) < 0 || !S_ISDIR(st.st_mode))
+	r = os_statat(dir_fd, "packs", &st);
+	if (r == -ENOENT || (r == 0 && !S_ISDIR(st.st_mode)))
 		return -ERR_NOT_A_STORE;
+	if (r < 0)
+		return r;
 	r = store_read_format(dir_fd, uuid);
 	*ret_known = r >= 0; /* EXISTS: of the version before */
 	if (r < 0 && r != -ERR_NOT_A_STORE && r != -ERR_FORMAT_DAMAGED)
@@ -389,8 +392,9 @@ int store_is_broken(int dir_fd, const struct noter *noter)
 	r = take_store(dir_fd, &lock_fd, uuid, &known);
 	if (r < 0)
 		return r;
-	if (!known || os_statat(dir_fd, "index/data.mdb", &st) == -ENOENT)
-		return EXISTS;
+	r = known ? os_statat(dir_fd, "index/data.mdb", &st) : -ENOENT;
+	if (r < 0) /* nobody may open what is not there: it would be made, empty */
+		return r == -ENOENT ? EXISTS : r;
 	r = index_open(dir_fd, noter, &index);
 	if (r == 0)
 		index_close(index);

@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * timeout: 300
+ *
+ * Each call of the system that a store makes (memory, files, syncs) fails in turn, once, while it is
+ * used, repaired and salvaged. Each failure is an error that somebody gets, or nobody needs to know;
+ * what was answered is there, in memory and after the next start; a check finds nothing; work goes
+ * on. That nothing leaks is seen in the sanitizer builds.
+ *
+ * In the short form some calls are left out, farther apart the later they come.
+ */
+
+#include "tests/unit/store_fixture.h"
+
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
+#include "store/format.h"
+
+enum { KEYS = 8, STATES = 16 };
+
+/* What must be there: texts at keys 1 to KEYS, of a branch or snapshot. */
+struct state {
+	bool there;
+	char text[KEYS][24];
+	uint64_t id;
+};
+
+static struct state live, fork_live, snaps[STATES];
+static unsigned n_snaps;
+static bool fault_seen;
+
+static const int errors[] = { ENOMEM, EIO, ENOSPC };
+
+/* The outcome of something that may have met the fault. */
+static bool done(int r)
+{
+	if (r >= 0)
+		return true;
+	ck_assert_msg(fault_seen || fault_ticks() > 0, "%s without a fault", err_name(r));
+	fault_seen = true;
+	ck_assert_msg(r == -ENOMEM || r == -EIO || r == -ENOSPC || err_errno(r) == EIO,
+		      "not an answer for anybody: %s (%d)", err_name(r), r);
+	return false;
+}
+
+static int next(int n)
+{
+	return n + (getenv("PLYFS_TEST_LONG") ? 1 : 1 + n / 8);
+}
+
+/* ---- use ---- */
+
+static void try_change(struct branch *b, struct state *s, unsigned k, const char *text, bool blob)
+{
+	_cleanup_(blob_unrefp) struct blob *made = NULL;
+	const struct key key = key_at(k + 1);
+	struct val v = { .data = text, .len = (uint32_t)strlen(text) };
+	int r;
+
+	if (blob && !done(blob_new(store_stage(store), text, strlen(text), &made)))
+		return;
+	if (blob)
+		v = (struct val){ .data = "b", .len = 1, .ref = { REF_BLOB, .blob = made } };
+	{
+		BRANCH_CHANGE_GUARD(b);
+		r = tree_put(b->tree, &key, &v);
+		if (r == 0)
+			b->changes++;
+	}
+	if (done(r))
+		strcpy(s->text[k], text);
+}
+
+static void try_checkpoint(struct branch *b, const struct state *s)
+{
+	uint64_t id;
+
+	if (!done(branch_checkpoint(b, NULL, 0, &id)))
+		return;
+	snaps[n_snaps] = *s;
+	snaps[n_snaps].there = true;
+	snaps[n_snaps++].id = id;
+	(void)done(snap_wait(store, id));
+}
+
+static void try_restore(struct branch *b, struct state *s, unsigned i)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	int r;
+
+	if (i >= n_snaps || !snaps[i].there)
+		return;
+	{
+		WRITE_GUARD(&b->lock);
+		r = branch_restore_locked(b, snaps[i].id, &left);
+	}
+	if (done(r))
+		memcpy(s->text, snaps[i].text, sizeof(s->text));
+}
+
+static void try_fork(struct branch *b)
+{
+	struct branch *fork;
+
+	if (!done(branch_create_from(b, "fork", &fork)))
+		return;
+	fork_live = live;
+	fork_live.there = true;
+	try_change(fork, &fork_live, 1, "in the fork", true);
+	branch_close(fork);
+}
+
+/* Everything once, from an open store with a branch to an open store. */
+static void use(void)
+{
+	struct branch *b = NULL;
+	struct gc_stats gc;
+
+	if (!done(branch_open(store, "main", &b)))
+		return;
+	try_change(b, &live, 0, "one", false);
+	try_change(b, &live, 1, "a blob", true);
+	(void)done(store_flush(store));
+	try_checkpoint(b, &live);
+	try_change(b, &live, 1, "another blob", true);
+	try_change(b, &live, 2, "two", false);
+	try_checkpoint(b, &live);
+	try_fork(b);
+	(void)done(store_sync(store));
+	try_restore(b, &live, 0);
+	try_change(b, &live, 3, "after the restore", true);
+	(void)done(store_flush(store));
+	if (n_snaps > 1 && done(snap_drop(store, snaps[1].id)))
+		snaps[1].there = false;
+	if (fork_live.there && done(branch_drop(store, "fork")))
+		fork_live.there = false;
+	(void)done(store_gc(store, NULL, &gc));
+	try_change(b, &live, 4, "at last", false);
+	try_checkpoint(b, &live);
+	branch_close(b);
+}
+
+static void expect_state(const struct tree *t, const struct state *s)
+{
+	for (unsigned k = 0; k < KEYS; k++) {
+		const struct key key = key_at(k + 1);
+		_cleanup_(chunkbuf_unrefp) struct chunkbuf *chunk = NULL;
+		size_t len = strlen(s->text[k]);
+		char got[64] = "";
+		struct val v;
+		int r = tree_get(t, &key, &v);
+
+		ck_assert_int_eq(r, len > 0 ? 0 : ABSENT);
+		if (r == ABSENT)
+			continue;
+		if (v.ref.kind == REF_BLOB) {
+			ck_assert_uint_eq(blob_len(v.ref.blob), len);
+			ck_ok(blob_read(v.ref.blob, 0, got, len));
+		} else if (v.ref.kind == REF_CHUNK) {
+			ck_ok(chunk_load(store_chunks(store), &v.ref.name, &chunk));
+			ck_assert_uint_eq(chunk->len, len);
+			memcpy(got, chunk->data, len);
+		} else {
+			ck_assert_uint_eq(v.len, len);
+			memcpy(got, v.data, len);
+		}
+		ck_assert_str_eq(got, s->text[k]);
+	}
+}
+
+static void expect_branch(const char *name, const struct state *s)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	int r = branch_open(store, name, &b);
+
+	ck_assert_msg(r == (s->there ? 0 : -ERR_BRANCH_UNKNOWN), "branch %s: %s (%s)", name,
+		      err_name(r), scratch.last_note);
+	if (b)
+		expect_state(b->tree, s);
+}
+
+static void expect_all(void)
+{
+	expect_branch("main", &live);
+	expect_branch("fork", &fork_live);
+	for (unsigned i = 0; i < n_snaps; i++) {
+		_cleanup_(root_unrefp) struct root *root = NULL;
+		_cleanup_(tree_freep) struct tree *t = NULL;
+		int r = snap_root(store, snaps[i].id, &root);
+
+		ck_assert_int_eq(r, snaps[i].there ? 0 : -ERR_SNAP_UNKNOWN);
+		if (r < 0)
+			continue;
+		ck_ok(tree_new(store_nodes(store), root, &t));
+		expect_state(t, &snaps[i]);
+	}
+}
+
+/* A store that stopped writing says so; the journal has what it could not commit. */
+static void expect_service(void)
+{
+	struct store_stats stats;
+	struct branch *b;
+
+	ck_ok(store_stats(store, &stats));
+	if (stats.failed) {
+		ck_err(store_sync(store), -ERR_STORE_FAILED);
+		(void)store_close(store); /* says the same */
+		store_up();
+		expect_all();
+	}
+	b = branch_at("main");
+	try_change(b, &live, 5, "work goes on", true);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	expect_sound(NULL);
+	expect_all();
+}
+
+static void begin(void)
+{
+	scratch_make(&scratch);
+	ck_ok(store_init(scratch.dir_fd));
+	store_up();
+	branch_close(branch_make("main"));
+	memset(&live, 0, sizeof(live));
+	memset(&fork_live, 0, sizeof(fork_live));
+	memset(snaps, 0, sizeof(snaps));
+	n_snaps = 0;
+	live.there = true;
+	fault_seen = false;
+}
+
+/* true: the fault came too late to meet anything. */
+static bool use_with_fault(int n, int error)
+{
+	bool late;
+
+	begin();
+	fault_arm(n, 1, error);
+	use();
+	late = fault_ticks() <= n;
+	fault_disarm();
+
+	expect_all();
+	expect_service();
+	store_reopen();
+	expect_all();
+	expect_sound(NULL);
+	ck_ok(store_close(store));
+	store = NULL;
+	scratch_remove(&scratch);
+	return late;
+}
+
+START_TEST(use_survives_every_failure)
+{
+	for (int n = 0; !use_with_fault(n, errors[_i]); n = next(n))
+		;
+}
+END_TEST
+
+/* ---- a start after a kill ---- */
+
+/* Leaves a store behind that was killed with everything in its journal. */
+static void die_in_use(void)
+{
+	pid_t child = fork();
+	int status;
+
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		store_up();
+		use();
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void recover_with_faults(int error)
+{
+	for (int n = 0, r = -1;; n = next(n)) {
+		const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+
+		fault_arm(n, 1, error);
+		r = store_open(scratch.dir_fd, &noter, &store);
+		if (r == 0)
+			(void)done(store_close(store));
+		store = NULL;
+		if (r == 0 && fault_ticks() <= n)
+			break;
+		fault_disarm();
+		(void)done(r);
+	}
+	fault_disarm();
+}
+
+START_TEST(recovery_survives_every_failure)
+{
+	begin();
+	ck_ok(store_close(store));
+	store = NULL;
+	die_in_use();
+	fault_seen = true;
+	recover_with_faults(errors[_i]);
+	store_up();
+	expect_sound(NULL);
+	ck_assert_uint_ge(snap_count(store), 2);
+	ck_ok(store_close(store));
+	scratch_remove(&scratch);
+}
+END_TEST
+
+/* ---- repair and salvage ---- */
+
+static void populate(void)
+{
+	begin();
+	use();
+	expect_all();
+	ck_ok(store_close(store));
+	store = NULL;
+}
+
+static void copy_store(char path[static 4200])
+{
+	char command[3 * 4200];
+
+	snprintf(path, 4200, "%s.copy", scratch.path);
+	snprintf(command, sizeof(command), "cp -a %s %s.copy", scratch.path, scratch.path);
+	ck_assert_int_eq(system(command), 0);
+}
+
+/* Works on a copy each time; the store's own directory stays as it was. */
+static void with_faults(int (*work)(void), void (*after)(void), int error)
+{
+	int own = scratch.dir_fd;
+	bool late = false;
+
+	for (int n = 0; !late; n = next(n)) {
+		char path[4200], command[4300];
+
+		copy_store(path);
+		scratch.dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		ck_assert_int_ge(scratch.dir_fd, 0);
+		fault_seen = false;
+		fault_arm(n, 1, error);
+		(void)done(work());
+		late = fault_ticks() <= n;
+		fault_disarm();
+		ck_assert_int_ge(work(), 0); /* the second time it works */
+		after();
+		closep(&scratch.dir_fd);
+		snprintf(command, sizeof(command), "rm -rf %s", path);
+		ck_assert_int_eq(system(command), 0);
+	}
+	scratch.dir_fd = own;
+}
+
+/* The header of the file, and that of its first record. */
+static int spoil_pack(void *arg, const char *name)
+{
+	_cleanup_close_ int fd = -1;
+	char path[64];
+
+	snprintf(path, sizeof(path), "packs/%.40s", name);
+	fd = openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC);
+	ck_assert_int_ge(fd, 0);
+	ck_ok(os_pwrite_full(fd, "spoilt", 6, 0));
+	ck_ok(os_pwrite_full(fd, "spoilt", 6, sizeof(struct pack_header_bytes)));
+	return 0;
+}
+
+static void nothing(void *arg, const char *line)
+{
+}
+
+static int repair(void)
+{
+	const struct check_ops ops = { .damage = nothing, .lost = nothing, .mended = nothing };
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	struct check_stats stats;
+	int r = store_open(scratch.dir_fd, &noter, &store), s;
+
+	if (r < 0)
+		return r;
+	r = store_repair(store, &ops, NULL, &stats);
+	s = store_close(store);
+	store = NULL;
+	return r < 0 ? r : s;
+}
+
+static void expect_repaired(void)
+{
+	store_up();
+	expect_sound(NULL);
+	expect_branch("main", &live);
+	ck_ok(store_close(store));
+	store = NULL;
+}
+
+START_TEST(repair_survives_every_failure)
+{
+	populate();
+	ck_ok(os_each_name(scratch.dir_fd, "packs", spoil_pack, NULL));
+	with_faults(repair, expect_repaired, errors[_i]);
+	scratch_remove(&scratch);
+}
+END_TEST
+
+static int salvage(void)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	struct salvage_stats stats;
+
+	if (store_is_broken(scratch.dir_fd, &noter) == 0)
+		return 0;
+	return store_salvage(scratch.dir_fd, &noter, NULL, &stats);
+}
+
+static void expect_salvaged(void)
+{
+	store_up();
+	expect_sound(NULL);
+	expect_all();
+	ck_ok(store_close(store));
+	store = NULL;
+}
+
+START_TEST(salvage_survives_every_failure)
+{
+	populate();
+	ck_assert_int_eq(unlinkat(scratch.dir_fd, "index/data.mdb", 0), 0);
+	with_faults(salvage, expect_salvaged, errors[_i]);
+	scratch_remove(&scratch);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("faults");
+	TCase *tcase = tcase_create("faults");
+	SRunner *runner;
+	int failed;
+
+	tcase_set_timeout(tcase, 240);
+	tcase_add_loop_test(tcase, use_survives_every_failure, 0, ARRAY_SIZE(errors));
+	tcase_add_loop_test(tcase, recovery_survives_every_failure, 0, ARRAY_SIZE(errors));
+	tcase_add_loop_test(tcase, repair_survives_every_failure, 0, ARRAY_SIZE(errors));
+	tcase_add_loop_test(tcase, salvage_survives_every_failure, 0, ARRAY_SIZE(errors));
+	suite_add_tcase(suite, tcase);
+	runner = srunner_create(suite);
+	srunner_run_all(runner, CK_ENV);
+	failed = srunner_ntests_failed(runner);
+	srunner_free(runner);
+	return failed ? 1 : 0;
+}
