@@ -35,8 +35,10 @@ static int commit_locked(struct store *s)
 	if (r < 0)
 		return r;
 	r = stage_sync(s->stage);
-	if (r < 0)
+	if (r < 0) {
+		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
 		return r;
+	}
 	return journal_mark(s->journal, lsn);
 }
 

@@ -22,6 +22,9 @@
  *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
  *     followed by no mark, but by one that was under way in the same segment. For the same reason
  *     a file is written over under a new number only when it is durable that it lost the old one.
+ *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
+ *     not say (the pages count as clean). So a new segment is begun, and no mark is made until all
+ *     that came before it is covered.
  *
  * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
  * as file "spare", so that a full disk does not stop the journal that could help to empty it.
@@ -97,6 +100,8 @@ struct journal {
 	/* under lock; changed under both: */
 	uint32_t whole; /* segments below this number are synced */
 	bool settled;   /* all before the newest are, and the directory (J7) */
+	bool torn;      /* a sync failed: what was appended so far may never reach the disk */
+	uint64_t doubt; /* records up to it may not be there: no mark until they are covered (J8) */
 };
 
 /* Of the operation that this thread is in. */
@@ -810,6 +815,28 @@ static int settle(struct journal *j)
 	return 0;
 }
 
+/* Under the lock: keeps J8. */
+static int leave_torn(struct journal *j)
+{
+	int r;
+
+	if (j->torn) {
+		r = segment_make(j, j->reserved);
+		if (r < 0)
+			return r;
+		j->doubt = j->lsn;
+		j->torn = false;
+	}
+	return j->doubt > j->covered ? -EIO : 0;
+}
+
+void journal_sync_failed(struct journal *j)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->torn = true;
+}
+
 int journal_mark(struct journal *j, uint64_t lsn)
 {
 	LOCK_GUARD(&j->mark_lock);
@@ -821,18 +848,25 @@ int journal_mark(struct journal *j, uint64_t lsn)
 			LOCK_GUARD(&j->lock);
 			if (lsn <= j->synced)
 				return 0;
-			r = append_mark(j, &lsn, &fd);
+			r = leave_torn(j);
+			if (r == 0)
+				r = append_mark(j, &lsn, &fd);
 		}
-		if (r == AGAIN)
-			r = settle(j);
-		else if (r == 0)
-			break;
 		if (r < 0)
 			return r;
+		if (r == 0)
+			break;
+		r = settle(j);
+		if (r < 0) {
+			journal_sync_failed(j);
+			return r;
+		}
 	}
 	r = os_fdatasync(fd);
-	if (r < 0)
+	if (r < 0) {
+		journal_sync_failed(j);
 		return r;
+	}
 
 	LOCK_GUARD(&j->lock);
 	j->synced = MAX(j->synced, lsn);

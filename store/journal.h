@@ -132,5 +132,10 @@ bool journal_wants_round(struct journal *j);
  * records up to it refer to, then journal_mark() writes a mark that says so and syncs the journal.
  */
 int journal_mark(struct journal *j, uint64_t lsn);
+/*
+ * A sync of what records refer to failed, here or at the caller's: until everything appended so far
+ * is covered, journal_mark fails with -EIO.
+ */
+void journal_sync_failed(struct journal *j);
 /* The last number that is durable. */
 uint64_t journal_synced(struct journal *j);

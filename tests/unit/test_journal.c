@@ -297,6 +297,37 @@ START_TEST(another_boot_believes_only_what_was_marked)
 }
 END_TEST
 
+/* The sync of the directory fails first, then that of a segment. */
+START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
+{
+	for (int n = 0; n < 2; n++) {
+		uint64_t before, lsn = add(1, 100);
+		int was;
+
+		fault_arm(0, 1, EIO);
+		ck_err(journal_mark(journal, lsn), -EIO);
+		fault_disarm();
+		ck_err(journal_mark(journal, lsn), -EIO); /* it would succeed, and prove nothing */
+		before = journal_lsn(journal);
+		lsn = add(2, 100);
+		ck_err(journal_mark(journal, lsn), -EIO);
+		was = files();
+		journal_release(journal, before);
+		ck_assert_int_le(files(), was); /* gone, or the spare one */
+		ck_ok(journal_mark(journal, lsn));
+		ck_assert_uint_ge(journal_synced(journal), lsn);
+		journal_release(journal, journal_lsn(journal));
+	}
+	add(3, 100);
+	ck_ok(journal_mark(journal, journal_lsn(journal)));
+	journal_down();
+	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
+	journal_up();
+	ck_assert_uint_eq(seen[n_seen - 1], 3);
+	ck_assert(!found.damaged);
+}
+END_TEST
+
 START_TEST(a_full_disk_is_told_when_room_is_asked_for)
 {
 	uint64_t n = 0;
@@ -593,6 +624,7 @@ int main(void)
 		damage_in_the_middle_is_told_and_what_is_before_it_kept,
 		every_flipped_byte_is_noticed,
 		another_boot_believes_only_what_was_marked,
+		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		a_full_disk_is_told_when_room_is_asked_for,
 		table_operations_are_written_and_read,
 	};
