@@ -560,6 +560,8 @@ int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
 	if (memo_was_done(MEMO_ENTRY, &ino))
 		return created_again(v, ino, ret);
 	r = vnode_bind_dir(v, n->dir, &b);
+	if (r >= 0)
+		r = vnode_reserve(v);
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;
@@ -578,6 +580,8 @@ int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
 	if (memo_was_done(MEMO_ENTRY, &ino))
 		return created_again(v, ino, ret);
 	r = vnode_bind_dir(v, n->dir, &b);
+	if (r >= 0)
+		r = vnode_reserve(v);
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;

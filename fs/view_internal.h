@@ -79,6 +79,7 @@ struct view {
 	struct vnode **slots; /* under table_lock: by low half of the node id */
 	uint32_t *serials;
 	uint32_t *free_slots;
+	struct vnode *spare; /* owned, NULL or for the next one: vnode_reserve */
 	uint32_t n_slots, cap_slots, n_free;
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed;
@@ -147,3 +148,8 @@ int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
 int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);
+/*
+ * The next vnode_get of a new inode cannot fail: for verbs that make one, before they change the tree.
+ * The branch's lock is held for writing.
+ */
+int vnode_reserve(struct view *v);

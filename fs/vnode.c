@@ -221,7 +221,7 @@ static int slots_grow(struct view *v)
 
 static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode **ret)
 {
-	struct vnode *n = os_calloc(1, sizeof(*n));
+	struct vnode *n = v->spare ? TAKE_PTR(v->spare) : os_calloc(1, sizeof(*n));
 	uint32_t slot;
 	int r;
 
@@ -410,6 +410,17 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
 	if (ret->dead)
 		return -ENOENT;
 	return ret->current ? 0 : -ENOTDIR;
+}
+
+int vnode_reserve(struct view *v)
+{
+	LOCK_GUARD(&v->table_lock);
+
+	if (!v->spare)
+		v->spare = os_calloc(1, sizeof(*v->spare));
+	if (!v->spare)
+		return -ENOMEM;
+	return v->n_free || v->n_slots < v->cap_slots ? 0 : slots_grow(v);
 }
 
 int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
@@ -676,5 +687,6 @@ void vnodes_release(struct view *v)
 	free(v->slots);
 	free(v->serials);
 	free(v->free_slots);
+	free(v->spare);
 	free(v->hash);
 }
