@@ -149,7 +149,7 @@ void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
 int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);
 /*
- * The next vnode_get of a new inode cannot fail: for verbs that make one, before they change the tree.
- * The branch's lock is held for writing.
+ * The next vnode_get of a new inode cannot fail: for verbs that make one, before they change the
+ * tree. The branch's lock is held for writing.
  */
 int vnode_reserve(struct view *v);

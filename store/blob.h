@@ -47,8 +47,8 @@ void stage_turn(struct stage *s);
 
 /*
  * What was written so far becomes durable: between two calls of stage_hold_still nothing is
- * overwritten in place (and the caller notes the journal's last number), then stage_sync. Bytes from
- * before the second call are never overwritten.
+ * overwritten in place (and the caller notes the journal's last number), then stage_sync. Bytes
+ * from before the second call are never overwritten.
  */
 void stage_hold_still(struct stage *s, bool still);
 int stage_sync(struct stage *s);

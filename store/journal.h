@@ -114,8 +114,8 @@ void journal_receipt_id(uint64_t id);
 /* The number of the last record. */
 uint64_t journal_lsn(struct journal *j);
 /*
- * The number of the last record that is no mark, to look at without the lock: when it has n, record n
- * is whole or its fill is to come.
+ * The number of the last record that is no mark, to look at without the lock: when it has n, record
+ * n is whole or its fill is to come.
  */
 const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 

@@ -3,10 +3,10 @@
 /*
  * timeout: 300
  *
- * Each call of the system that a store makes (memory, files, syncs) fails in turn, once, while it is
- * used, repaired and salvaged. Each failure is an error that somebody gets, or nobody needs to know;
- * what was answered is there, in memory and after the next start; a check finds nothing; work goes
- * on. That nothing leaks is seen in the sanitizer builds.
+ * Each call of the system that a store makes (memory, files, syncs) fails in turn, once, while it
+ * is used, repaired and salvaged. Each failure is an error that somebody gets, or nobody needs to
+ * know; what was answered is there, in memory and after the next start; a check finds nothing;
+ * work goes on. That nothing leaks is seen in the sanitizer builds.
  *
  * In the short form some calls are left out, farther apart the later they come, and each fails with
  * one of three errors instead of with all.

@@ -188,7 +188,9 @@ static int change_mode(void)
 
 static int punch(void)
 {
-	return view_fallocate(view, at.big, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 500, 200000);
+	const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+
+	return view_fallocate(view, at.big, mode, 500, 200000);
 }
 
 static int copy(void)
@@ -297,10 +299,10 @@ START_TEST(a_verb_that_fails_changes_nothing)
 				break;
 			continue;
 		}
-		ck_assert_msg(err_errno(r) == error || r == -ENOMEM, "%s, call %d: %s for %s", verb->name, n,
-			      err_name(r), err_name(-error));
-		ck_assert_msg(changed == 0, "%s, call %d: it failed and changed %u items", verb->name,
-			      n, changed);
+		ck_assert_msg(err_errno(r) == error || r == -ENOMEM, "%s, call %d: %s for %s",
+			      verb->name, n, err_name(r), err_name(-error));
+		ck_assert_msg(changed == 0, "%s, call %d: it failed and changed %u items",
+			      verb->name, n, changed);
 	}
 	expect_sound(NULL);
 }
