@@ -447,21 +447,13 @@ END_TEST
 
 int main(void)
 {
-	Suite *suite = suite_create("faults");
 	TCase *tcase = tcase_create("faults");
 	int turns = getenv("PLYFS_TEST_LONG") ? 3 : 1;
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, turns > 1 ? 3600 : 240);
 	tcase_add_loop_test(tcase, use_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, recovery_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, repair_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, salvage_survives_every_failure, 0, turns);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("faults", tcase);
 }

@@ -835,19 +835,11 @@ int main(void)
 {
 	const char *times = getenv("PLYFS_TEST_HISTORIES");
 	int histories = times ? atoi(times) : getenv("PLYFS_TEST_LONG") ? 67 : HISTORIES;
-	Suite *suite = suite_create("power_cut");
 	TCase *tcase = tcase_create("power_cut");
-	SRunner *runner;
-	int failed;
 
 	tcase_set_timeout(tcase, 120);
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
 			    histories);
-	suite_add_tcase(suite, tcase);
-	runner = srunner_create(suite);
-	srunner_run_all(runner, CK_ENV);
-	failed = srunner_ntests_failed(runner);
-	srunner_free(runner);
-	return failed ? 1 : 0;
+	return run_case("power_cut", tcase);
 }
