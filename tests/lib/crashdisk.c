@@ -681,8 +681,8 @@ enum loss { KEEP, DROP, PREFIX, SECTORS, LOSSES };
 struct cut {
 	uint64_t seed;
 	enum loss loss;  /* LOSSES: each file's own */
-	int names;       /* in order: 0 of all, 1 of a directory, 2 of a file */
-	size_t names_to; /* for 0: entries of the record before it */
+	bool one_log;    /* names are from one moment, not from each directory's own */
+	size_t names_to; /* that moment: entries of the record before it */
 	size_t flying;   /* this entry is under way; SIZE_MAX: none */
 };
 
@@ -805,23 +805,10 @@ static void write_file(const struct cut *cut, uint32_t number, int dir_fd, const
 static bool name_is_kept(const struct cut *cut, uint32_t dir, size_t n)
 {
 	const struct file *f = &files[dir];
-	size_t of_same = 0, before = 0;
 
-	switch (cut->names) {
-	case 0:
+	if (cut->one_log)
 		return f->pending[n] < cut->names_to;
-	case 1:
-		return n < some(mix(cut->seed, dir + 100000), (uint32_t)f->n_pending);
-	default:
-		for (size_t i = 0; i < f->n_pending; i++) {
-			if (rec_at(f->pending[i])->moved != rec_at(f->pending[n])->moved)
-				continue;
-			of_same++;
-			before += i < n;
-		}
-		return before < some(mix(cut->seed, rec_at(f->pending[n])->moved + 200000),
-				     (uint32_t)of_same);
-	}
+	return n < some(mix(cut->seed, dir + 100000), (uint32_t)f->n_pending);
 }
 
 static void write_dir(const struct cut *cut, uint32_t number, int dir_fd)
@@ -875,7 +862,7 @@ void disk_cut(uint64_t seed, const char *path)
 	size_t oldest = position;
 
 	cut.loss = dice % 8 < LOSSES ? (enum loss)(dice % 8) : LOSSES;
-	cut.names = (int)(dice >> 8) & 3 ? ((int)(dice >> 10) & 1) : 2;
+	cut.one_log = dice >> 8 & 1;
 	if (position < n_offsets && dice >> 16 & 1) {
 		const struct rec *rec = rec_at(position);
 

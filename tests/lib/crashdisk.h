@@ -14,8 +14,8 @@
  *    name by fsync of its directory, and by nothing else);
  *  - of what came later, each sector of 512 bytes is as it was at some moment since, whatever the
  *    others are: kept, dropped, reordered, torn;
- *  - names are as at some moment since as well, in each directory for itself, or even each
- *    file's for itself; a size, too.
+ *  - names are as at some moment since as well, all of them or each directory for itself (changes
+ *    of one directory reach a disk in order, with all filesystems that keep a log); so are sizes.
  *
  * A use: disk_open; fork: the child calls disk_record, works, and disk_end; the parent then calls
  * disk_played, disk_advance and disk_cut as often as it likes, and disk_close.
