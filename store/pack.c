@@ -213,16 +213,20 @@ static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
 	return r == -ENOENT ? -ERR_PACK_MISSING : r;
 }
 
-/* END: shorter than a header: whoever made it died before writing that, and no record is in it. */
+/*
+ * END: shorter than a header, or nothing but zeros: whoever made it died, or lost power, before
+ * that was on disk, and no record in it is named.
+ */
 static int header_check(int fd, uint32_t pack)
 {
+	static const struct pack_header_bytes none;
 	struct pack_header_bytes b;
 	int r;
 
 	r = os_pread_full(fd, &b, sizeof(b), 0);
 	if (r < 0)
 		return r;
-	return r == END ? END : pack_header_get(&b, pack);
+	return r == END || memcmp(&b, &none, sizeof(b)) == 0 ? END : pack_header_get(&b, pack);
 }
 
 struct each_pack {
