@@ -201,9 +201,12 @@ static void save_free(struct view *v, uint32_t slot)
 static int slots_grow(struct view *v)
 {
 	uint32_t cap = v->cap_slots ? v->cap_slots * 2 : SLOTS_FIRST;
-	struct vnode **slots = os_realloc(v->slots, cap * sizeof(*slots));
+	struct vnode **slots;
 	uint32_t *serials, *free_slots;
 
+	if (v->memo && cap > MEMO_NODES_MAX)
+		return -ENOMEM;
+	slots = os_realloc(v->slots, cap * sizeof(*slots));
 	if (!slots)
 		return -ENOMEM;
 	v->slots = slots;
@@ -236,10 +239,6 @@ static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode *
 				free(n);
 				return r;
 			}
-		}
-		if (v->memo && v->n_slots >= MEMO_NODES_MAX) {
-			free(n);
-			return -ENOMEM;
 		}
 		slot = v->n_slots++;
 		v->serials[slot] = 0;
