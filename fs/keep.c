@@ -61,7 +61,8 @@ void view_let_go(void *arg)
 	WRITE_GUARD(v->lock);
 	LOCK_GUARD(&v->table_lock);
 	for (struct realm *realm = v->realms; realm; realm = realm->next) {
-		shed_tree(&shed, realm->tree);
+		if (realm->tree) /* one whose state was lost has none */
+			shed_tree(&shed, realm->tree);
 		if (realm->base)
 			bare_pinned(v, &shed, &realm->base, true);
 	}

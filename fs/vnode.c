@@ -565,6 +565,7 @@ static int find_realm(struct view *v, uint64_t snap, struct realm **list, size_t
 		if (!realm)
 			return -ENOMEM;
 		realm->refs = 1;
+		realm_list(v, realm);
 	}
 	realm->snap = snap;
 	*ret = realm;
