@@ -20,10 +20,11 @@
  *  G6 A daemon that said it was stopping, or that leaves no kept view, was the last.
  *
  *  G7 A successor is started when no thread of the daemon can do anything any more. Mostly they are
- *     all gone. One that tells the kernel to forget a name may wait, unkillable, for a lock that is
- *     held by somebody who waits for an answer: views say who tells (memo_teller), and nobody waits
- *     for those. And one that works on files in a view of its own (an export into a view) waits for
- *     an answer itself: it gets EIO from us.
+ *     all gone together with the one that is watched (its first thread would not do: Linux tells of
+ *     that one's end only when it was the last). One that tells the kernel to forget a name may
+ *     wait, unkillable, for a lock that is held by somebody who waits for an answer: views say who
+ *     tells (memo_teller), and nobody waits for those. And one that works on files in a view of its
+ *     own (an export into a view) waits for an answer itself: it gets EIO from us.
  *
  * States:
  *
@@ -81,7 +82,7 @@ extern char **environ;
 static struct {
 	struct supervised what;
 	int signal_fd;
-	int pid_fd;    /* readable when the daemon's first thread is gone; or -1 */
+	int pid_fd;    /* readable when the daemon's watched thread is gone; -1: not told of it */
 	pid_t daemon;  /* 0: none lives */
 	bool told;     /* to end, as is the daemon, which may have been too young to hear */
 	int64_t died_ms[DEATHS_MAX];
@@ -128,6 +129,12 @@ static int take_message(struct supervisor *s)
 		memcpy(fds, CMSG_DATA(cm), sizeof(fds));
 	if (n != sizeof(m) || m.slot < 0 || m.slot >= SLOTS)
 		return 0; /* it is our own program: never */
+	if (m.word == WATCH) {
+		closep(&us.pid_fd);
+		closep(&fds[1]);
+		us.pid_fd = fds[0];
+		return 0;
+	}
 
 	let_go(s, m.slot);
 	if (m.word == KEEP && fds[0] > 0 && fds[1] > 0) {
@@ -172,8 +179,6 @@ static void end(struct supervisor *s, int status)
 }
 
 /* ---- the threads of a daemon that was killed (G7) ---- */
-
-#define PIDFD_OF_THREAD O_EXCL /* Linux 6.9; older ones say EINVAL */
 
 /* How long threads usually take to go, and to wait until they are looked at again. */
 #define THREADS_PATIENCE 20
@@ -237,7 +242,22 @@ static void refuse_daemon(struct supervisor *s)
 	}
 }
 
-/* The daemon's first thread is gone, so all are dying. How the daemon ended. */
+/* The daemon's first thread stays as a zombie as long as there are others. */
+static bool first_is_gone(void)
+{
+	char path[32], stat[128], *state;
+	_cleanup_close_ int fd = -1;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)us.daemon);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, stat, sizeof(stat) - 1);
+	stat[MAX(n, 0)] = '\0';
+	state = strrchr(stat, ')'); /* "pid (name) state ..." */
+	return !state || strlen(state) < 3 || state[2] == 'Z' || state[2] == 'X';
+}
+
+/* The watched thread is gone, so all are dying. How the daemon ended. */
 static int threads_end(struct supervisor *s)
 {
 	int status = 0;
@@ -245,7 +265,7 @@ static int threads_end(struct supervisor *s)
 	for (unsigned n = 0;; n++) {
 		if (waitpid(us.daemon, &status, WNOHANG) == us.daemon)
 			return status;
-		if (n >= THREADS_PATIENCE && !any_thread(s, tells_nothing))
+		if (n >= THREADS_PATIENCE && first_is_gone() && !any_thread(s, tells_nothing))
 			return W_EXITCODE(0, SIGKILL); /* it is reaped some other time */
 		if (n % THREADS_PATIENCE == THREADS_PATIENCE - 1)
 			refuse_daemon(s);
@@ -258,11 +278,12 @@ static int supervise(struct supervisor *s)
 {
 	struct pollfd p[3] = { { .fd = supervisor_sock, .events = POLLIN },
 			       { .fd = us.signal_fd, .events = POLLIN },
-			       { .fd = us.pid_fd, .events = POLLIN } };
+			       { .events = POLLIN } };
 	int status = 0, sig;
 	pid_t pid = 0;
 
 	for (;;) {
+		p[2].fd = us.pid_fd;
 		if (poll(p, 3, -1) < 0 && errno != EINTR)
 			return 0; /* never; and nobody could be told */
 		if (p[0].revents & POLLIN)
@@ -450,13 +471,12 @@ static int start_daemon(const sigset_t *signals)
 	(void)close(pair[pid == 0 ? 0 : 1]);
 	supervisor_sock = pair[pid == 0 ? 1 : 0];
 	us.daemon = pid;
-	if (pid > 0) {
-		us.pid_fd = (int)syscall(SYS_pidfd_open, pid, PIDFD_OF_THREAD);
-	} else {
+	if (pid == 0) {
 		closep(&us.signal_fd);
 		us.signal_fd = -1;
 		(void)prctl(PR_SET_NAME, "plyfsd");
 		sigprocmask(SIG_SETMASK, signals, NULL);
+		supervisor_be_watched();
 	}
 	return pid == 0 ? 0 : EXISTS;
 }

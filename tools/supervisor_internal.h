@@ -30,7 +30,11 @@ struct supervisor {
 	} slot[SLOTS];
 };
 
-enum word { KEEP = 1, LET_GO };
+enum word {
+	KEEP = 1, /* the view in a slot: its two descriptors */
+	LET_GO,
+	WATCH,    /* a pidfd (twice) of a thread that waits for nothing: it is gone when all go */
+};
 
 struct message {
 	int32_t word;
@@ -39,6 +43,9 @@ struct message {
 
 /* This process's end of the table, and of the socket between supervisor and daemon; -1: none. */
 extern int supervisor_table_fd, supervisor_sock;
+
+/* In the daemon, once: gives the supervisor a thread to watch (WATCH). */
+void supervisor_be_watched(void);
 
 /* Whether the table, the lock and what is kept are there after an exec. */
 void supervisor_keep_on_exec(struct supervisor *s, bool keep);

@@ -6,11 +6,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "store/base/util.h"
+
+#define PIDFD_OF_THREAD O_EXCL /* Linux 6.9; older ones say EINVAL */
+/* For the few calls of a thread that waits; no less than any libc wants. */
+#define WATCHED_STACK (128 * 1024)
 
 int supervisor_table_fd = -1;
 int supervisor_sock = -1;
@@ -101,7 +108,7 @@ static void tell(enum word word, int slot, int fuse_fd, int memo_fd)
 	const int fds[2] = { fuse_fd, memo_fd };
 	struct cmsghdr *cm;
 
-	if (word == KEEP) {
+	if (fuse_fd >= 0) {
 		msg.msg_control = control.bytes;
 		msg.msg_controllen = sizeof(control.bytes);
 		cm = CMSG_FIRSTHDR(&msg);
@@ -113,6 +120,37 @@ static void tell(enum word word, int slot, int fuse_fd, int memo_fd)
 	/* A supervisor that was killed keeps nothing: then views die with their daemon again. */
 	while (sendmsg(supervisor_sock, &msg, MSG_NOSIGNAL) < 0 && errno == EINTR)
 		;
+}
+
+/* Nothing that it could wait for keeps it from dying, so its end says that all are dying. */
+static void *watched_main(void *arg)
+{
+	int fd = (int)syscall(SYS_pidfd_open, gettid(), PIDFD_OF_THREAD);
+
+	if (fd >= 0) {
+		tell(WATCH, 0, fd, fd);
+		(void)close(fd);
+	}
+	for (;;)
+		(void)pause();
+	return NULL;
+}
+
+void supervisor_be_watched(void)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	if (pthread_attr_init(&attr) != 0)
+		return;
+	(void)pthread_attr_setstacksize(&attr, WATCHED_STACK);
+	(void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	(void)pthread_create(&thread, &attr, watched_main, NULL); /* else: as without a pidfd */
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
 }
 
 void supervisor_keep(struct supervisor *s, int slot, int fuse_fd, int memo_fd)
