@@ -367,8 +367,10 @@ int client_mount(struct client *cl)
 
 /* ---- unmount ---- */
 
-/* A view that is in use by nobody that we find: somebody passes through (df, a search), who is gone
- * in a moment. Half a second in all. */
+/*
+ * Who is in a view may only pass through (df, a search, a child of the caller's that was forked and
+ * has not executed its program yet) and be gone in a moment. Half a second in all.
+ */
 #define LOOKERS_TRIES 25
 #define LOOKERS_NS 20000000
 /* Who holds it elsewhere may be about to go, as the processes of a container. Two seconds. */
@@ -393,12 +395,11 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	r = mounts_unmount(mountpoint, lazy);
 	users[0] = 0;
 	for (int i = 0; r == -EBUSY && i < LOOKERS_TRIES; i++) {
-		mount_users(mountpoint, users);
-		if (*users)
-			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = LOOKERS_NS }, NULL);
 		r = mounts_unmount(mountpoint, lazy);
 	}
+	if (r == -EBUSY)
+		mount_users(mountpoint, users);
 	if (r == -EBUSY && busy_lazy && !lazy) {
 		lazy = true;
 		r = mounts_unmount(mountpoint, true);
