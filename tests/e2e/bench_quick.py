@@ -70,6 +70,11 @@ def test_a_bench_without_its_reference_says_so(t):
     assert p.stderr == "bench: there is no program '%s'\n" % t.at("nowhere"), p.stderr
 
 
+def asked(requests):
+    """How many; but what the kernel forgets when memory is short is no question."""
+    return sum(n for kind, n in requests.items() if "FORGET" not in kind)
+
+
 def test_the_quick_view_bench(t):
     # Once, and tiny. What takes seconds anywhere (npm, make, venv, git) is left to real runs.
     rows = "untar,stat,open,search,overwrite,read,storm,sqlite-nosync,rm"
@@ -86,10 +91,10 @@ def test_the_quick_view_bench(t):
         assert all(r["ms"][place] > 0 for place in found["places"]), r
     # What is warm asks for nothing (a walk may want the directory's free space).
     for warm in ("stat", "open", "read"):
-        assert sum(groups[warm]["requests"]["plyfs"].values()) <= 2, groups[warm]
+        assert asked(groups[warm]["requests"]["plyfs"]) <= 2, groups[warm]
     # The floor has our flags, so the kernel asks it for as much as it asks us.
     for name, g in groups.items():
-        ours, floor = (sum(g["requests"][place].values()) for place in ("plyfs", "floor"))
+        ours, floor = (asked(g["requests"][place]) for place in ("plyfs", "floor"))
         print("# %s: %d requests, the floor %d" % (name, ours, floor))
         assert ours <= floor * 1.1 + 20, g
     picture = xml.etree.ElementTree.parse(t.at("table.svg")).getroot()
@@ -105,8 +110,8 @@ def test_the_quick_view_bench_with_a_history(t):
         print("# %s: %s" % (r["row"], r["ratio"]))
         assert set(r["ratio"]) == set(r["limits"]) == {"behind", "restored"}
     # What did not change stays in the kernel, whatever came before and whatever was restored.
-    asked = next(g["requests"] for g in found["groups"] if g["group"] == "stat")
-    assert all(sum(n.values()) <= 2 for n in asked.values()), asked
+    requests = next(g["requests"] for g in found["groups"] if g["group"] == "stat")
+    assert all(asked(n) <= 2 for n in requests.values()), requests
 
 
 def test_the_quick_bench_of_scale(t):
@@ -117,7 +122,9 @@ def test_the_quick_bench_of_scale(t):
     if not SANITIZED:
         assert rows["idle", "memory, with pages of libraries"] < 30
         assert rows["million", "memory for each file visited"] < 600
-        assert rows["views", "memory for each view"] < 200
+        # Beside what each takes: the requests' buffers of a dozen threads, 1 MiB each.
+        views = rows["views", "views"] - 1
+        assert rows["views", "memory for each view"] < 200 + 16 * 1024 / views
     # A thread waits at each view, and a few more work.
     assert rows["views", "threads with all of them"] <= rows["views", "views"] + 8
     p = t.run([ply.PLYFS, "bench", "scale", "--only", "idle,nosuch"], check=False)

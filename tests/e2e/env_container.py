@@ -70,9 +70,11 @@ def test_the_view_is_a_folder_in_the_machines_own_root_which_is_read_only(t):
         r = env.run("echo x > " + place)
         assert r.exit_code != 0, place
         assert re.search("ead-only|denied" if os.geteuid() else "ead-only", r.stderr), r.stderr
-    assert ok(env, "echo x > /tmp/x; echo x > /run/x; cat /tmp/x") == "x\n"
-    assert ok(env, "ls /tmp/x 2>/dev/null || echo gone") == "gone\n", "/tmp is each command's own"
-    assert not os.path.exists("/tmp/x")
+    mine = "/tmp/%s.x" % os.path.basename(t.path)
+    assert ok(env, "echo x > %s; echo x > /run/x; cat %s" % (mine, mine)) == "x\n"
+    assert ok(env, "ls %s 2>/dev/null || echo gone" % mine) == "gone\n", \
+        "/tmp is each command's own"
+    assert not os.path.exists(mine)
     ok(env, "ln -s /workspace/a here; ln -s /workspace c/up; ln -s /etc/passwd out; ln -s ../x back")
     assert env.read_file("here") == b"1\n" == env.read_file("c/up/here")
     env.write_file("c/up/b", "through")
