@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -52,6 +53,7 @@ struct http_server {
 	unsigned running; /* under lock: requests that have begun and are not answered */
 	bool stopping;	  /* under lock */
 	atomic_uint connections;
+	_Atomic uint64_t trimmed_ns; /* when trim() was last due */
 	struct arrivals *arrivals; /* owned */
 };
 
@@ -427,6 +429,20 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 	*state = NULL;
 }
 
+/*
+ * Requests leave free pages between what lives on, and malloc keeps them: in millions of requests
+ * that was several times what was in use. Some ms of work, so not more often than each few seconds.
+ */
+#define TRIM_NS (UINT64_C(10) * 1000000000)
+
+static void trim(struct http_server *s)
+{
+	uint64_t now = now_ns(), last = atomic_load(&s->trimmed_ns);
+
+	if (now - last > TRIM_NS && atomic_compare_exchange_strong(&s->trimmed_ns, &last, now))
+		(void)malloc_trim(0); /* says only whether there was anything */
+}
+
 static void on_connection(void *arg, struct MHD_Connection *c, void **state,
 			  enum MHD_ConnectionNotificationCode what)
 {
@@ -442,6 +458,7 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **state,
 		arrival_remove(s->arrivals, *state);
 		*state = NULL;
 		atomic_fetch_sub(&s->connections, 1);
+		trim(s);
 	}
 }
 
