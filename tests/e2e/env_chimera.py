@@ -345,11 +345,13 @@ def random_call(rng, ids):
                                          rng.choice(NAMES) + "/**/*", "[a-c]*", "?", "**/a/*"))
     if kind < 85:
         q = "'%s'" % path
+        # Not into itself: what is copied before cp notices depends on the order of names.
+        beside = "'%s'" % ("a" + path[1:] if path.split("/")[0] == "b" else path)
         return "run_command", rng.choice((
             "cat " + q, "rm -rf " + q, "mkdir -p " + q, "ls -A " + q + " | sort",
             "echo more >>" + q, "chmod 640 " + q, "mv 'a' 'moved-%d'" % rng.randrange(3),
             "find . -path ./.chimera -prune -o -path ./.git -prune -o -type f -print | sort",
-            "wc -c " + q, "exit %d" % rng.randrange(256), "test -e " + q, "cp -r b " + q))
+            "wc -c " + q, "exit %d" % rng.randrange(256), "test -e " + q, "cp -r b " + beside))
     if kind < 93 or not ids:
         return ("checkpoint",)
     return "restore", rng.choice(ids)
