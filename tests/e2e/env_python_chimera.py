@@ -37,6 +37,10 @@ class Pair:
     def __init__(self, t, files, theirs, kind, **options):
         t.surroundings()
         os.environ["HOME"] = t.at("home")
+        # Upstream cannot read an answer when the line that it typed, prompt included, ends just at
+        # the terminal's width (tmux joins it with the answer): a wide terminal, on a server of ours.
+        os.environ["TMUX_TMPDIR"] = t.at("run")
+        ply.write(t.at("home", ".tmux.conf"), "set -g default-size 1000x50\n")
         self.theirs = theirs(t.tree(files, "theirs"), **options)
         self.ours = PlyEnvironment(t.tree(files, "ours"), kind=kind, **options)
         self.t = t
