@@ -4,13 +4,11 @@
 # timeout: 300
 """
 The installed swerex-remote and `plyfs serve` under swe-rex's own client (PyPI): each method of
-RemoteRuntime, each error that the protocol has, what may happen at the same time; and upstream's test
-suite, whole.
+RemoteRuntime, each error that the protocol has; and upstream's test suite, whole. What goes over the
+wire is in serve_rex_http.py.
 """
 import asyncio
-import contextlib
 import io
-import logging
 import os
 import re
 import shutil
@@ -27,19 +25,19 @@ import server
 import venv
 
 venv.enter()
-import aiohttp
 import pexpect
 from swerex import exceptions as ex
 from swerex.deployment.config import RemoteDeploymentConfig, get_deployment
 from swerex.deployment.hooks.abstract import DeploymentHook
 from swerex.deployment.remote import RemoteDeployment
 from swerex.runtime.abstract import (
-    BashAction, BashInterruptAction, CloseBashSessionRequest, Command, CreateBashSessionRequest,
+    BashInterruptAction, CloseBashSessionRequest, Command, CreateBashSessionRequest,
     ReadFileRequest, UploadRequest, WriteFileRequest)
 from swerex.runtime.config import RemoteRuntimeConfig
 from swerex.runtime.remote import RemoteRuntime
 
-logging.disable(logging.CRITICAL)
+from rexclient import create, form, quick, raises, rex, run
+
 REX = "1.4.0"
 CONFTEST = '''
 import os
@@ -89,36 +87,6 @@ class _Action(BashAction):
 class _Command(Command):
     timeout: float | None = 5
 '''
-
-
-def rex(t, *options, **kw):
-    s = server.rex(t, *options, **kw)
-    s.runtime = RemoteRuntime(port=s.port, auth_token=s.token or "", timeout=5)
-    return s
-
-
-def run(coroutine):
-    with contextlib.redirect_stdout(io.StringIO()):  # the client prints each exception's name
-        asyncio.run(coroutine)
-
-
-async def raises(what, awaitable, says=""):
-    """The exception; exactly of this class, as the client makes it."""
-    try:
-        got = await awaitable
-    except Exception as e:
-        assert type(e) is what and says in str(e), "%r %s" % (type(e), e)
-        return e
-    raise AssertionError("%s did not come, but %r" % (what.__name__, got))
-
-
-def create(name="default", **kw):
-    return CreateBashSessionRequest(session=name, startup_timeout=10, **kw)
-
-
-def quick(command, **kw):
-    kw.setdefault("timeout", 10)
-    return BashAction(command=command, **kw)
 
 
 # ---- sessions ----
@@ -463,16 +431,6 @@ def test_uploads(t):
     run(go())
 
 
-def form(parts, boundary="XX"):
-    body = b""
-    for name, filename, data in parts:
-        body += ("--%s\r\nContent-Disposition: form-data; name=\"%s\"" % (boundary, name)).encode()
-        body += ("; filename=\"%s\"" % filename).encode() if filename else b""
-        body += b"\r\n\r\n" + data + b"\r\n"
-    return body + ("--%s--\r\n" % boundary).encode(), \
-        {"Content-Type": "multipart/form-data; boundary=" + boundary}
-
-
 def test_no_archive_gets_out_of_its_target(t):
     s = rex(t)
     os.makedirs(t.at("in", "deep"))
@@ -505,323 +463,6 @@ def test_no_archive_gets_out_of_its_target(t):
     a = s.call("POST", "/upload", body, headers)
     assert a.json["swerexception"]["class_path"] == "zipfile.BadZipFile", a
     assert a.json["swerexception"]["message"] == "File is not a zip file"
-
-
-# ---- HTTP ----
-
-def test_who_may_speak_comes_first(t):
-    s = rex(t)
-    for path in ("/", "/is_alive", "//is_alive", "/nope", "/v1/metrics"):
-        for method in ("GET", "POST"):
-            a = s.call(method, path, token=False)
-            assert (a.status, a.json) == (403, {"detail": "Not authenticated"}), (path, a)
-            a = s.call(method, path, headers={"X-API-Key": ""}, token=False)
-            assert a.status == 403, a
-            a = s.call(method, path, headers={"X-API-Key": "wrong"}, token=False)
-            assert (a.status, a.json) == (401, {"detail": "Invalid API Key"}), (path, a)
-    assert s.call("GET", "/", headers={"Authorization": "Bearer " + s.token}, token=False).status == 200
-    assert s.call("GET", "/", headers={"Authorization": "Bearer x"}, token=False).status == 401
-
-    async def client():
-        wrong = RemoteRuntime(port=s.port, auth_token="wrong", timeout=5)
-        alive = await wrong.is_alive()
-        assert not alive and "Status code 401" in alive.message, alive
-        try:
-            await wrong.execute(Command(command=["true"]))
-        except aiohttp.ClientResponseError as e:
-            assert e.status == 401
-        else:
-            raise AssertionError
-    run(client())
-
-
-def test_without_a_token_anybody_but_web_pages(t):
-    s = rex(t, token="")
-    assert s.get("/is_alive").json == {"is_alive": True, "message": ""}
-    for headers, status in [
-        ({"Origin": "http://evil.example"}, 403), ({"Origin": "null"}, 403),
-        ({"Origin": s.url}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Sec-Fetch-Site": "same-site"}, 403), ({"Sec-Fetch-Site": "same-origin"}, 403),
-        ({"Sec-Fetch-Site": "none"}, 200), ({"Host": "evil.example:%d" % s.port}, 403),
-        ({"Host": "127.0.0.1.evil.example"}, 403), ({"Host": "localhost.evil.example"}, 403),
-        ({"Host": "[::1].evil.example"}, 403), ({"Host": "x" * 300}, 403), ({"Host": "[::1"}, 403),
-        ({"Host": "127.0.0.1:80.evil.example"}, 403), ({"Host": ""}, 403),
-        ({"Host": "localhost:%d" % s.port}, 200), ({"Host": "LOCALHOST"}, 200),
-        ({"Host": "[::1]:%d" % s.port}, 200), ({"Host": "10.1.2.3:80"}, 200),
-    ]:
-        for method, path in (("GET", "/is_alive"), ("POST", "/close")):
-            a = s.call(method, path, headers=headers)
-            assert a.status == status, (method, headers, a)
-            if status == 403:
-                assert "without a token" in a.json["detail"], a
-            assert a.headers["X-Content-Type-Options"] == "nosniff"
-    assert b" 200 " in s.raw(b"GET /is_alive HTTP/1.0\r\n\r\n").split(b"\r\n")[0]
-    s = rex(t)  # with a token, a page would have to know it
-    assert s.get("/is_alive", headers={"Host": "sandbox.example", "Origin": "x"}).status == 200
-    s = rex(t, "--host", "0.0.0.0", token="")  # where others come from, it has names
-    assert s.get("/is_alive", headers={"Host": "sandbox.example"}).status == 200
-    assert s.get("/is_alive", headers={"Origin": "http://evil.example"}).status == 403
-
-
-def test_paths_and_methods(t):
-    s = rex(t)
-    a = s.get("/")
-    assert a.json == {"message": "hello world"}
-    assert a.headers["Content-Type"] == "application/json"
-    for method, path, status, detail in [
-        ("GET", "/nope", 404, "Not Found"), ("GET", "//is_alive", 404, "Not Found"),
-        ("POST", "/is_alive", 405, "Method Not Allowed"), ("GET", "/execute", 405, "Method Not Allowed"),
-        ("DELETE", "/close", 405, "Method Not Allowed"),
-    ]:
-        a = s.call(method, path)
-        assert (a.status, a.json) == (status, {"detail": detail}), (path, a)
-        assert a.headers["Content-Type"] == "application/json"
-        assert (a.headers["Allow"] is not None) == (status == 405)
-    a = s.get("/is_alive/")
-    assert a.status == 307 and a.headers["Location"] == s.url + "/is_alive"
-    assert s.get("/is_alive?x=1&y").status == 200
-    assert s.get("/is_alive", headers={"X-Long": "x" * 60000}).status == 200
-    assert s.get("/is_alive?x=" + "y" * 60000).status == 200
-
-
-def test_a_body_that_does_not_fit_is_422(t):
-    s = rex(t)
-    for path, body in [
-        ("/execute", {}), ("/execute", []), ("/execute", {"command": 5}), ("/execute", {"command": [1]}),
-        ("/execute", {"command": "x", "timeout": "soon"}), ("/execute", {"command": "x", "shell": "maybe"}),
-        ("/execute", {"command": "x", "env": {"a": 1}}), ("/execute", {"command": "x", "env": []}),
-        ("/execute", {"command": "x", "cwd": 3}), ("/read_file", {"path": None}), ("/read_file", {}),
-        ("/write_file", {"path": "x"}), ("/create_session", {"session_type": "zsh"}),
-        ("/create_session", {"session_type": "bash", "startup_timeout": None}),
-        ("/run_in_session", {"action_type": "bash"}), ("/run_in_session", {"action_type": "dash"}),
-        ("/run_in_session", {"action_type": "bash", "command": "x", "check": "perhaps"}),
-        ("/run_in_session", {"action_type": "bash_interrupt", "n_retry": 1.5}),
-        ("/run_in_session", {"action_type": "bash", "command": "x", "expect": "y"}),
-        ("/execute", b"{"), ("/execute", b""), ("/execute", b"\xff"), ("/execute", b"{\"command\": 1e999}"),
-    ]:
-        a = s.post(path, body) if not isinstance(body, bytes) else s.call(
-            "POST", path, body, {"Content-Type": "application/json"})
-        assert a.status == 422 and a.json["detail"][0]["msg"], (path, body, a)
-        assert set(a.json["detail"][0]) >= {"type", "loc", "msg", "input"}, a
-    for body in ({"command": "exit 3", "shell": "yes", "timeout": "5", "check": 0},
-                 {"command": "exit 3", "shell": 1, "timeout": True, "unknown": 1}):
-        assert s.post("/execute", body).json["exit_code"] == 3, body
-    body, headers = form([("target_path", None, b"/x")])
-    assert s.call("POST", "/upload", body, headers).status == 422
-    body, headers = form([("file", None, b"text"), ("target_path", None, b"/x")])
-    assert s.call("POST", "/upload", body, headers).status == 422
-
-
-def test_forms_as_clients_may_write_them(t):
-    s = rex(t)
-    body = (b"preamble\r\n--a b\r\nCONTENT-DISPOSITION: form-data; name=target_path\r\n\r\n"
-            + t.at("q").encode() + b"\r\n--a b\r\ncontent-type: text/plain\r\nContent-Transfer-Encoding: "
-            b"binary\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a%22b\"\r\n"
-            b"Content-Length: 5\r\n\r\n--a \r\r\n--a b--\r\nepilogue")
-    a = s.call("POST", "/upload", body, {"Content-Type": "multipart/form-data; boundary=\"a b\""})
-    assert a.status == 200 and open(t.at("q"), "rb").read() == b"--a \r", a
-
-
-def test_the_same_request_is_served_once(t):
-    s = rex(t)
-    count = {"command": "echo x >> count; sleep 0.5; wc -l < count", "shell": True}
-    answers = []
-
-    def ask():
-        answers.append(s.post("/execute", count, headers={"X-Request-ID": "r1"}).json["stdout"])
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for x in threads:
-        x.start()
-    for x in threads:
-        x.join()
-    ask()
-    assert answers == ["1\n"] * 4, answers
-    assert s.post("/execute", count, headers={"X-Request-ID": "r2"}).json["stdout"] == "2\n"
-    assert s.post("/execute", count).json["stdout"] == "3\n"
-    a = s.post("/execute", count, headers={"X-Request-ID": "r1"}, token=False)
-    assert a.status == 403, "a replay needs the token"
-    assert s.post("/read_file", {"path": "count"}, headers={"X-Request-ID": "r1"}).json == {
-        "content": "x\nx\nx\n"}, "another path is another request"
-    a = s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"})
-    assert a.status == 511
-    ply.write(t.at("later"), "now")
-    assert s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"}).status == 200
-
-
-def test_of_answers_that_are_kept_the_oldest_go(t):
-    """16 MiB of them are kept: eight of these."""
-    s = rex(t)
-    much = {"command": "echo x >> count; head -c 2000000 /dev/zero | tr '\\0' y; wc -l < count",
-            "shell": True}
-
-    def ask(n):
-        return s.post("/execute", much, headers={"X-Request-ID": "r%d" % n}).json["stdout"][2000000:]
-    assert [ask(n) for n in range(10)] == ["%d\n" % n for n in range(1, 11)]
-    assert ask(9) == "10\n", "it was kept, large as it is"
-    assert ask(4) == "5\n"
-    assert ask(0) == "11\n", "it was served again"
-
-
-def test_a_slow_command_blocks_nobody(t):
-    async def go():
-        s = rex(t)
-        r = s.runtime
-        names = ["s%d" % i for i in range(8)]
-        await asyncio.gather(*(r.create_session(create(n)) for n in names))
-        slow = [asyncio.create_task(r.run_in_session(quick("sleep 2; echo " + n, session=n)))
-                for n in names]
-        slow += [asyncio.create_task(r.execute(Command(command="sleep 2; echo x", shell=True)))
-                 for n in names]
-        began = time.monotonic()
-        strict = RemoteRuntime(port=s.port, auth_token=s.token, timeout=1)
-        while time.monotonic() - began < 1:
-            assert await strict.is_alive()
-            assert (await r.execute(Command(command=["echo", "q"]))).stdout == "q\n"
-        assert not any(x.done() for x in slow)
-        done = await asyncio.gather(*slow)
-        assert [o.output for o in done[:8]] == [n + "\n" for n in names]
-        # One session serves one after the other, in order.
-        both = await asyncio.gather(*(r.run_in_session(quick("echo %d" % i, session="s0"))
-                                      for i in range(5)))
-        assert [o.output for o in both] == ["%d\n" % i for i in range(5)]
-    run(go())
-
-
-def test_sixty_four_busy_connections_hold_up_nobody(t):
-    s = rex(t)
-    stop, wrong, count = threading.Event(), [], [0] * 64
-
-    def work(i):
-        c = s.connection()
-        name = {"session": "s%d" % i, "session_type": "bash", "startup_timeout": 60}
-        calls = [("/execute", {"command": ["echo", str(i)]}, "stdout")] if i % 4 else [
-            ("/run_in_session", {"action_type": "bash", "command": "echo %d" % i,
-                                 "session": name["session"]}, "output"),
-            ("/execute", {"command": "sleep 1; echo %d" % i, "shell": True}, "stdout")]
-        if len(calls) == 2 and s.post("/create_session", name, connection=c).status != 200:
-            wrong.append(name)
-        while not stop.is_set() and not wrong:
-            for path, body, key in calls:
-                a = s.post(path, body, connection=c)
-                if a.status != 200 or a.json[key] != "%d\n" % i:
-                    wrong.append(a)
-                count[i] += 1
-        c.close()
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(64)]
-    for x in threads:
-        x.start()
-    for _ in range(40):
-        assert s.get("/is_alive", timeout=5).json["is_alive"]
-        time.sleep(0.1)
-    ply.wait_for("each to have had its turn", lambda: min(count) > 0 or wrong, 60)
-    stop.set()
-    for x in threads:
-        x.join()
-    assert not wrong, wrong[:3]
-
-
-def test_a_session_may_be_closed_while_it_is_busy(t):
-    async def go():
-        s = rex(t)
-        await s.runtime.create_session(create())
-        busy = asyncio.create_task(s.runtime.run_in_session(quick("sleep 33.3", timeout=60)))
-        await asyncio.sleep(0.3)
-        await s.runtime.close_session(CloseBashSessionRequest())
-        await raises(pexpect.exceptions.EOF, busy)
-        ply.wait_for("its end", lambda: not [c for _, c in s.children() if "33.3" in c])
-    run(go())
-
-
-def test_too_many_sessions_are_told(t):
-    s = server.serve(t, t.view(), "--max-sessions", "2")
-    for n in "ab":
-        assert s.post("/create_session", {"session": n, "session_type": "bash",
-                                          "startup_timeout": 10}).status == 200
-    a = s.post("/create_session", {"session": "c", "session_type": "bash"})
-    assert a.status == 511 and "2 sessions" in a.json["swerexception"]["message"], a
-    s.stop()
-
-
-def test_bodies_in_chunks_and_after_100_continue(t):
-    s = rex(t)
-    key = b"X-API-Key: " + s.token.encode() + b"\r\n"
-    body = b'{"command": ["echo", "chunky"]}'
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(body[i:i + 5]), body[i:i + 5])
-                      for i in range(0, len(body), 5)) + b"0\r\n\r\n"
-    a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
-              b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
-    assert b" 200 " in a.split(b"\r\n")[0] and b"chunky" in a, a
-    a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
-              b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    assert a.startswith(b"HTTP/1.1 100") and b"chunky" in a, a
-    a = s.raw(b"post /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    assert a.split(b" ")[1] in (b"403", b"405", b"501"), a
-
-
-def test_one_connection_serves_many_requests(t):
-    s = rex(t)
-    c = s.connection()
-    for i in range(20):
-        a = s.post("/execute", {"command": ["echo", str(i)]}, connection=c)
-        assert a.json["stdout"] == "%d\n" % i
-        assert s.get("/nope", connection=c).status == 404
-        assert s.post("/read_file", {"path": "/nope"}, connection=c).status == 511
-    c.close()
-
-
-def test_garbage_breaks_nothing(t):
-    s = rex(t)
-    key = b"X-API-Key: " + s.token.encode() + b"\r\n"
-    for data in [
-        b"\0" * 1000, b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\xff\xfe\r\n\r\n" * 50,
-        b"GET / HTTP/1.1\r\n" + b"A: " + b"x" * 200000 + b"\r\n\r\n",
-        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: nonsense\r\n\r\n{}",
-        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 99999999999999999999\r\n\r\n",
-        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"POST /upload HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Type: multipart/form-data\r\n"
-        b"Content-Length: 3\r\n\r\nabc",
-        b"POST /upload HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Type: multipart/form-data; boundary=b\r\n"
-        b"Content-Length: 30\r\n\r\n" + b"--b\r\nno headers at all" + b"x" * 8,
-        b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 100\r\n\r\n{\"comm",
-    ]:
-        s.raw(data, timeout=0.5)
-        assert s.get("/is_alive").status == 200, data[:50]
-    deep = b"[" * 100000
-    assert s.call("POST", "/execute", deep).status == 422
-    s.stop()
-
-
-def test_a_body_of_hundreds_of_megabytes_takes_no_memory(t):
-    s = rex(t)
-    size = 300 << 20 if ply.LONG else 100 << 20
-
-    class Zeros(io.RawIOBase):
-        left = size
-
-        def readinto(self, b):
-            n = min(len(b), self.left)
-            self.left -= n
-            b[:n] = b"z" * n
-            return n
-        readable = lambda self: True
-    head, tail = (b"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n",
-                  b"\r\n--B\r\nContent-Disposition: form-data; name=\"target_path\"\r\n\r\n" +
-                  t.at("huge").encode() + b"\r\n--B--\r\n")
-    c = s.connection(120)
-    c.putrequest("POST", "/upload")
-    c.putheader("X-API-Key", s.token)
-    c.putheader("Content-Type", "multipart/form-data; boundary=B")
-    c.putheader("Content-Length", str(len(head) + size + len(tail)))
-    c.endheaders(head)
-    zeros = Zeros()
-    while piece := zeros.read(1 << 16):
-        c.send(piece)
-    c.send(tail)
-    answer = c.getresponse()
-    assert answer.status == 200, answer.read()
-    c.close()
-    assert os.path.getsize(t.at("huge")) == size
-    assert s.memory("RssAnon") < 40 << 10, "%d KiB of memory" % s.memory("RssAnon")
 
 
 # ---- the program ----

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+swe-rex's own client (PyPI) on a server of ours, shortly. A script that uses it has entered the
+virtual environment (venv.enter) first.
+"""
+import asyncio
+import contextlib
+import io
+import logging
+
+from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
+from swerex.runtime.remote import RemoteRuntime
+
+import server
+
+logging.disable(logging.CRITICAL)
+
+
+def rex(t, *options, **kw):
+    s = server.rex(t, *options, **kw)
+    s.runtime = RemoteRuntime(port=s.port, auth_token=s.token or "", timeout=5)
+    return s
+
+
+def run(coroutine):
+    with contextlib.redirect_stdout(io.StringIO()):  # the client prints each exception's name
+        asyncio.run(coroutine)
+
+
+async def raises(what, awaitable, says=""):
+    """The exception; exactly of this class, as the client makes it."""
+    try:
+        got = await awaitable
+    except Exception as e:
+        assert type(e) is what and says in str(e), "%r %s" % (type(e), e)
+        return e
+    raise AssertionError("%s did not come, but %r" % (what.__name__, got))
+
+
+def create(name="default", **kw):
+    return CreateBashSessionRequest(session=name, startup_timeout=10, **kw)
+
+
+def quick(command, **kw):
+    kw.setdefault("timeout", 10)
+    return BashAction(command=command, **kw)
+
+
+def form(parts, boundary="XX"):
+    body = b""
+    for name, filename, data in parts:
+        body += ("--%s\r\nContent-Disposition: form-data; name=\"%s\"" % (boundary, name)).encode()
+        body += ("; filename=\"%s\"" % filename).encode() if filename else b""
+        body += b"\r\n\r\n" + data + b"\r\n"
+    return body + ("--%s--\r\n" % boundary).encode(), \
+        {"Content-Type": "multipart/form-data; boundary=" + boundary}
