@@ -231,3 +231,30 @@ class Command:
 
 class TestRun:
     pass
+
+
+# ---- an environment over an ordinary directory ----
+
+FILES = {"a.txt": "one\n", "dir/b.py": "two\n", "dir/sub/c.txt": "three\n", ".env": "h\n"}
+
+
+def local(t, files=FILES, name="work", **options):
+    """An environment over an ordinary directory, set up."""
+    t.surroundings()
+    if files is not None:
+        t.tree(files, name)
+    return Env(bench=t, workdir=t.at(name), **options).setup()
+
+
+def fails(status, says, function, *args, **kw):
+    try:
+        got = function(*args, **kw)
+    except Error as e:
+        assert e.status == status, e
+        assert says in e.sentence, e
+        return e
+    raise AssertionError("it worked: %r; wanted %s" % (got, status))
+
+
+def plyfs_mounts(t):
+    return ply.mounts_below(t.path, "fuse.plyfs")
