@@ -99,18 +99,17 @@ static int plan_append(const struct extent *before, uint64_t off, const void *bu
 		       struct piece *ret)
 {
 	struct blob *blob = before->ref.blob;
-	uint32_t room;
+	uint32_t at = before->ref.off + before->len;
 	int r;
 
 	/* A multiple of BLOB_MAX begins a new piece. */
 	if (before->ref.kind != REF_BLOB || extent_end(before) != off || off % BLOB_MAX == 0)
 		return AGAIN;
-	if (before->ref.off + before->len != blob_len(blob) || blob_len(blob) >= BLOB_MAX)
+	if (at >= BLOB_MAX)
 		return AGAIN;
 
-	room = BLOB_MAX - blob_len(blob);
-	*len = MIN(*len, room);
-	r = blob_append(blob, buf, *len);
+	*len = MIN(*len, BLOB_MAX - at);
+	r = blob_append(blob, at, buf, *len); /* AGAIN: more than ours is behind `at` */
 	if (r != 0)
 		return r;
 

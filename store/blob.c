@@ -766,14 +766,15 @@ static void unextend(struct blob *b, uint32_t from, uint32_t len)
 	file_release(b->stage, file, len); /* the blob's own bytes keep the file */
 }
 
-int blob_append(struct blob *b, const void *data, size_t len)
+int blob_append(struct blob *b, uint32_t at, const void *data, size_t len)
 {
 	uint32_t have;
 	int r;
 
 	WRITE_GUARD(blob_lock(b));
 	have = atomic_load_explicit(&b->len, memory_order_relaxed); /* changed by lock holders */
-	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN || len > BLOB_MAX - have)
+	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN || have != at ||
+	    len > BLOB_MAX - have)
 		return AGAIN;
 	if (len == 0)
 		return 0;

@@ -93,11 +93,12 @@ void blob_place(const struct blob *b, uint32_t *ret_file, uint32_t *ret_off);
 bool blob_is_sole(const struct blob *b);
 
 /*
- * Adds bytes at the end. AGAIN when it cannot grow (sealing or sealed, full, or other data
- * follows it in the stage): make a new blob. Earlier bytes never move, so references to a prefix
+ * Adds bytes at its end, which the caller takes to be `at`. AGAIN when it cannot grow (sealing or
+ * sealed, full, or other data follows it in the stage), and when another owner appended meanwhile,
+ * for a branch of its own: make a new blob. Earlier bytes never move, so references to a prefix
  * stay right and other owners may exist.
  */
-int blob_append(struct blob *b, const void *data, size_t len);
+int blob_append(struct blob *b, uint32_t at, const void *data, size_t len);
 
 /* Overwrites bytes inside; only for a sole owner. AGAIN when sealing, sealed, or made durable. */
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len);

@@ -104,19 +104,20 @@ START_TEST(a_blob_grows_while_it_is_last)
 
 	scratch_fill(data, sizeof(data), 2);
 	a = make(data, 100);
-	ck_ok(blob_append(a, data + 100, 900));
+	ck_ok(blob_append(a, 100, data + 100, 900));
+	ck_err(blob_append(a, 100, data, 900), AGAIN); /* another owner was first */
 	expect(a, data, 1000);
 	b = make(data, 50);
-	ck_err(blob_append(a, data, 1), AGAIN);
+	ck_err(blob_append(a, 1000, data, 1), AGAIN);
 	expect(a, data, 1000);
-	ck_ok(blob_append(b, data + 50, BLOB_MAX - 50));
-	ck_err(blob_append(b, data, 1), AGAIN); /* full */
+	ck_ok(blob_append(b, 50, data + 50, BLOB_MAX - 50));
+	ck_err(blob_append(b, BLOB_MAX, data, 1), AGAIN); /* full */
 	expect(b, data, BLOB_MAX);
 	expect_stage(1000 + BLOB_MAX);
 
 	blob_unref(b);
 	b = NULL;
-	ck_ok(blob_append(a, data + 1000, 5)); /* last again */
+	ck_ok(blob_append(a, 1000, data + 1000, 5)); /* last again */
 	expect(a, data, 1005);
 	expect_stage(1005);
 }
@@ -143,7 +144,7 @@ START_TEST(a_sole_owner_writes_in_place)
 	ck_err(blob_write(b, 290, data, 20), -EINVAL);
 	ck_ok(blob_seal(b, &name));
 	ck_err(blob_write(b, 0, data, 1), AGAIN);
-	ck_err(blob_append(b, data, 1), AGAIN);
+	ck_err(blob_append(b, blob_len(b), data, 1), AGAIN);
 	expect(b, data, sizeof(data));
 }
 END_TEST
@@ -292,7 +293,7 @@ START_TEST(a_failed_seal_leaves_it_readable_and_is_retried)
 		ck_assert(!blob_name(b, &name));
 		expect_stage(sizeof(data));
 		ck_err(blob_write(b, 0, data, 1), AGAIN); /* its bytes are fixed */
-		ck_err(blob_append(b, data, 1), AGAIN);
+		ck_err(blob_append(b, blob_len(b), data, 1), AGAIN);
 	}
 	ck_assert_int_gt(n, 2);
 	expect_stage(0);
@@ -318,7 +319,7 @@ START_TEST(a_failed_write_takes_no_room)
 	ck_assert_int_gt(n, 1);
 	for (n = 0;; n++) {
 		fault_arm(n, 1, ENOSPC);
-		r = blob_append(b, data + 2000, 1000);
+		r = blob_append(b, 2000, data + 2000, 1000);
 		fault_disarm();
 		if (r == 0)
 			break;
@@ -373,7 +374,7 @@ START_TEST(readers_go_on_while_blobs_are_sealed_and_grow)
 		ck_ok(pthread_create(&readers[i].thread, NULL, read_on, &readers[i]));
 	scratch_fill(data, sizeof(data), BLOBS - 1);
 	for (uint32_t i = 0; i < 100; i++)
-		ck_ok(blob_append(shared[BLOBS - 1], data + 700 + i, 1));
+		ck_ok(blob_append(shared[BLOBS - 1], 700 + i, data + 700 + i, 1));
 	for (uint32_t i = 0; i < BLOBS; i++) {
 		ck_ok(blob_seal(shared[i], &name));
 		if (i % 100 == 0)

@@ -3,6 +3,7 @@
 /* File data: inline bytes, appends, overwrites, holes, sharing, and what each costs in extents. */
 
 #include <linux/falloc.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -595,6 +596,71 @@ START_TEST(copy_from_another_tree)
 }
 END_TEST
 
+struct appender {
+	struct fs fs;
+	uint64_t ino, changes;
+	char letter;
+	pthread_barrier_t *together;
+	pthread_t thread;
+};
+
+static void *append_line(void *arg)
+{
+	struct appender *a = arg;
+	char line[100];
+
+	memset(line, a->letter, sizeof(line));
+	(void)pthread_barrier_wait(a->together);
+	return fs_write(&a->fs, a->ino, 2000, line, sizeof(line), false) < 0 ? a : NULL;
+}
+
+/* Both forks have the same last extent, and append to its blob if they can. */
+START_TEST(forks_that_append_at_once_keep_their_own_bytes)
+{
+	pthread_barrier_t together;
+	uint8_t before[2000];
+	char line[100];
+
+	fx_fill(before, sizeof(before), 19);
+	pthread_barrier_init(&together, NULL, 2);
+	for (int round = 0; round < 2000; round++) {
+		struct appender fork[2];
+		struct root *root;
+		char name[16];
+		uint64_t ino;
+
+		(void)snprintf(name, sizeof(name), "log%d", round);
+		ino = fx_file(name);
+		fx_write(ino, 0, before, sizeof(before));
+		root = fx_freeze();
+		for (int n = 0; n < 2; n++) {
+			fork[n] = (struct appender){ .ino = ino, .letter = (char)('a' + n),
+						     .together = &together };
+			fork[n].fs = (struct fs){ .store = fx_store, .tree = fx_tree(root),
+						  .changes = &fork[n].changes };
+			ck_assert_int_eq(pthread_create(&fork[n].thread, NULL, append_line,
+							&fork[n]), 0);
+		}
+		for (int n = 0; n < 2; n++) {
+			struct fs base = fs;
+			void *failed;
+
+			ck_assert_int_eq(pthread_join(fork[n].thread, &failed), 0);
+			ck_assert_ptr_null(failed);
+			fs = fork[n].fs;
+			memset(line, fork[n].letter, sizeof(line));
+			fx_expect(ino, 0, before, sizeof(before));
+			fx_expect(ino, 2000, line, sizeof(line));
+			fx_check_bytes(ino);
+			tree_free(fs.tree);
+			fs = base;
+		}
+		root_unref(root);
+	}
+	pthread_barrier_destroy(&together);
+}
+END_TEST
+
 START_TEST(import_goes_to_chunks_and_is_stored_once)
 {
 	_cleanup_free_ uint8_t *buf = malloc(300000);
@@ -897,6 +963,7 @@ int main(void)
 	tcase_add_test(c, copy_within_one_file_and_over_holes);
 	tcase_add_test(c, copy_with_inline_bytes_on_either_side);
 	tcase_add_test(c, copy_from_another_tree);
+	tcase_add_test(c, forks_that_append_at_once_keep_their_own_bytes);
 	tcase_add_test(c, import_goes_to_chunks_and_is_stored_once);
 	tcase_add_test(c, write_kills_privileges_when_asked);
 	tcase_add_test(c, data_verbs_want_a_regular_file);

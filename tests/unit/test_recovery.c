@@ -178,7 +178,9 @@ static void step_append(unsigned i)
 	ck_ok(tree_get(b->tree, &key, &val));
 	memset(more, (int)(v.seed + v.appended), sizeof(more));
 	v.appended++;
-	r = val.ref.kind == REF_BLOB ? blob_append(val.ref.blob, more, sizeof(more)) : AGAIN;
+	r = AGAIN;
+	if (val.ref.kind == REF_BLOB)
+		r = blob_append(val.ref.blob, blob_len(val.ref.blob), more, sizeof(more));
 	ck_assert_int_ge(r, 0);
 	if (r == 0) {
 		put_le32(head, blob_len(val.ref.blob));
