@@ -100,7 +100,7 @@ void store_import_end(struct store *s)
 struct gc {
 	struct store *store;
 	const struct progress *progress;
-	struct nameset marked;
+	struct nameset data, nodes; /* apart: a file may have the bytes, and the name, of a node */
 	int unreadable; /* why a node could not be read, 0: none */
 };
 
@@ -117,7 +117,7 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 
 	if (cancelled(gc->progress))
 		return -ERR_CANCELLED;
-	r = nameset_add(&gc->marked, name, &number);
+	r = nameset_add(is_node ? &gc->nodes : &gc->data, name, &number);
 	return r == EXISTS ? 1 : r;
 }
 
@@ -220,7 +220,7 @@ static int mark_source(struct gc *gc, const struct source *source)
 		if (r < 0 || gc->unreadable < 0)
 			return r < 0 ? r : gc->unreadable;
 	}
-	if (!source->named || nameset_find(&gc->marked, &source->name) != NAMESET_NONE)
+	if (!source->named || nameset_find(&gc->nodes, &source->name) != NAMESET_NONE)
 		return 0;
 	r = store_load_root(gc->store, &source->name, &root);
 	if (r < 0)
@@ -284,7 +284,8 @@ static bool is_marked(void *arg, const struct name *name)
 {
 	struct gc *gc = arg;
 
-	return nameset_find(&gc->marked, name) != NAMESET_NONE;
+	return nameset_find(&gc->data, name) != NAMESET_NONE ||
+	       nameset_find(&gc->nodes, name) != NAMESET_NONE;
 }
 
 static void sweep_progress(void *arg, uint64_t done, uint64_t total)
@@ -337,7 +338,8 @@ static int gc_claimed(struct store *s, const struct progress *progress, struct g
 	chunks_keep_packs(s->chunks, keep);
 	if (r == 0)
 		r = chunks_sweep(s->chunks, is_marked, &gc, sweep_progress, &stats);
-	nameset_release(&gc.marked);
+	nameset_release(&gc.data);
+	nameset_release(&gc.nodes);
 	if (r < 0)
 		return r;
 

@@ -195,6 +195,34 @@ START_TEST(a_state_that_cannot_be_read_stops_gc)
 }
 END_TEST
 
+static int remember_root(void *arg, const struct branch_info *info)
+{
+	if (strcmp(info->name, "main") == 0)
+		*(struct name *)arg = info->root;
+	return 0;
+}
+
+/* Names come from the bytes alone, so the file's chunk and the node are one. */
+START_TEST(a_file_with_the_bytes_of_a_node_hides_nothing_below_it)
+{
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *node = NULL;
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	struct name top;
+
+	fill(b, 1, 2000, 1);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	ck_ok(branch_each(store, remember_root, &top));
+	ck_ok(chunk_load(store_chunks(store), &top, &node));
+	change_blob(other, 1, node->data, node->len);
+	(void)checkpoint(other, NULL); /* snapshots are marked before branches */
+	branch_close(other);
+	(void)collect();
+	store_reopen();
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(a_name_set_finds_what_was_added)
 {
 	struct nameset set = { 0 };
@@ -227,6 +255,7 @@ int main(void)
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
+	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
 	tests[n++] = a_name_set_finds_what_was_added;
 	return scratch_run("gc", tests, n, store_setup, store_teardown);
 }
