@@ -24,6 +24,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <limits.h>
+#include <signal.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
@@ -91,6 +93,20 @@ static _Thread_local struct {
 } current;
 
 /* ---- replies ---- */
+
+static int send_reply(struct mount *m, const struct iovec *iov, int count)
+{
+#ifdef PLYFS_TEST_HOOKS
+	char name[PATH_MAX];
+
+	if (m->test_die) {
+		snprintf(name, sizeof(name), "%s/%u", m->test_die, current.header->opcode);
+		if (unlink(name) == 0)
+			(void)raise(SIGKILL);
+	}
+#endif
+	return mount_send(m, iov, count);
+}
 
 static struct mount *mount_of(fuse_req_t req)
 {
@@ -754,7 +770,7 @@ static void raw_reply(struct mount *m, const struct fuse_in_header *in, int r, c
 	};
 	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
 
-	current.lost = mount_send(m, iov, r < 0 || len == 0 ? 1 : 2) < 0;
+	current.lost = send_reply(m, iov, r < 0 || len == 0 ? 1 : 2) < 0;
 }
 
 /* TMPFILE (proto 7.37): libfuse from 3.17. The name that follows is a placeholder. */
@@ -900,7 +916,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 
 	if (m->starting && count == 2 && header->error == 0)
 		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
-	current.lost = !m->resuming && mount_send(m, iov, count) < 0;
+	current.lost = !m->resuming && send_reply(m, iov, count) < 0;
 	if (m->starting && current.lost)
 		m->negotiated = false;
 
@@ -1006,7 +1022,8 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	if (m->memo) {
 		bool resent = in->unique & UNIQUE_RESENT;
 
-		if (!resent && is_queued(in->opcode))
+		/* The INIT that we repeat tells nothing: the resent ones are still to come. */
+		if (!resent && !m->resuming && is_queued(in->opcode))
 			memo_request_is_new(m->memo);
 		if (changes(in->opcode))
 			memo_request_begin(m->memo, in->unique & ~UNIQUE_RESENT, resent);

@@ -491,6 +491,9 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 	m->served.over = mount_over;
 	m->options = *options;
 	m->hooks = *hooks;
+#ifdef PLYFS_TEST_HOOKS
+	m->test_die = getenv("PLYFS_TEST_DIE");
+#endif
 
 	/* It may have come through a socket from a program with its own ideas. */
 	r = fcntl(fd, F_GETFL);

@@ -43,6 +43,11 @@ struct mount {
 	struct fuse_session *session; /* immutable, owned; closes fd */
 	int fd; /* immutable, lent by the session */
 	bool has_epoch; /* immutable once serving */
+	/*
+	 * immutable; PLYFS_TEST_DIE, not in a release build: a directory. Whoever is about to
+	 * answer a request and can remove the file there that is called as its opcode dies instead.
+	 */
+	const char *test_die;
 
 	struct eagerness eager;
 

@@ -325,6 +325,135 @@ def test_copies_and_truncations_are_done_once(t):
     print("# %d kills" % killer.kills)
 
 
+class Death:
+    """Within it the daemon dies once, with a request of these opcodes done and not answered."""
+
+    def __init__(self, t, view, *opcodes):
+        self.view, self.files = view, [t.at("die", str(n)) for n in opcodes]
+
+    def __enter__(self):
+        self.deaths = self.view.store.status()["daemon"]["deaths"]
+        for f in self.files:
+            ply.write(f, "")
+
+    def __exit__(self, kind, *what):
+        left = [f for f in self.files if os.path.exists(f)]
+        for f in left:
+            os.unlink(f)
+        if kind:
+            return  # the answer was wrong: that is what is to be told
+        if len(left) == len(self.files):
+            ply.skip("a release build, or a kernel that asks for it in other words")
+        assert self.view.store.status()["daemon"]["deaths"] == self.deaths + 1
+
+
+def dying(t, files=None):
+    os.mkdir(t.at("die"))
+    t.env["PLYFS_TEST_DIE"] = t.at("die")
+    return supervised(t, files)
+
+
+NO_TIMES = ("--no-times",)
+SYMLINK, MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, WRITE = 6, 8, 9, 10, 11, 12, 13, 16
+SETATTR, SETXATTR, REMOVEXATTR, CREATE, IOCTL, FALLOCATE = 4, 21, 24, 35, 39, 43
+RENAME2, COPY, TMPFILE, COPY_64 = 45, 47, 51, 53
+
+
+def renamed2(src, dst, flags):
+    if ply._libc.renameat2(-100, os.fsencode(src), -100, os.fsencode(dst), flags) < 0:
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
+def copied(src, dst):
+    with open(src, "rb") as s, open(dst, "r+b") as d:
+        return os.copy_file_range(s.fileno(), d.fileno(), 3, 0, 1)
+
+
+def falloc(path):
+    with open(path, "r+b") as f:
+        os.posix_fallocate(f.fileno(), 0, 9000)
+
+
+def appended(path):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    with os.fdopen(fd, "wb", buffering=0) as f:
+        return f.write(b"more")
+
+
+# Name, opcode, what is done in a directory with a file f of 5 bytes and an empty directory e, what
+# it answers. Most would fail when they are done twice.
+CALLS = [
+    ("mkdir", MKDIR, lambda: os.mkdir("n"), None),
+    ("mkfifo", MKNOD, lambda: os.mkfifo("n"), None),
+    ("symlink", SYMLINK, lambda: os.symlink("there", "n"), None),
+    ("link", LINK, lambda: os.link("f", "n"), None),
+    ("create", CREATE, lambda: os.close(os.open("n", os.O_CREAT | os.O_EXCL | os.O_RDWR)), None),
+    ("tmpfile", TMPFILE, lambda: os.close(os.open(".", os.O_TMPFILE | os.O_RDWR)), None),
+    ("unlink", UNLINK, lambda: os.unlink("f"), None),
+    ("rmdir", RMDIR, lambda: os.rmdir("e"), None),
+    ("rename", RENAME, lambda: os.rename("f", "n"), None),
+    ("rename, exchanging", RENAME2, lambda: renamed2("f", "e", 2), None),
+    ("rename, not replacing", RENAME2, lambda: renamed2("f", "n", 1), None),
+    ("setxattr", SETXATTR, lambda: os.setxattr("f", "user.n", b"1", os.XATTR_CREATE), None),
+    ("removexattr", REMOVEXATTR, lambda: os.removexattr("f", "user.x"), None),
+    ("chmod", SETATTR, lambda: os.chmod("f", 0o4711), None),
+    ("truncate", SETATTR, lambda: os.truncate("f", 3), None),
+    ("utime", SETATTR, lambda: os.utime("f", (1, 2)), None),
+    ("append", WRITE, lambda: appended("f"), 4),
+    ("fallocate", FALLOCATE, lambda: falloc("f"), None),
+    ("copy", (COPY, COPY_64), lambda: copied("f", "g"), 3),
+]
+
+
+def test_what_was_done_and_not_answered_is_answered(t):
+    """The daemon dies between the two."""
+    view = dying(t)
+    for n, (name, opcode, call, answer) in enumerate(CALLS):
+        opcodes = opcode if isinstance(opcode, tuple) else (opcode,)
+        seen = []
+        for where in ("calm%d" % n, "dying%d" % n):
+            ply.make_tree(view.at(where), {"f": "12345", "g": "abcdefgh", "e": None})
+            os.setxattr(view.at(where, "f"), "user.x", b"y")
+            os.chdir(view.at(where))
+            before = view.info()["changes"]
+            try:
+                if where.startswith("calm"):
+                    got = call()
+                else:
+                    with Death(t, view, *opcodes):
+                        got = call()
+            except OSError as e:
+                raise AssertionError("%s, %s: %s" % (name, where, e)) from e
+            finally:
+                os.chdir(t.path)
+            assert got == answer, (name, where, got)
+            tree = ply.treelist(view.at(where), *NO_TIMES)
+            seen.append((view.info()["changes"] - before, tree))
+        assert seen[0] == seen[1], (name, seen)
+    view.store.ply("check", "--read-data")
+
+
+def test_what_was_asked_of_the_view_and_not_answered_is_answered(t):
+    view = dying(t)
+    first = view.checkpoint("first")
+    view.write("a.txt", "2")
+    with view.fd() as fd:
+        with Death(t, view, IOCTL):
+            second = ply.ioctl_checkpoint(fd, "second")
+        with Death(t, view, IOCTL):
+            ply.ioctl_fork(fd, "idea")
+        with Death(t, view, IOCTL):
+            answer = ply.ioctl_restore(fd, first)
+        assert answer["id"] == first and view.read("a.txt") == "one\n", answer
+        with Death(t, view, IOCTL):
+            answer = ply.ioctl_undo(fd)
+        assert view.read("a.txt") == "2"
+    labels = [s["label"] for s in view.store.json("log")]
+    assert labels.count("second") == 1 and labels.count("first") == 1, labels
+    assert view.store.mount(branch="idea").read("a.txt") == "2"
+    assert view.store.mount(snapshot=second).read("a.txt") == "2"
+
+
 # ---- restores and checkpoints under way ----
 
 def test_checkpoints_under_way_are_made_once(t):
