@@ -84,6 +84,11 @@ static int control_failed(struct workspace *ws, int err, const char *what)
 	case EACCES:
 		return fail(PLY_DENIED, "%s: only root and the owner of the store '%s' may", what,
 			    ws->store);
+	case ECONNRESET:
+		return fail(PLY_FAILED,
+			    "%s: the daemon died meanwhile; look whether it was done before "
+			    "you ask again",
+			    what);
 	default:
 		return fail_errno(err, "%s: the view on '%s'", what, ws->mount);
 	}

@@ -53,6 +53,8 @@ struct plyfs_info {
 /*
  * Any verb of the program through the ioctl: args are NUL-separated (verb first). The daemon runs
  * it with cwd = the view's root; its output is fetched with PLYFS_IOC_READ until `more` is 0.
+ * ECONNRESET, from either: the daemon died meanwhile. The verb was begun at most once, and how far
+ * it came can only be seen from what it was to do.
  */
 struct plyfs_call {
 	uint32_t args_len;  /* in */

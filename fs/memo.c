@@ -211,7 +211,7 @@ void memo_request_begin(struct memo *m, uint64_t unique, bool resent)
 	else
 		r = claim(m, unique);
 	request.receipt = r;
-	request.done = get(&r->journal.lsn) && get(&r->what);
+	request.done = get(&r->what) == MEMO_BEGUN || (get(&r->journal.lsn) && get(&r->what));
 	if (!request.done) /* from before, when it was not done */
 		put(&r->what, MEMO_NOTHING);
 }
@@ -262,6 +262,14 @@ void memo_did(enum memo_what what, uint64_t value)
 		return;
 	put(&r->value, value);
 	put(&r->what, what);
+}
+
+bool memo_begins(void)
+{
+	if (memo_was_done(MEMO_BEGUN, NULL))
+		return false;
+	memo_did(MEMO_BEGUN, 0);
+	return true;
 }
 
 struct memo_receipt *memo_receipt(void)

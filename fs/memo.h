@@ -16,7 +16,8 @@
  *  K3 A request that changes something was done if and only if the record of the journal whose
  *     number its receipt has is there. What the answer needs is in the receipt before that record
  *     counts (journal.h), and stays until the answer was sent. So a request that comes again is
- *     either done, or answered as it would have been; never done twice.
+ *     either done, or answered as it would have been; never done twice. What no single record does
+ *     has a receipt that says it was begun, and is not begun again.
  *  K4 The kernel sends what was read and not answered again before anything new (NOTIFY_RESEND), so
  *     at the first new request receipts that nobody asked for are of answered ones.
  *  K5 A restore: PREPARED, then its record, then the records of nodes, then SWITCHED, then the
@@ -74,6 +75,7 @@ enum memo_what {
 	MEMO_CHECKPOINT, /* journal.id */
 	MEMO_FORK,
 	MEMO_RESTORE, /* the values of memo_switch */
+	MEMO_BEGUN,   /* memo_begins; no record tells whether it was done */
 };
 
 struct memo_switch {
@@ -169,4 +171,9 @@ void memo_expect(void);
 void memo_expect_end(void *unused);
 /* What the answer will be made of; before the record. */
 void memo_did(enum memo_what what, uint64_t value);
+/*
+ * For what no single record does: from here on it counts as begun, and is never begun again. False:
+ * that was so already, and nobody knows how far it came.
+ */
+bool memo_begins(void);
 struct memo_receipt *memo_receipt(void); /* lent; NULL outside of a request */

@@ -11,12 +11,15 @@
  *  C2 Output waits for its reader (BUFFER_MAX); a call that nobody read for EXPIRE_SECONDS is
  *     cancelled, then forgotten.
  *  C3 Only the user and the view that started a call may read it.
- *  C4 A call is freed by calls_expire alone, after its thread was joined, when no reader is in it.
+ *  C4 A call dies with its daemon, and no other one begins it again or takes it for one of its own:
+ *     handles only grow, from daemon to daemon.
+ *  C5 A call is freed by calls_expire alone, after its thread was joined, when no reader is in it.
  */
 
 #include <errno.h>
 #include <time.h>
 
+#include "fs/memo.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
@@ -207,6 +210,10 @@ int call_start(struct view_entry *e, const struct cred *cred, struct plyfs_call 
 		call_free(call);
 		return -EBUSY;
 	}
+	if (!memo_begins()) { /* by a daemon that died */
+		call_free(call);
+		return -ECONNRESET;
+	}
 	call->handle = ++d->last_call;
 	r = pthread_create(&call->thread, NULL, call_main, call);
 	if (r) {
@@ -230,10 +237,10 @@ int call_read(struct view_entry *e, const struct cred *cred, struct plyfs_read *
 		if (call->handle == q->handle && call->view == e && call->uid == cred->uid)
 			break;
 	if (call)
-		call->readers++; /* C4 */
+		call->readers++; /* C5 */
 	pthread_mutex_unlock(&d->lock);
 	if (!call)
-		return -ENOENT;
+		return q->handle <= d->first_call ? -ECONNRESET : -ENOENT;
 
 	pthread_mutex_lock(&call->lock);
 	if (!call->out.len && !call->err.len && !call->over)

@@ -537,6 +537,11 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what)
 			cl,
 			"%s%sthis verb needs the store's socket, which cannot be reached from here",
 			what, colon);
+	case ECONNRESET:
+		return client_fail(cl,
+				   "%s%sthe daemon died meanwhile; look whether it was done before "
+				   "you ask again",
+				   what, colon);
 	default:
 		return client_fail(cl, "%s%s%s", what, colon, strerror(error));
 	}

@@ -687,6 +687,7 @@ int main(int argc, char **argv)
 		ready_fd = -1;
 
 	block_signals();
+	d.first_call = d.last_call = now_ns(); /* nobody makes a call each ns */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
 		(void)setrlimit(RLIMIT_NOFILE, &files); /* the lower one may do as well */

@@ -42,6 +42,7 @@ struct daemon {
 	_Atomic bool replaced;	  /* likewise, and another program goes on with the views */
 	struct call *calls;	  /* under lock: verbs asked for through ioctls (call.c) */
 	uint64_t last_call;	  /* under lock: their handles */
+	uint64_t first_call;	  /* immutable: above those of former daemons */
 };
 
 /* A mounted view. */

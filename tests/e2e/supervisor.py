@@ -454,6 +454,30 @@ def test_what_was_asked_of_the_view_and_not_answered_is_answered(t):
     assert view.store.mount(snapshot=second).read("a.txt") == "2"
 
 
+def test_a_verb_asked_of_the_view_is_begun_at_most_once(t):
+    view = dying(t)
+    args = b"fork\0idea\0"
+
+    def is_told_of_the_death(number, layout, *values):
+        with view.fd() as fd:
+            try:
+                answer = ply.ioctl(fd, number, layout, *values)
+                assert False, answer[:3]
+            except OSError as e:
+                assert e.errno == errno.ECONNRESET, e
+
+    with Death(t, view, IOCTL):
+        is_told_of_the_death(ply.IOC_CALL, ply.CALL, len(args), 0, 0, args)
+    with view.fd() as fd:
+        handle = ply.ioctl(fd, ply.IOC_CALL, ply.CALL, 4, 0, 0, b"log\0")[2]
+    kill(view)
+    with view.fd() as fd:
+        later = ply.ioctl(fd, ply.IOC_CALL, ply.CALL, 5, 0, 0, b"tree\0")[2]
+    assert later > handle
+    # Its output is not another's.
+    is_told_of_the_death(ply.IOC_READ, ply.READ, handle, 0, 0, 0, 0, b"")
+
+
 # ---- restores and checkpoints under way ----
 
 def test_checkpoints_under_way_are_made_once(t):
