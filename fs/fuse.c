@@ -127,7 +127,7 @@ static struct cred cred_of(fuse_req_t req)
 
 static uint64_t valid_for(const struct mount *m)
 {
-	return m->options.cache_off ? 0 : FOREVER_S; /* F2 */
+	return mount_uses(m, LEVER_CACHE) ? FOREVER_S : 0; /* F2 */
 }
 
 static void reply_result(fuse_req_t req, int r)
@@ -174,8 +174,9 @@ static void fill_entry(const struct mount *m, const struct entry *e, struct fuse
 
 static void fill_created(const struct mount *m, const struct entry *e, struct created_out *ret)
 {
+	*ret = (struct created_out){ 0 };
 	fill_entry(m, e, &ret->entry);
-	ret->open = (struct fuse_open_out){ .open_flags = FOPEN_KEEP_CACHE };
+	ret->open.open_flags = mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0;
 }
 
 static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
@@ -218,7 +219,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 	struct entry e;
 	int r = view_lookup(m->view, dir, name, strlen(name), &e);
 
-	if (r == -ENOENT && !m->options.cache_off) {
+	if (r == -ENOENT && mount_uses(m, LEVER_CACHE)) {
 		/* Node id 0 with a lifetime: the kernel remembers that the name is not there. */
 		struct fuse_entry_out out = { .entry_valid = valid_for(m) };
 
@@ -561,25 +562,20 @@ static void op_removexattr(fuse_req_t req, fuse_ino_t node, const char *name)
 
 /* ---- data ---- */
 
-/* Descriptors are not our affair (F3): the first ENOSYS spares all further OPENs and RELEASEs. */
+/*
+ * Descriptors are not our affair (F3): the first ENOSYS spares all further OPENs and RELEASEs. The
+ * kernel then keeps what is cached from one open to the next.
+ */
 static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
-	if (!mount_of(req)->options.no_open_off) {
-		fuse_reply_err(req, ENOSYS);
-		return;
-	}
-	fi->keep_cache = 1;
-	fuse_reply_open(req, fi);
-}
+	const struct mount *m = mount_of(req);
 
-static void op_opendir(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
-{
-	if (!mount_of(req)->options.no_open_off) {
+	if (mount_uses(m, LEVER_NO_OPEN) && mount_uses(m, LEVER_CACHE)) {
 		fuse_reply_err(req, ENOSYS);
 		return;
 	}
-	fi->keep_cache = 1;
-	fi->cache_readdir = 1;
+	fi->keep_cache = mount_uses(m, LEVER_CACHE);
+	fi->cache_readdir = mount_uses(m, LEVER_CACHE); /* of a directory; else it means nothing */
 	fuse_reply_open(req, fi);
 }
 
@@ -737,7 +733,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.write = op_write,
 	.release = op_release,
 	.fsync = op_fsync,
-	.opendir = op_opendir,
+	.opendir = op_open,
 	.readdir = op_readdir,
 	.releasedir = op_release,
 	.fsyncdir = op_fsyncdir,

@@ -92,9 +92,9 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	 * (loses truncation where OPEN is not sent), WRITEBACK_CACHE (a checkpoint would miss what
 	 * was written), POSIX_LOCKS and FLOCK_LOCKS (the kernel does both rightly by itself).
 	 */
-	if (!m->options.cache_off)
+	if (mount_uses(m, LEVER_CACHE))
 		want |= FUSE_CACHE_SYMLINKS; /* [3.10] */
-	if (!m->options.readdirplus_off)
+	if (mount_uses(m, LEVER_READDIRPLUS))
 		want |= FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO; /* [any] */
 
 	if (len < sizeof(*out)) /* before proto 7.23 (Linux 3.15): not for us */
@@ -439,7 +439,7 @@ static int mount_first(struct mount *m)
 	 * Nothing tells beforehand whether the kernel has it (6.16): no flag, no minor. It costs
 	 * nothing to try, as nothing is cached yet.
 	 */
-	m->has_epoch = !m->options.epoch_off && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
+	m->has_epoch = mount_uses(m, LEVER_EPOCH) && notify(m, NOTIFY_INC_EPOCH, iov, 1) == 0;
 	/* Another process needs it (K5), and RESEND, which came before it. */
 	if (m->memo && m->has_epoch && m->hooks.keep) {
 		m->memo->head->has_epoch = true;
@@ -474,9 +474,8 @@ static int mount_begin(struct mount *m, struct readers *rs)
 	return r;
 }
 
-int mount_start(struct readers *rs, int fuse_fd, struct view *view,
-		const struct mount_options *options, const struct mount_hooks *hooks,
-		struct mount **ret)
+int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how,
+		const struct mount_hooks *hooks, struct mount **ret)
 {
 	_cleanup_(mount_freep) struct mount *m = NULL;
 	_cleanup_close_ int fd = fuse_fd;
@@ -489,7 +488,7 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view,
 	m->eager.back_off_ns = BACK_OFF_MIN_NS;
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
-	m->options = *options;
+	m->how = how;
 	m->hooks = *hooks;
 #ifdef PLYFS_TEST_HOOKS
 	m->test_die = getenv("PLYFS_TEST_DIE");

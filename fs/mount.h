@@ -10,6 +10,7 @@
  * its mount on to a spare thread of the shared pool, finishes its request, and joins the pool.
  */
 
+#include "fs/how.h"
 #include "fs/ioctl.h"
 #include "fs/view.h"
 
@@ -20,14 +21,6 @@ int readers_new(unsigned max_spare, struct readers **ret);
 void readers_free(struct readers *rs); /* no mounts may be left */
 /* For chunks_set_io_hook: the calling thread may wait now. No-op on a thread that is no reader. */
 void readers_will_block(void);
-
-struct mount_options {
-	bool allow_other; /* several users: permission checks by mode are on either way */
-	bool cache_off;   /* diagnosis: timeouts 0 */
-	bool no_open_off; /* diagnosis: handle OPEN and RELEASE */
-	bool readdirplus_off;
-	bool epoch_off;   /* diagnosis and tests: pretend the kernel has no INC_EPOCH */
-};
 
 /*
  * Called from a reader for each control ioctl; cred is the caller's. 0 or a failure; see ioctl.h.
@@ -54,15 +47,14 @@ struct mount_hooks {
 };
 
 /*
- * Starts serving. fuse_fd is taken (closed at the end; also on failure). The view is taken on
- * success (closed at the end). Returns after INIT was answered. Hooks may be called before it
- * returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is behind
- * the descriptor. A view whose memo comes from a former process goes on behind the same mount: what
- * that process had read and not answered is answered now.
+ * Starts serving; how: see how.h. fuse_fd is taken (closed at the end; also on failure). The view
+ * is taken on success (closed at the end). Returns after INIT was answered. Hooks may be called
+ * before it returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is
+ * behind the descriptor. A view whose memo comes from a former process goes on behind the same
+ * mount: what that process had read and not answered is answered now.
  */
-int mount_start(struct readers *rs, int fuse_fd, struct view *view,
-		const struct mount_options *options, const struct mount_hooks *hooks,
-		struct mount **ret);
+int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how,
+		const struct mount_hooks *hooks, struct mount **ret);
 struct view *mount_view(struct mount *m); /* lent */
 /*
  * Reads one waiting request (there is one) and answers it with EIO if it is of a thread for which

@@ -38,7 +38,7 @@ struct mount {
 	struct served served;
 	struct view *view; /* immutable, owned */
 	struct memo *memo; /* immutable, the view's; may be NULL */
-	struct mount_options options; /* immutable */
+	uint32_t how; /* immutable */
 	struct mount_hooks hooks; /* immutable */
 	struct fuse_session *session; /* immutable, owned; closes fd */
 	int fd; /* immutable, lent by the session */
@@ -61,6 +61,11 @@ struct mount {
 	uint64_t ops[OPS_MAX];
 	uint64_t entries, inodes, epochs;
 };
+
+static inline bool mount_uses(const struct mount *m, enum lever lever)
+{
+	return !(m->how & WITHOUT(lever));
+}
 
 /* ---- mount.c ---- */
 

@@ -14,6 +14,7 @@
 
 #include "fs/ioctl.h"
 #include "tools/options.h"
+#include "tools/verbs.h"
 
 enum {
 	DONE = 0,
@@ -99,6 +100,11 @@ void fuse_unmount(const char *mountpoint);
  * noexec; options is cut up.
  */
 int fuse_remount(struct client *cl, const char *mountpoint, char *options);
+/*
+ * Adds to the words for the daemon how it shall serve the mount (fs/how.h): up to three, one of
+ * them in `text`. Returns how many words there are then.
+ */
+int add_how(char **argv, int argc, bool private, uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 /* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */

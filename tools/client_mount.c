@@ -101,6 +101,17 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	return DONE;
 }
 
+int add_how(char **argv, int argc, bool private, uint32_t how, char text[static LEVERS_TEXT_SIZE])
+{
+	if (private)
+		argv[argc++] = (char *)"--private";
+	if (*levers_to_text(how, text)) {
+		argv[argc++] = (char *)"--without";
+		argv[argc++] = text;
+	}
+	return argc;
+}
+
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv)
 {
 	_cleanup_close_ int fuse_fd = -1;
@@ -249,14 +260,15 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 }
 
 static int mount_short(struct client *cl, const char *dir, bool fresh, bool update, bool private,
-		       bool fsmonitor)
+		       uint32_t how, bool fsmonitor)
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	struct fuse_mount m = { .private = private, .over = true };
-	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL };
+	char without[LEVERS_TEXT_SIZE];
+	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL };
 	char cwd[PATH_MAX];
+	int argc = 3, r;
 	size_t n;
-	int r;
 
 	r = mount_point_check(cl, dir, true, &path);
 	if (r)
@@ -296,8 +308,8 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	}
 
 	m.mountpoint = argv[2] = path;
-	argv[3] = private ? (char *)"--private" : NULL;
-	r = mount_and_send(cl, &m, private ? 4 : 3, argv);
+	argc = add_how(argv, argc, private, how, without);
+	r = mount_and_send(cl, &m, argc, argv);
 	n = strlen(path);
 	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
 	    (cwd[n] == '/' || !cwd[n]))
@@ -309,12 +321,15 @@ int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
 	bool private = false, fresh = false, update = false, fsmonitor = false;
+	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
 		{ .name = "fresh", .flag = &fresh },   { .name = "update", .flag = &update },
 		{ .name = "fsmonitor", .flag = &fsmonitor },
+		OPTION_WITHOUT(&how),
 	};
+	char without[LEVERS_TEXT_SIZE];
 	_cleanup_free_ char *mountpoint = NULL;
 	struct fuse_mount m = {};
 	char *argv[10];
@@ -331,7 +346,8 @@ int client_mount(struct client *cl)
 		if (branch || snapshot)
 			return client_misuse(cl,
 					     "which store? give --store STORE or set PLYFS_STORE");
-		return mount_short(cl, cl->args.v[0], fresh, update, private, fsmonitor);
+		return mount_short(cl, cl->args.v[0], fresh, update, private, how,
+				   fsmonitor);
 	}
 	if (fresh || update)
 		return client_misuse(
@@ -358,8 +374,7 @@ int client_mount(struct client *cl)
 		argv[argc++] = (char *)(branch ? "--branch" : "--snapshot");
 		argv[argc++] = (char *)(branch ? branch : snapshot);
 	}
-	if (private)
-		argv[argc++] = (char *)"--private";
+	argc = add_how(argv, argc, private, how, without);
 	argv[argc] = NULL;
 	r = mount_and_send(cl, &m, argc, argv);
 	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint) : r;

@@ -150,10 +150,11 @@ int client_undo(struct client *cl)
 
 /* The mounted form: one mount(2), one message. */
 static int fork_and_mount(struct client *cl, const char *from, const char *name, const char *at,
-			  bool private)
+			  bool private, uint32_t how)
 {
 	_cleanup_free_ char *mountpoint = NULL;
 	struct fuse_mount m = { .private = private };
+	char without[LEVERS_TEXT_SIZE];
 	char *argv[12];
 	int argc = 0, r;
 
@@ -169,8 +170,7 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 	}
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;
-	if (private)
-		argv[argc++] = (char *)"--private";
+	argc = add_how(argv, argc, private, how, without);
 	argv[argc++] = (char *)"--";
 	argv[argc++] = (char *)name;
 	argv[argc] = NULL;
@@ -181,10 +181,12 @@ int client_fork(struct client *cl)
 {
 	const char *from = NULL, *at = NULL, *name;
 	bool private = false;
+	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &private },
+		OPTION_WITHOUT(&how),
 	};
 	struct plyfs_fork q = {};
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
@@ -209,7 +211,7 @@ int client_fork(struct client *cl)
 			return r;
 	}
 	if (at)
-		return fork_and_mount(cl, from, name, at, private);
+		return fork_and_mount(cl, from, name, at, private, how);
 	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)
 		return client_send(cl, true, cl->argc, cl->argv, -1);
 

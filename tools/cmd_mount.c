@@ -14,6 +14,7 @@
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
+#include "tools/verbs.h"
 
 /* An unmount is over in milliseconds, but closing a view may wait for its last request. */
 #define UNMOUNT_SECONDS 30
@@ -55,13 +56,13 @@ static int make_first_branch(struct cmd *c)
 }
 
 static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at,
-		 bool is_private)
+		 uint32_t how)
 {
 	int r;
 
 	if (c->fuse_fd < 0)
 		return cmd_fail(c, 0, "mounting is the client's work: it has to send a descriptor");
-	r = views_start(c->daemon, branch, snapshot, at, TAKE_FD(c->fuse_fd), !is_private);
+	r = views_start(c->daemon, branch, snapshot, at, TAKE_FD(c->fuse_fd), how);
 	if (r == -ERR_BRANCH_IN_USE) {
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 
@@ -76,20 +77,22 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 	return CMD_DONE;
 }
 
-int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, bool is_private)
+int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, uint32_t how)
 {
-	return start(c, branch, 0, at, is_private);
+	return start(c, branch, 0, at, how);
 }
 
 int cmd_mount(struct cmd *c)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
 	bool is_private = false;
+	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch },
 		{ .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &is_private },
+		OPTION_WITHOUT(&how),
 	};
 	_cleanup_(branch_closep) struct branch *b = NULL;
 	uint64_t id;
@@ -100,11 +103,12 @@ int cmd_mount(struct cmd *c)
 		return r;
 	if (!at)
 		return cmd_misuse(c, "where? --at MOUNTPOINT");
+	how |= is_private ? 0 : MOUNT_ALLOW_OTHER;
 	if (snapshot) {
 		r = snap_find(c->store, snapshot, &id);
 		if (r < 0)
 			return cmd_fail(c, r, "%s", snapshot);
-		return start(c, "", id, at, is_private);
+		return start(c, "", id, at, how);
 	}
 
 	if (!branch) {
@@ -117,7 +121,7 @@ int cmd_mount(struct cmd *c)
 		if (r < 0)
 			return cmd_fail(c, r, "%s", branch);
 	}
-	return start(c, branch, 0, at, is_private);
+	return start(c, branch, 0, at, how);
 }
 
 int cmd_unmount(struct cmd *c)

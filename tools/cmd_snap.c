@@ -14,6 +14,7 @@
 #include "store/base/util.h"
 #include "tools/cmd_mount.h"
 #include "tools/daemon.h"
+#include "tools/verbs.h"
 
 /* A branch at hand: view or claimed branch, one of them. */
 struct target {
@@ -198,10 +199,12 @@ int cmd_fork(struct cmd *c)
 {
 	const char *from = NULL, *at = NULL, *name;
 	bool private = false;
+	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &private },
+		OPTION_WITHOUT(&how),
 	};
 	int r;
 
@@ -220,7 +223,7 @@ int cmd_fork(struct cmd *c)
 	if (!at)
 		return CMD_DONE;
 
-	r = cmd_mount_branch(c, name, at, private);
+	r = cmd_mount_branch(c, name, at, how | (private ? 0 : MOUNT_ALLOW_OTHER));
 	if (r)
 		(void)branch_drop(c->store, name); /* it was to be a mounted fork or none */
 	return r;

@@ -9,6 +9,7 @@
 #include "store/base/util.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
+#include "tools/verbs.h"
 
 /* What is shown of a view. */
 struct view_status {
@@ -53,6 +54,16 @@ static void op_to_text(void *arg, const char *op, uint64_t count)
 	fprintf(c->out, "          %-16s %" PRIu64 "\n", op, count);
 }
 
+static json_t *without_to_json(uint32_t how)
+{
+	json_t *names = json_array();
+
+	for (unsigned i = 0; i < LEVERS; i++)
+		if (how & WITHOUT(i))
+			json_array_append_new(names, json_string(lever_names[i]));
+	return names;
+}
+
 static int view_to_json(void *arg, struct view_entry *e)
 {
 	struct printer *p = arg;
@@ -67,6 +78,7 @@ static int view_to_json(void *arg, struct view_entry *e)
 			 "changes", (json_int_t)s.changes, "files", (json_int_t)s.files, "nodes",
 			 (json_int_t)s.nodes, "notifications", "entries", (json_int_t)s.entries,
 			 "inodes", (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
+	json_object_set_new(view, "without", without_to_json(e->how));
 	if (p->ops) {
 		json_t *ops = json_object();
 
@@ -82,7 +94,7 @@ static int view_to_text(void *arg, struct view_entry *e)
 	struct printer *p = arg;
 	struct cmd *c = p->c;
 	struct view_status s;
-	char id[SNAP_ID_SIZE];
+	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE];
 
 	view_status_get(e, &s);
 	fprintf(c->out, "view    %s  %s %s", e->mountpoint, *e->branch ? "branch" : "snapshot",
@@ -92,6 +104,8 @@ static int view_to_text(void *arg, struct view_entry *e)
 			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
+	if (*levers_to_text(e->how, without))
+		fprintf(c->out, ", without %s", without);
 	fputc('\n', c->out);
 	if (p->ops) {
 		mount_ops(e->mount, op_to_text, c);

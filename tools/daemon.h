@@ -54,6 +54,7 @@ struct view_entry {
 	bool ended;		 /* under the daemon's lock: the kernel has let go */
 	struct fsmonitor *fsmonitor; /* under the daemon's lock; owned, may be NULL */
 	int slot;		  /* the supervisor's */
+	uint32_t how;		  /* immutable: fs/how.h */
 	bool kept;		  /* immutable once serving: it outlives us */
 	uint64_t snapshot;		  /* immutable; 0 for a branch */
 	char branch[BRANCH_NAME_MAX + 1]; /* immutable; "" for a snapshot */
@@ -80,7 +81,7 @@ static inline void views_putp(struct view_entry **e)
 int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg);
 /* Serves a branch (snapshot 0) or snapshot on fuse_fd (taken), which is mounted on mountpoint. */
 int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
-		int fuse_fd, bool allow_other);
+		int fuse_fd, uint32_t how);
 /*
  * Views that a daemon before us left: first what they remember is opened, then, when the store is
  * (its options have views_recovered), they are served again. What cannot be is told in the log.

@@ -9,11 +9,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/util.h"
+
 #define MISTAKE(...) (snprintf(why, why_size, __VA_ARGS__), -1)
 
 static bool takes_value(const struct option_def *d)
 {
 	return !d->flag;
+}
+
+/* "a,b": a bit for each word. */
+static int set_bits(const struct option_def *d, const char *value, char *why, size_t why_size)
+{
+	for (const char *p = value;; p++) {
+		size_t len = strcspn(p, ","), n = 0;
+
+		while (d->words[n] &&
+		       (strlen(d->words[n]) != len || memcmp(d->words[n], p, len) != 0))
+			n++;
+		if (!d->words[n]) {
+			int at = snprintf(why, why_size, "--%s wants no '%.*s', but some of",
+					  d->name, (int)MIN(len, 40U), p);
+
+			for (n = 0; d->words[n] && at > 0 && (size_t)at < why_size; n++)
+				at += snprintf(why + at, why_size - (size_t)at, "%s %s",
+					       n ? "," : "", d->words[n]);
+			return -1;
+		}
+		*d->bits |= 1U << n;
+		p += len;
+		if (!*p)
+			return 0;
+	}
 }
 
 static int set_value(const struct option_def *d, const char *value, char *why, size_t why_size)
@@ -24,6 +51,8 @@ static int set_value(const struct option_def *d, const char *value, char *why, s
 		*d->text = value;
 		return 0;
 	}
+	if (d->bits)
+		return set_bits(d, value, why, why_size);
 
 	errno = 0;
 	if (d->number) {

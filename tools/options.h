@@ -21,6 +21,8 @@ struct option_def {
 	const char **text; /* lent: points into argv */
 	uint64_t *number;  /* decimal */
 	double *seconds;   /* decimal with fraction, not negative */
+	uint32_t *bits;	   /* words with commas between; the nth of `words` sets the nth bit */
+	const char *const *words; /* NULL-terminated */
 };
 
 enum options_flags {

@@ -19,7 +19,7 @@
 struct supervisor;
 
 /* Another layout of the table, or of what views remember, gets another number. */
-#define SUPERVISOR_VERSION 1
+#define SUPERVISOR_VERSION 2
 
 /* What the supervisor has to hold, beside the views. */
 struct supervised {
@@ -52,7 +52,7 @@ int supervisor_fork(struct supervisor *s, const struct supervised *what);
 struct supervised_view {
 	char branch[BRANCH_NAME_MAX + 1]; /* "" for a snapshot */
 	uint64_t snapshot;
-	bool allow_other;
+	uint32_t how; /* fs/how.h */
 	const char *mountpoint; /* lent by the table */
 	int fuse_fd, memo_fd;   /* supervisor_next: given */
 };

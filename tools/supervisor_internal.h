@@ -24,7 +24,7 @@ struct supervisor {
 		_Atomic int state;
 		_Atomic int fuse_fd, memo_fd; /* the supervisor's; 0: none */
 		uint64_t snapshot;
-		bool allow_other;
+		uint32_t how;
 		char branch[BRANCH_NAME_MAX + 1];
 		char path[PATH_MAX];
 	} slot[SLOTS];

@@ -89,7 +89,7 @@ int supervisor_add(struct supervisor *s, const struct supervised_view *view)
 		strcpy(s->slot[i].path, view->mountpoint);
 		memcpy(s->slot[i].branch, view->branch, sizeof(view->branch));
 		s->slot[i].snapshot = view->snapshot;
-		s->slot[i].allow_other = view->allow_other;
+		s->slot[i].how = view->how;
 		atomic_store(&s->slot[i].state, TAKEN);
 		return i;
 	}
@@ -174,7 +174,7 @@ int supervisor_next(struct supervisor *s, int from, struct supervised_view *ret)
 			continue;
 		*ret = (struct supervised_view){
 			.snapshot = s->slot[i].snapshot,
-			.allow_other = s->slot[i].allow_other,
+			.how = s->slot[i].how,
 			.mountpoint = s->slot[i].path,
 			.fuse_fd = s->slot[i].fuse_fd,
 			.memo_fd = s->slot[i].memo_fd,

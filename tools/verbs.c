@@ -21,6 +21,23 @@ const struct verb_text *verb_find(const char *name)
 	return NULL;
 }
 
+#define LEVER_NAME(lever, name, help) name,
+const char *const lever_names[LEVERS + 1] = { LEVER_LIST(LEVER_NAME) };
+
+#define LEVER_LENGTH(lever, name, help) +sizeof(name) /* with what separates it from the next */
+_Static_assert(LEVER_LIST(LEVER_LENGTH) <= LEVERS_TEXT_SIZE, "all of them fit");
+
+const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE])
+{
+	char *end = text;
+
+	*end = '\0';
+	for (unsigned i = 0; i < LEVERS; i++)
+		if (how & WITHOUT(i))
+			end += sprintf(end, "%s%s", end > text ? "," : "", lever_names[i]);
+	return text;
+}
+
 static int flushed(void)
 {
 	return fflush(stdout) || ferror(stdout) ? -1 : 0;
@@ -93,6 +110,12 @@ int completion_print_bash(void)
 	       "\tcase $prev in\n"
 	       "\t--branch|--from)\n"
 	       "\t\tCOMPREPLY=($(compgen -W \"$(plyfs tree --names 2>/dev/null)\" -- \"$cur\"))\n"
+	       "\t\treturn ;;\n"
+	       "\t--without)\n"
+	       "\t\tCOMPREPLY=($(compgen -W '");
+	for (unsigned i = 0; i < LEVERS; i++)
+		printf("%s%s", i ? " " : "", lever_names[i]);
+	printf("' -- \"$cur\"))\n"
 	       "\t\treturn ;;\n"
 	       "\tesac\n"
 	       "\tif [[ $cur == -* ]]; then\n"

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <stdint.h>
+
+#include "fs/how.h"
+
 /*
  * The verbs: one table for the client's dispatch, the daemon's dispatch, --help and completion.
  *
@@ -16,6 +20,8 @@
  *
  * Verbs up to VERBS_SHOWN stand in `plyfs --help`, which fits 24 lines; the rest is named there.
  */
+
+#define LEVER_HELP(lever, name, help) "      " name ": " help "\n"
 
 #define VERB_LIST(X) \
 	X(init, LOCAL, "STORE", "make an empty store in a new directory", \
@@ -39,6 +45,8 @@
 	  "  --snapshot ID   a snapshot, read-only\n" \
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
+	  "  --without A,B   for diagnosis: without what makes it fast, or some of that:\n" \
+	  LEVER_LIST(LEVER_HELP) \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
 	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n" \
 	  "time its view goes on where it was; --fresh imports DIR anew, --update only\n" \
@@ -65,7 +73,7 @@
 	  "  --from ID       a snapshot, or a branch (its present state); default: the\n" \
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
-	  "  --private       with --at, as mount has it\n") \
+	  "  --private, --without A,B         with --at, as mount has them\n") \
 	X(drop, DAEMON, "[OPTION]... ID|NAME...", "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \
@@ -186,6 +194,13 @@ extern const struct verb_text verb_texts[];
 extern const unsigned n_verb_texts;
 
 const struct verb_text *verb_find(const char *name);
+
+/* The option --without of verbs that mount. */
+#define OPTION_WITHOUT(how) { .name = "without", .bits = (how), .words = lever_names }
+extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-terminated */
+/* Those that are switched off, as --without takes them; "" when none is. */
+#define LEVERS_TEXT_SIZE 64
+const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 
 /* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout; -1 when it cannot be written. */
 int help_print(void);

@@ -120,17 +120,6 @@ static void on_keep(void *arg, int fuse_fd, int memo_fd)
 	supervisor_keep(e->daemon->supervisor, e->slot, fuse_fd, memo_fd);
 }
 
-static void mount_options_get(struct mount_options *ret, bool allow_other)
-{
-	*ret = (struct mount_options){
-		.allow_other = allow_other,
-		.cache_off = getenv("PLYFSD_CACHE_OFF"),
-		.no_open_off = getenv("PLYFSD_NO_OPEN_OFF"),
-		.readdirplus_off = getenv("PLYFSD_READDIRPLUS_OFF"),
-		.epoch_off = getenv("PLYFSD_EPOCH_OFF"),
-	};
-}
-
 /* fd and memo are taken. slot: of a former daemon's view, whose the memo is; else -1. */
 static int start(struct daemon *d, const struct supervised_view *what, int fuse_fd,
 		 struct memo *memo, int slot)
@@ -138,13 +127,11 @@ static int start(struct daemon *d, const struct supervised_view *what, int fuse_
 	_cleanup_(view_closep) struct view *view = NULL;
 	_cleanup_close_ int fd = fuse_fd;
 	size_t len = strlen(what->mountpoint) + 1;
-	struct mount_options options;
 	struct mount_hooks hooks;
 	struct view_entry *e;
 	struct mount *m;
 	int r;
 
-	mount_options_get(&options, what->allow_other);
 	r = *what->branch ? view_open(d->store, what->branch, memo, &view)
 			  : view_open_snapshot(d->store, what->snapshot, memo, &view);
 	if (r < 0)
@@ -156,6 +143,7 @@ static int start(struct daemon *d, const struct supervised_view *what, int fuse_
 	e->daemon = d;
 	e->users = 1;
 	e->snapshot = what->snapshot;
+	e->how = what->how;
 	memcpy(e->branch, what->branch, sizeof(e->branch));
 	memcpy(e->mountpoint, what->mountpoint, len);
 	e->kept = slot >= 0;
@@ -175,7 +163,7 @@ static int start(struct daemon *d, const struct supervised_view *what, int fuse_
 	hooks = (struct mount_hooks){
 		.ioctl = control_ioctl, .ended = on_ended, .keep = on_keep, .arg = e
 	};
-	r = mount_start(d->readers, TAKE_FD(fd), view, &options, &hooks, &m);
+	r = mount_start(d->readers, TAKE_FD(fd), view, what->how, &hooks, &m);
 
 	pthread_mutex_lock(&d->lock);
 	if (r < 0) {
@@ -193,10 +181,10 @@ static int start(struct daemon *d, const struct supervised_view *what, int fuse_
 }
 
 int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const char *mountpoint,
-		int fuse_fd, bool allow_other)
+		int fuse_fd, uint32_t how)
 {
 	struct supervised_view what = {
-		.snapshot = snapshot, .allow_other = allow_other, .mountpoint = mountpoint
+		.snapshot = snapshot, .how = how, .mountpoint = mountpoint
 	};
 	_cleanup_close_ int fd = fuse_fd;
 	struct memo *memo = NULL;

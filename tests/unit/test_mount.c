@@ -109,7 +109,6 @@ static void setup(void)
 
 static int start(const struct fuse_init_in *init, struct reply *a)
 {
-	static const struct mount_options options;
 	static const struct mount_hooks hooks = { .ioctl = hook_ioctl, .ended = hook_ended };
 	int fds[2];
 	int r;
@@ -117,7 +116,7 @@ static int start(const struct fuse_init_in *init, struct reply *a)
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
 	kernel = fds[0];
 	ask(FUSE_INIT, 0, init, sizeof(*init), NULL);
-	r = mount_start(readers, fds[1], view, &options, &hooks, &mnt);
+	r = mount_start(readers, fds[1], view, 0, &hooks, &mnt);
 	if (r == 0)
 		ck_assert_int_eq(hear(a), 0);
 	return r;

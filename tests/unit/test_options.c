@@ -11,20 +11,23 @@ struct got {
 	const char *text;
 	uint64_t number;
 	double seconds;
+	uint32_t bits;
 	struct arguments args;
 	char why[200];
 };
 
 static int parse(struct got *g, unsigned flags, int argc, char **argv)
 {
+	static const char *const words[] = { "salt", "salt-free", "oil", NULL };
 	const struct option_def defs[] = {
 		{ .name = "flag", .letter = 'f', .flag = &g->flag },
 		{ .name = "text", .letter = 't', .text = &g->text },
 		{ .name = "count", .letter = 'n', .number = &g->number },
 		{ .name = "timeout", .seconds = &g->seconds },
+		{ .name = "without", .bits = &g->bits, .words = words },
 	};
 
-	return options_parse(argc, argv, defs, 4, flags, &g->args, g->why, sizeof(g->why));
+	return options_parse(argc, argv, defs, 5, flags, &g->args, g->why, sizeof(g->why));
 }
 
 #define PARSE(g, flags, ...)                                                         \
@@ -64,6 +67,19 @@ START_TEST(values_come_in_all_usual_forms)
 	ck_assert_str_eq(g.text, "value");
 	ck_assert_int_eq(PARSE(&g, 0, (char *)"-ft", (char *)"--"), 0);
 	ck_assert_str_eq(g.text, "--");
+}
+END_TEST
+
+START_TEST(words_add_up)
+{
+	struct got g = {};
+
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--without=oil,salt", (char *)"--without",
+			       (char *)"oil"),
+			 0);
+	ck_assert_uint_eq(g.bits, 1 | 4);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--without=salt-free"), 0);
+	ck_assert_uint_eq(g.bits, 1 | 2 | 4);
 }
 END_TEST
 
@@ -124,6 +140,9 @@ START_TEST(each_mistake_is_named)
 		{ "--timeout=-1", "--timeout wants seconds, not '-1'" },
 		{ "--timeout=", "--timeout wants seconds, not ''" },
 		{ "--fla", "there is no option --fla" },
+		{ "--without=oil,sal",
+		  "--without wants no 'sal', but some of salt, salt-free, oil" },
+		{ "--without=oil,", "--without wants no '', but some of salt, salt-free, oil" },
 	};
 
 	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
@@ -141,6 +160,7 @@ int main(void)
 
 	tcase_add_test(t, options_may_stand_anywhere);
 	tcase_add_test(t, values_come_in_all_usual_forms);
+	tcase_add_test(t, words_add_up);
 	tcase_add_test(t, two_dashes_end_the_options);
 	tcase_add_test(t, a_leading_argument_ends_them_when_asked);
 	tcase_add_test(t, a_single_dash_is_an_argument);

@@ -554,7 +554,6 @@ static void print_op(void *arg, const char *op, uint64_t count)
 int main(int argc, char **argv)
 {
 	static struct view v;
-	const struct mount_options options = { .allow_other = true };
 	const struct mount_hooks hooks = { .arg = NULL };
 	const struct cred cred = { .uid = getuid(), .gid = getgid() };
 	struct readers *rs;
@@ -575,7 +574,7 @@ int main(int argc, char **argv)
 	}
 	v.root->lookups = 1;
 	v.root->parent = v.root;
-	r = mount_start(rs, (int)fd, &v, &options, &hooks, &m);
+	r = mount_start(rs, (int)fd, &v, MOUNT_ALLOW_OTHER, &hooks, &m);
 	if (r < 0) {
 		fprintf(stderr, "floor: serving: %s\n", err_str(r));
 		return 1;

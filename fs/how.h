@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * How a mount is served, in one number: it is asked for by the client, kept by the supervisor so
+ * that another daemon serves the mount alike, and shown by status. Needs nothing, for the client's
+ * sake.
+ *
+ * A lever is what makes a view fast; each can be switched off for diagnosis. Its bit in the number
+ * is set when it is. The table is all that knows their names:
+ *
+ * X(LEVER, name, what it does, in at most 59 columns)
+ */
+#define LEVER_LIST(X) \
+	X(CACHE, "cache", "names, attributes and pages stay cached; no-open needs it") \
+	X(NO_OPEN, "no-open", "opening and closing is not told to the daemon") \
+	X(READDIRPLUS, "readdirplus", "listings bring the attributes along") \
+	X(EPOCH, "epoch", "large restores in constant time; the view outlives plyfsd")
+
+#define LEVER_ENUM(lever, name, help) LEVER_##lever,
+enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
+#undef LEVER_ENUM
+
+#define WITHOUT(lever) (1U << (lever))
+
+/* Levers have the lower half. */
+#define MOUNT_ALLOW_OTHER (1U << 16) /* several users: modes are checked either way */
