@@ -21,6 +21,12 @@
 /* A run of digits as long as a snapshot's id is one. */
 #define DIGITS_MAX 11
 
+/*
+ * So many digits, of a number that nobody gave, are the beginning of a snapshot's id: git's length
+ * of an abbreviation. Shorter ones are a caller's mistake, and must not find one by accident.
+ */
+#define SNAP_BEGINNING 7
+
 struct number {
 	uint64_t number;
 	char snap[SNAP_TEXT];
@@ -269,7 +275,7 @@ int numbers_find(struct numbers *n, const char *id, char **ret)
 				return r;
 			snap = look_up(n, id);
 		}
-		if (!snap && *id != '@')
+		if (!snap && *id != '@' && strlen(id) < SNAP_BEGINNING)
 			return fail(PLY_UNKNOWN_ID, "Checkpoint %s not found", id);
 	}
 	*ret = strdup(snap ? snap : id);

@@ -22,7 +22,7 @@ void numbers_close(struct numbers *n);
 int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *ret_id);
 /*
  * The snapshot that is meant by what ply_env_restore takes: a number, "@LABEL" of the caller's, or
- * else what `plyfs restore` takes, given back as it is. PLY_UNKNOWN_ID "Checkpoint 7 not found".
- * Given: free.
+ * else what `plyfs restore` takes (so are seven digits and more that nobody gave), given back as it
+ * is. PLY_UNKNOWN_ID "Checkpoint 7 not found". Given: free.
  */
 int numbers_find(struct numbers *n, const char *id, char **ret);

@@ -123,6 +123,20 @@ def test_whatever_the_program_takes_may_be_restored(t):
     assert env.read_file("a.txt") == b"one\n"
 
 
+def test_the_beginning_of_an_id_may_be_all_digits(t):
+    t.surroundings()
+    view = t.view(FILES)
+    env = Env(bench=t, workdir=view.path).setup()
+    for n in range(2000):  # one id in 48 is such a one
+        snap = view.checkpoint("n%d" % n)
+        if snap[:7].isdigit() and snap[0] != "0":
+            break
+    env.write_file("a.txt", "2")
+    env.restore(snap[:7])
+    assert env.read_file("a.txt") == b"one\n"
+    fails("PLY_UNKNOWN_ID", "Checkpoint 4711 not found", env.restore, "4711")
+
+
 def test_a_dropped_checkpoint_is_not_found(t):
     env = local(t)
     env.checkpoint()
