@@ -549,7 +549,10 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 	return done(fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
 }
 
-int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
+/* A new file, with a name or without. */
+static int create(struct view *v, const struct fs_new *n,
+		  int (*verb)(const struct fs *, const struct fs_new *, struct inode *),
+		  struct entry *ret)
 {
 	CHANGE_GUARD(v);
 	struct fs_new inner = *n;
@@ -565,28 +568,18 @@ int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;
-	r = fs_create(&b.fs, &inner, &ret->inode);
+	r = verb(&b.fs, &inner, &ret->inode);
 	return r < 0 ? r : created(v, ret);
+}
+
+int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
+{
+	return create(v, n, fs_create, ret);
 }
 
 int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
 {
-	CHANGE_GUARD(v);
-	struct fs_new inner = *n;
-	struct bound b;
-	uint64_t ino;
-	int r;
-
-	if (memo_was_done(MEMO_ENTRY, &ino))
-		return created_again(v, ino, ret);
-	r = vnode_bind_dir(v, n->dir, &b);
-	if (r >= 0)
-		r = vnode_reserve(v);
-	if (r < 0)
-		return r;
-	inner.dir = b.ino;
-	r = fs_tmpfile(&b.fs, &inner, &ret->inode);
-	return r < 0 ? r : created(v, ret);
+	return create(v, n, fs_tmpfile, ret);
 }
 
 int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, size_t len,
