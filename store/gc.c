@@ -15,6 +15,10 @@
  *  G3 Whoever holds a state by other means has it pinned.
  *  G4 The records on disk name nothing else: they were committed before L, and what was dropped
  *     and not deleted yet is listed too.
+ *  G5 A replay goes through states that no list has any more: a full disk lets a batch delete a
+ *     snapshot and not commit the branch that was at it since, and a power cut may end the replay
+ *     at a record whose file was deleted later. So what the records name that are not covered at
+ *     L is kept as well. Those that come later name chunks of trees (G2).
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
  * be told from garbage. Check names the snapshots to drop, and its repair gives lost nodes up: what
@@ -29,8 +33,11 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
+#include "store/journal.h"
 #include "store/nameset.h"
+#include "store/oplog.h"
 #include "store/store_internal.h"
+#include "store/tableop.h"
 
 /* ---- claims ---- */
 
@@ -141,6 +148,7 @@ struct source {
 struct sources {
 	struct source *list;
 	size_t count;
+	uint64_t covered; /* records up to it are not replayed */
 };
 
 static void sources_release(struct sources *sources)
@@ -207,6 +215,7 @@ static int sources_take(struct store *s, struct sources *ret)
 	}
 	for (struct pin *pin = s->pins; pin; pin = pin->next)
 		ret->list[ret->count++] = (struct source){ .root = root_ref(pin->root) };
+	ret->covered = log_covered(s);
 	return 0;
 }
 
@@ -255,6 +264,58 @@ static int mark_sources(struct gc *gc, const struct sources *sources)
 			p->fn(p->arg, "marking", i + 1, sources->count);
 	}
 	return 0;
+}
+
+/* ---- what a replay would want (G5) ---- */
+
+static int mark_data(void *arg, const struct name *name)
+{
+	struct gc *gc = arg;
+	uint32_t number;
+	int r = nameset_add(&gc->data, name, &number);
+
+	return r < 0 ? r : 0;
+}
+
+/* One that is not there is of a record that no replay wants: another branch is behind. */
+static int mark_named(struct gc *gc, const struct name *name)
+{
+	const struct source source = { .name = *name, .named = true };
+	int r = chunk_find(gc->store->chunks, name);
+
+	return r == 0 ? mark_source(gc, &source) : r < 0 ? r : 0;
+}
+
+static int mark_record(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		       size_t len)
+{
+	struct gc *gc = arg;
+	struct oplog_head head;
+	struct table_op op;
+	int r;
+
+	if (kind == JOURNAL_CHANGE) {
+		r = oplog_decode(payload, len, &head);
+		return r < 0 ? r : oplog_each_chunk(head.items, head.items_len, mark_data, gc);
+	}
+	r = table_op_decode(payload, len, &op);
+	if (r == 0 && op.state == STATE_ITEMS)
+		r = oplog_each_chunk(op.items, op.items_len, mark_data, gc);
+	if (r == 0 && op.state == STATE_NAME)
+		r = mark_named(gc, &op.root);
+	return r;
+}
+
+static int mark_journal(struct gc *gc, uint64_t covered)
+{
+	int r = journal_each(gc->store->journal, covered, mark_record, gc);
+
+	if (r == 0 || r == -ERR_CANCELLED || r == -ENOMEM)
+		return r;
+	return note(&gc->store->noter, r,
+		    "gc: what the journal needs cannot be read (%s), nothing was removed; run "
+		    "'plyfs check'",
+		    err_str(r));
 }
 
 /* ---- the whole ---- */
@@ -319,7 +380,8 @@ static int mark_all(struct gc *gc)
 	r = sources_take(gc->store, &sources);
 	if (r < 0)
 		return r;
-	return mark_sources(gc, &sources);
+	r = mark_sources(gc, &sources);
+	return r < 0 ? r : mark_journal(gc, sources.covered);
 }
 
 static int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)

@@ -531,6 +531,50 @@ int journal_read(struct journal *j,
 	return 0;
 }
 
+/* The first segment behind `number` with a record behind `from`, as it is now. */
+static bool find_segment(struct journal *j, uint32_t number, uint64_t from, struct segment *ret)
+{
+	LOCK_GUARD(&j->lock);
+
+	for (struct segment *s = j->oldest; s; s = s->next)
+		if (s->number > number && s->last > from) {
+			*ret = *s;
+			return true;
+		}
+	return false;
+}
+
+int journal_each(struct journal *j, uint64_t from,
+		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+			   size_t len),
+		 void *arg)
+{
+	struct segment s = { .number = 0 };
+
+	while (find_segment(j, s.number, from, &s)) {
+		_cleanup_free_ uint8_t *bytes = NULL;
+		size_t at = sizeof(struct journal_header_bytes), len, span;
+		uint64_t lsn = s.base;
+		enum journal_kind kind;
+		int r;
+
+		r = segment_load(j, &s, &bytes);
+		if (r < 0)
+			return r;
+		for (; lsn < s.last; at += span) {
+			span = record_at(&s, bytes, at, &lsn, &kind, &len);
+			if (span == 0)
+				return -ERR_JOURNAL_DAMAGED; /* it was whole before */
+			if (lsn <= from || kind == JOURNAL_MARK)
+				continue;
+			r = fn(arg, lsn, kind, bytes + at + RECORD_HEADER, len);
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
+}
+
 void journal_start(struct journal *j, uint64_t floor)
 {
 	LOCK_GUARD(&j->lock);

@@ -75,6 +75,15 @@ int journal_read(struct journal *j,
 			   size_t len),
 		 void *arg, struct journal_found *ret);
 
+/*
+ * The same for records after number `from` that are there by now, in an open store: what a replay
+ * would get. journal_release must not be called meanwhile.
+ */
+int journal_each(struct journal *j, uint64_t from,
+		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+			   size_t len),
+		 void *arg);
+
 /* Records may be appended from now on, with numbers above `floor` and above all that were read. */
 void journal_start(struct journal *j, uint64_t floor);
 

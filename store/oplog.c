@@ -282,62 +282,108 @@ static int find_blob(struct stage *stage, struct chunks *chunks, const uint8_t *
 	return 0;
 }
 
-static int apply_one(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *p,
-		     size_t len, size_t *ret_len)
+struct item {
+	struct key key;
+	enum item_kind kind;
+	const uint8_t *ref, *data; /* lent */
+	uint32_t data_len;
+};
+
+/* *ret_len: what it takes. */
+static int item_decode(const uint8_t *p, size_t len, struct item *ret, size_t *ret_len)
 {
-	_cleanup_(blob_unrefp) struct blob *blob = NULL;
-	struct key k;
-	struct val v = { 0 };
 	size_t at = ITEM_HEAD;
 	uint16_t word;
-	int r = 0;
 
 	if (len < ITEM_HEAD)
 		return -ERR_JOURNAL_DAMAGED;
-	k = (struct key){ .a = get_le64(p), .t = p[8], .b = get_le64(p + 9) };
 	word = get_le16(p + 17);
-	v.len = word & 0xfff;
-	switch (word >> 12) {
+	*ret = (struct item){
+		.key = { .a = get_le64(p), .t = p[8], .b = get_le64(p + 9) },
+		.kind = word >> 12,
+		.ref = p + ITEM_HEAD,
+		.data_len = word & 0xfff,
+	};
+	switch (ret->kind) {
 	case ITEM_GONE:
-		*ret_len = ITEM_HEAD;
-		if (v.len != 0)
+		if (ret->data_len != 0)
 			return -ERR_JOURNAL_DAMAGED;
-		r = tree_del(t, &k);
-		return r == ABSENT ? 0 : r;
+		break;
 	case ITEM_PLAIN:
 		break;
 	case ITEM_CHUNK:
-		if (len - at < CHUNK_REF)
-			return -ERR_JOURNAL_DAMAGED;
-		v.ref.kind = REF_CHUNK;
-		memcpy(v.ref.name.b, p + at, NAME_BYTES);
-		v.ref.off = get_le32(p + at + NAME_BYTES);
 		at += CHUNK_REF;
 		break;
 	case ITEM_BLOB:
-		if (len - at < BLOB_REF)
-			return -ERR_JOURNAL_DAMAGED;
-		r = find_blob(stage, chunks, p + at, &v.ref, &blob);
-		if (r < 0)
-			return r;
 		at += BLOB_REF;
 		break;
 	default:
 		return -ERR_JOURNAL_DAMAGED;
 	}
-	if (v.len > VAL_MAX || v.len > len - at)
+	if (at > len || ret->data_len > VAL_MAX || ret->data_len > len - at)
 		return -ERR_JOURNAL_DAMAGED;
-	v.data = p + at;
-	*ret_len = at + v.len;
-	return tree_put(t, &k, &v);
+	ret->data = p + at;
+	*ret_len = at + ret->data_len;
+	return 0;
+}
+
+static int apply_one(struct tree *t, struct stage *stage, struct chunks *chunks,
+		     const struct item *item)
+{
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
+	struct val v = { .data = item->data, .len = item->data_len };
+	int r = 0;
+
+	switch (item->kind) {
+	case ITEM_GONE:
+		r = tree_del(t, &item->key);
+		return r == ABSENT ? 0 : r;
+	case ITEM_PLAIN:
+		break;
+	case ITEM_CHUNK:
+		v.ref.kind = REF_CHUNK;
+		memcpy(v.ref.name.b, item->ref, NAME_BYTES);
+		v.ref.off = get_le32(item->ref + NAME_BYTES);
+		break;
+	case ITEM_BLOB:
+		r = find_blob(stage, chunks, item->ref, &v.ref, &blob);
+		break;
+	}
+	return r < 0 ? r : tree_put(t, &item->key, &v);
 }
 
 int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
 		size_t len)
 {
-	for (size_t n; len > 0; items += n, len -= n) {
-		int r = apply_one(t, stage, chunks, items, len, &n);
+	struct item item;
 
+	for (size_t n; len > 0; items += n, len -= n) {
+		int r = item_decode(items, len, &item, &n);
+
+		if (r == 0)
+			r = apply_one(t, stage, chunks, &item);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int oplog_each_chunk(const uint8_t *items, size_t len,
+		     int (*fn)(void *arg, const struct name *name), void *arg)
+{
+	static const struct name none;
+	struct name name;
+	struct item item;
+
+	for (size_t n; len > 0; items += n, len -= n) {
+		int r = item_decode(items, len, &item, &n);
+
+		if (r < 0)
+			return r;
+		if (item.kind != ITEM_CHUNK && item.kind != ITEM_BLOB)
+			continue;
+		memcpy(name.b, item.ref + (item.kind == ITEM_BLOB ? BLOB_REF_NAME : 0), NAME_BYTES);
+		r = name_eq(&name, &none) ? 0 : fn(arg, &name);
 		if (r < 0)
 			return r;
 	}

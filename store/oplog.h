@@ -42,6 +42,10 @@ void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino);
 
 /* ---- the same items in other records, and reading them ---- */
 
+/* Each chunk that items name. -ERR_JOURNAL_DAMAGED; fn's < 0 stops and is returned. */
+int oplog_each_chunk(const uint8_t *items, size_t len,
+		     int (*fn)(void *arg, const struct name *name), void *arg);
+
 /*
  * Appends the items of a whole tree to *buf (malloced, grown); -E2BIG beyond max bytes. Blobs are
  * not allowed for: -EINVAL.

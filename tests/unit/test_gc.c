@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/store_fixture.h"
 
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
 #include "store/nameset.h"
 #include "store/store_internal.h"
+
+static bool last_n;
 
 static struct gc_stats collect(void)
 {
@@ -223,6 +228,117 @@ START_TEST(a_file_with_the_bytes_of_a_node_hides_nothing_below_it)
 }
 END_TEST
 
+/* The branch goes through a snapshot's state, and on. */
+static void go_through(struct branch *b, uint64_t one, uint64_t two)
+{
+	restore(b, two);
+	change(b, 7, "in what goes");
+	restore(b, one);
+	change(b, 8, "so that the undo is another");
+	restore(b, one);
+}
+
+/* A file of the snapshot is copied, the power may come back to here, and it is deleted. */
+static void copy_from(struct branch *b, uint64_t two)
+{
+	const struct key from = key_at(5000), to = key_at(5001);
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	struct val val;
+
+	ck_ok(snap_root(store, two, &root));
+	ck_ok(tree_new(store_nodes(store), root, &t));
+	ck_ok(tree_get(t, &from, &val));
+	{
+		BRANCH_CHANGE_GUARD(b);
+		ck_ok(tree_put(b->tree, &to, &val));
+		b->changes++;
+	}
+	ck_ok(store_flush(store));
+	forget(b, 5001);
+}
+
+/*
+ * From the last commit to a kill; the snapshot goes. The n-th call of a gc meets a full disk, which
+ * may stop the sealing half-way.
+ */
+static void use_and_die(uint64_t one, uint64_t two, int n, bool power_cut)
+{
+	pid_t child = fork();
+	int status;
+
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		struct gc_stats stats;
+		struct branch *b;
+
+		store_up();
+		b = branch_at("main");
+		if (power_cut)
+			copy_from(b, two);
+		else
+			go_through(b, one, two);
+		fill(b, 6000, 6100, (unsigned)n);
+		ck_ok(snap_drop(store, two));
+		fault_arm(n, 1, ENOSPC);
+		(void)store_gc(store, NULL, &stats); /* it may fail */
+		_exit(fault_ticks() <= n ? 1 : 0);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status));
+	last_n = WEXITSTATUS(status) == 1;
+}
+
+static void what_the_journal_says_is_there(bool power_cut)
+{
+	uint8_t data[5000];
+	struct branch *b;
+	uint64_t one, two;
+	char boot[16];
+
+	b = branch_make("main");
+	change(b, 1, "one");
+	one = checkpoint(b, NULL);
+	branch_close(b);
+	for (int n = 0; !last_n; n += 1 + n / 16) {
+		b = branch_at("main");
+		restore(b, one);
+		fill(b, 1, 500, (unsigned)n);
+		scratch_fill(data, sizeof(data), (unsigned)n);
+		change_blob(b, 5000, data, sizeof(data));
+		two = checkpoint(b, NULL);
+		restore(b, one);
+		branch_close(b);
+		ck_ok(store_close(store));
+		store = NULL;
+
+		use_and_die(one, two, n, power_cut);
+		(void)snprintf(boot, sizeof(boot), "%d", n);
+		if (power_cut)
+			ck_assert_int_eq(setenv("PLYFS_TEST_BOOT_ID", boot, 1), 0);
+		store_up();
+		b = branch_at("main");
+		ck_assert_msg(!branch_lost_something(b), "call %d", n);
+		expect_text(b, 1, "one");
+		ck_ok(store_sync(store));
+		expect_sound(NULL);
+		branch_close(b);
+		(void)collect();
+	}
+}
+
+START_TEST(what_a_replay_goes_through_stays)
+{
+	what_the_journal_says_is_there(false);
+}
+END_TEST
+
+START_TEST(what_a_power_cut_goes_back_to_stays)
+{
+	what_the_journal_says_is_there(true);
+}
+END_TEST
+
 START_TEST(a_name_set_finds_what_was_added)
 {
 	struct nameset set = { 0 };
@@ -256,6 +372,8 @@ int main(void)
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
 	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
+	tests[n++] = what_a_replay_goes_through_stays;
+	tests[n++] = what_a_power_cut_goes_back_to_stays;
 	tests[n++] = a_name_set_finds_what_was_added;
 	return scratch_run("gc", tests, n, store_setup, store_teardown);
 }
