@@ -251,7 +251,7 @@ static int replay_create(struct replay *rp, uint64_t lsn, const struct table_op 
 			    err_str(r));
 	rp->open[rp->n_open++] = b;
 	b->changes = b->entry->changes = op->changes;
-	b->entry->lsn = lsn;
+	b->entry->lsn = b->entry->used_lsn = lsn;
 	s->next_lineage = MAX(s->next_lineage, op->lineage + 1);
 	recovered(rp, b->entry);
 	return 0;
@@ -280,6 +280,21 @@ static int replay_keep(struct replay *rp, const struct table_op *op)
 	return 0;
 }
 
+/* L4 holds for this daemon's batches as it did for those of the one that ended. */
+static void remember_use(struct store *s, const struct table_op *op, uint64_t lsn)
+{
+	struct entry *e = entry_find(s, op->branch);
+	struct snap *sn = op->state == STATE_SNAP ? snap_lookup(s, op->snap) : NULL;
+
+	if (e)
+		e->used_lsn = lsn;
+	if (sn)
+		sn->used_lsn = lsn;
+	e = op->state == STATE_BRANCH ? entry_find(s, op->from) : NULL;
+	if (e)
+		e->used_lsn = lsn;
+}
+
 static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload, size_t len)
 {
 	struct store *s = rp->store;
@@ -294,6 +309,7 @@ static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload,
 	if (lsn <= s->table_lsn)
 		return 0;
 	s->last_table = lsn;
+	remember_use(s, &op, lsn);
 	switch (op.kind) {
 	case TABLE_CREATE:
 		return replay_create(rp, lsn, &op);

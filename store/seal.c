@@ -274,16 +274,22 @@ static bool batch_is_whole(const struct batch *batch)
 	return batch->sealed == batch->snap_count && batch->branches_sealed;
 }
 
+/* S3: does the record of a branch that is dropped, but not in this batch, name it? */
+static bool named_by_dropped(const struct store *s, uint64_t id)
+{
+	for (const struct link *l = s->doomed_branches.next; l != &s->doomed_branches;
+	     l = l->next) {
+		const struct entry *e = container_of(l, struct entry, link);
+
+		if (e->in_index && (e->committed.head == id || e->committed.undo == id))
+			return true;
+	}
+	return false;
+}
+
 /* L4: what records that are not covered will want to find stays for a later batch. */
 static void hold_back(struct store *s, struct batch *batch)
 {
-	for (struct link *l = batch->doomed.next, *next; l != &batch->doomed; l = next) {
-		next = l->next;
-		if (container_of(l, struct snap, link)->used_lsn <= s->table_lsn)
-			continue;
-		link_remove(l);
-		link_add_last(&s->doomed, l);
-	}
 	for (struct link *l = batch->doomed_branches.next, *next; l != &batch->doomed_branches;
 	     l = next) {
 		next = l->next;
@@ -291,6 +297,15 @@ static void hold_back(struct store *s, struct batch *batch)
 			continue;
 		link_remove(l);
 		link_add_last(&s->doomed_branches, l);
+	}
+	for (struct link *l = batch->doomed.next, *next; l != &batch->doomed; l = next) {
+		const struct snap *sn = container_of(l, struct snap, link);
+
+		next = l->next;
+		if (sn->used_lsn <= s->table_lsn && !named_by_dropped(s, sn->id))
+			continue;
+		link_remove(l);
+		link_add_last(&s->doomed, l);
 	}
 }
 

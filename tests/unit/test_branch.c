@@ -3,6 +3,7 @@
 
 #include <sys/wait.h>
 
+#include "store/base/fault.h"
 #include "store/store_internal.h"
 
 /* ---- names and life ---- */
@@ -643,6 +644,105 @@ START_TEST(branches_work_beside_sealing_gc_and_check)
 }
 END_TEST
 
+/* ---- drops, on a full disk ---- */
+
+/* Runs fn in a process that ends without closing the store. What fn says. */
+static bool in_process_that_dies(bool (*fn)(void))
+{
+	pid_t child = fork();
+	int status;
+
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		store_up();
+		_exit(fn() ? 3 : 2);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 2 || WEXITSTATUS(status) == 3));
+	return WEXITSTATUS(status) == 3;
+}
+
+static int fault_at;
+
+/* true: the round had no such call. */
+static bool save_half(void)
+{
+	bool late;
+
+	fault_arm(fault_at, 1, ENOSPC);
+	(void)store_sync(store); /* it may fail */
+	late = fault_ticks() <= fault_at;
+	fault_disarm();
+	return late;
+}
+
+static bool fork_and_drop(void)
+{
+	struct branch *b = branch_at("old"), *fork;
+
+	fill(b, 1, 20, 2);
+	change(b, 1, "not saved");
+	ck_ok(branch_create_from(b, "fork", &fork));
+	branch_close(b);
+	ck_ok(branch_drop(store, "old"));
+	change(fork, 2, "nor is this");
+	return true;
+}
+
+/* The drop may not be committed before the fork: its record says "as that branch is now". */
+START_TEST(a_fork_of_a_dropped_branch_survives_two_kills)
+{
+	bool late = false;
+
+	for (fault_at = 0; !late; fault_at += 1 + fault_at / 8) {
+		struct branch *b = branch_make("old");
+
+		fill(b, 1, 20, 1);
+		branch_close(b);
+		ck_ok(store_close(store));
+		store = NULL;
+		ck_assert(in_process_that_dies(fork_and_drop));
+		late = in_process_that_dies(save_half);
+		store_up();
+		b = branch_at("fork");
+		expect_text(b, 1, "not saved");
+		expect_text(b, 2, "nor is this");
+		branch_close(b);
+		ck_err(branch_open(store, "old", &b), -ERR_BRANCH_UNKNOWN);
+		expect_sound(NULL);
+		ck_ok(branch_drop(store, "fork"));
+	}
+}
+END_TEST
+
+/* S3: while the record of a dropped branch is held back, so is what it names. */
+START_TEST(a_dropped_branch_takes_its_undo_along)
+{
+	bool late = false;
+
+	for (fault_at = 0; !late; fault_at += 1 + fault_at / 8) {
+		struct branch *b = branch_make("b"), *main = branch_make("main");
+		uint64_t one;
+
+		change(b, 1, "one");
+		one = checkpoint(b, NULL);
+		change(b, 1, "what undo brings back");
+		restore(b, one);
+		ck_ok(store_sync(store));
+		change(b, 1, "two");
+		(void)checkpoint(b, NULL);
+		branch_close(b);
+		fill(main, 1, 20, 1);
+		branch_close(main);
+		ck_ok(branch_drop(store, "b"));
+		late = save_half();
+		expect_sound(NULL);
+		store_reopen(); /* else the next round comes a second later */
+		ck_ok(branch_drop(store, "main"));
+	}
+}
+END_TEST
+
 int main(void)
 {
 	static const TTest *tests[48];
@@ -668,6 +768,8 @@ int main(void)
 	tests[n++] = what_was_left_can_be_read_on;
 	tests[n++] = setting_a_branch_can_be_undone;
 	tests[n++] = a_fork_shares_and_then_goes_its_way;
+	tests[n++] = a_fork_of_a_dropped_branch_survives_two_kills;
+	tests[n++] = a_dropped_branch_takes_its_undo_along;
 	tests[n++] = checkpoint_and_restore_cost_no_io;
 	tests[n++] = branches_work_beside_sealing_gc_and_check;
 	return scratch_run("branch", tests, n, store_setup, store_teardown);
