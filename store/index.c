@@ -45,6 +45,9 @@
 /* LMDB's default: readers are short, so more would mean that more threads read at one instant. */
 #define READERS_MAX 126
 
+/* As LMDB makes it: 64 bytes for each reader, and two such pieces before them. */
+#define LOCK_BYTES ((READERS_MAX + 2) * 64)
+
 /*
  * How far the file is kept ahead of the last page in use (sparse, no disk space). LMDB counts
  * pages that it took and gave back within one commit, but never writes them; without the margin a
@@ -327,6 +330,19 @@ static int verify_file(struct index *ix, int index_fd)
 	return index_verify(fd, &ix->noter);
 }
 
+/*
+ * LMDB maps and writes its lock file, and leaves it sparse: whoever is first to touch a page of it
+ * on a full disk would meet SIGBUS. So the blocks are there before LMDB opens it.
+ */
+static int allocate_lock(int index_fd)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(index_fd, "lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &fd);
+	return r < 0 ? r : os_allocate(fd, LOCK_BYTES);
+}
+
 static int open_tables(struct index *ix)
 {
 	MDB_txn *txn;
@@ -385,6 +401,9 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	if (r < 0)
 		return r;
 	is_new = r == ABSENT;
+	r = allocate_lock(index_fd);
+	if (r < 0)
+		return note(&ix->noter, r, "index/lock.mdb: %s", err_str(r));
 
 	rc = mdb_env_create(&ix->env);
 	if (rc != 0)

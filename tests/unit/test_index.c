@@ -292,6 +292,27 @@ START_TEST(a_file_always_covers_its_pages)
 }
 END_TEST
 
+/* Else the first to touch a page of it on a full disk would meet a bus error. */
+START_TEST(the_lock_file_has_no_holes)
+{
+	struct stat st;
+
+	for (int old = 0; old < 2; old++) {
+		ck_ok(os_statat(s.dir_fd, "index/lock.mdb", &st));
+		ck_assert_int_ge(st.st_blocks * 512, st.st_size);
+		index_close(s.index);
+		ck_ok(os_unlinkat(s.dir_fd, "index/lock.mdb", 0));
+		if (old == 0) { /* one that an older plyfs left */
+			_cleanup_close_ int fd = -1;
+
+			ck_ok(os_openat(s.dir_fd, "index/lock.mdb", O_RDWR | O_CREAT, 0600, &fd));
+			ck_ok(os_ftruncate(fd, (uint64_t)st.st_size));
+		}
+		ck_ok(index_open(s.dir_fd, &noter, &s.index));
+	}
+}
+END_TEST
+
 START_TEST(files_are_private)
 {
 	struct stat st;
@@ -398,6 +419,7 @@ int main(void)
 		a_cut_file_is_refused_not_a_bus_error,
 		garbage_is_refused,
 		a_file_always_covers_its_pages,
+		the_lock_file_has_no_holes,
 		files_are_private,
 		a_full_map_grows_under_readers,
 		odd_keys_are_refused,
