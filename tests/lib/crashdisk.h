@@ -4,11 +4,11 @@
 /*
  * A disk that forgets: what a directory may look like after the power was cut.
  *
- * A program that is linked with crashdisk.c has its calls that change files (its own, and those of
- * the libraries that it uses) recorded while disk_record() is on, with their bytes: writes, writes
- * through shared mappings, sizes, holes, names, and syncs. Nothing is really synced, which also
- * makes such a test quick. Afterwards disk_cut() makes the directory as it might be found if the
- * power had gone at any place of the record:
+ * A program that is linked with crashdisk.c and crashdisk_record.c has its calls that change files
+ * (its own, and those of the libraries that it uses) recorded while disk_record() is on, with their
+ * bytes: writes, writes through shared mappings, sizes, holes, names, and syncs. Nothing is really
+ * synced, which also makes such a test quick. Afterwards disk_cut() makes the directory as it might
+ * be found if the power had gone at any place of the record:
  *
  *  - what was synced before is there (a file's bytes and size by fsync, fdatasync or O_DSYNC; a
  *    name by fsync of its directory, and by nothing else);
