@@ -217,6 +217,20 @@ bool disk_is_turn(size_t i)
 	return rec->kind != WRITE && rec->kind != EVENT;
 }
 
+bool disk_is_name(size_t i)
+{
+	const struct rec *rec = rec_at(i);
+
+	return rec->kind == LINK || rec->kind == UNLINK || rec->kind == RENAME;
+}
+
+bool disk_is_event(size_t i, uint32_t kind)
+{
+	const struct rec *rec = rec_at(i);
+
+	return rec->kind == EVENT && rec->off == kind;
+}
+
 void disk_advance(size_t to, void (*event)(void *arg, uint32_t kind, uint32_t value), void *arg)
 {
 	for (; position < to; position++)

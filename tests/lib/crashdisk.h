@@ -42,9 +42,11 @@ bool disk_is_full(void);
 
 /* Reads the record; false (and a line on stderr) when it does not explain the directory. */
 bool disk_played(void);
-/* Entries of the record; is entry i a sync or a name, where things go wrong if they do? */
+/* Entries of the record; is entry i a sync, a size or a name; a name; an event of that kind? */
 size_t disk_length(void);
 bool disk_is_turn(size_t i);
+bool disk_is_name(size_t i);
+bool disk_is_event(size_t i, uint32_t kind);
 /* Goes on to just before entry `to`, telling the events on the way. */
 void disk_advance(size_t to, void (*event)(void *arg, uint32_t kind, uint32_t value), void *arg);
 /* The directory after a power cut here, made at a path that does not exist yet. */

@@ -71,6 +71,7 @@ struct history {
 	uint32_t begun, steps; /* begun is one more while a step is under way */
 	unsigned under_way;    /* the branch that it changes */
 	unsigned last_key, last_branch; /* that were written */
+	unsigned durable_key, durable_branch; /* those, at the last flush */
 	struct moment start[BRANCHES]; /* before the first step */
 	struct moment now[BRANCHES];
 	struct step {
@@ -84,7 +85,7 @@ static struct history *sh;
 static uint64_t seed;
 static struct branch *handles[BRANCHES];
 
-enum event { MADE, STEP, SYNCED, COMMITTED, WAITED };
+enum event { MADE, STEP, SYNCED, COMMITTED, WAITED, OVERWRITTEN };
 
 /* Told of each; set by the test. */
 static void (*on_event)(uint32_t kind, uint32_t value);
@@ -214,10 +215,9 @@ static void step_append(unsigned i)
 }
 
 /* Overwrites in place, if nobody else sees it. */
-static void step_stamp(unsigned i)
+static void step_stamp(unsigned i, unsigned k)
 {
 	struct branch *b = handles[i];
-	unsigned k = some_key();
 	struct value v = sh->now[i].state.at[k];
 	const struct key key = key_at(k + 1);
 	struct val val;
@@ -233,6 +233,8 @@ static void step_stamp(unsigned i)
 	if (val.ref.kind == REF_BLOB && blob_is_sole(val.ref.blob))
 		r = blob_write(val.ref.blob, 0, &v.stamp, sizeof(v.stamp));
 	ck_assert_int_ge(r, 0);
+	if (r == 0 && k == sh->durable_key)
+		on_event(OVERWRITTEN, k);
 	if (r == AGAIN) {
 		put_value(b, k, &v);
 	} else {
@@ -373,6 +375,8 @@ static void step_other(unsigned i)
 	case 4 ... 12:
 		ck_ok(store_flush(store));
 		on_event(SYNCED, steps);
+		sh->durable_key = sh->last_key;
+		sh->durable_branch = sh->last_branch;
 		break;
 	case 13 ... 16:
 		branch_close(handles[i]);
@@ -400,14 +404,16 @@ static void end(void)
 
 static void step(void)
 {
-	unsigned i = dice(BRANCHES);
+	unsigned i = dice(BRANCHES), what = dice(50);
 
 	if (dice(2))
 		i = sh->last_branch;
+	if (what == 26 || what == 27)
+		i = sh->durable_branch;
 	if (!sh->now[i].there)
 		i = 0;
 	begin(i);
-	switch (dice(50)) {
+	switch (what) {
 	case 0 ... 14:
 		step_change(i);
 		break;
@@ -415,9 +421,12 @@ static void step(void)
 		step_append(i);
 		break;
 	case 21 ... 25:
-		step_stamp(i);
+		step_stamp(i, some_key());
 		break;
-	case 26 ... 29:
+	case 26 ... 27:
+		step_stamp(i, sh->durable_key); /* which may not be in place any more */
+		break;
+	case 28 ... 29:
 		step_bulk(i);
 		break;
 	case 30 ... 34:
@@ -472,6 +481,8 @@ static void hear(void *arg, uint32_t kind, uint32_t value)
 		break;
 	case WAITED:
 		sh->snaps[value].waited = true;
+		break;
+	case OVERWRITTEN:
 		break;
 	}
 }

@@ -172,7 +172,22 @@ static bool cut(const struct told *told, const char *path, uint64_t how,
 	return true;
 }
 
-/* The places of CUTS cuts, in order: half of them at syncs and names. */
+/* Where things go wrong if they do. */
+static bool is_kind(size_t at, unsigned kind)
+{
+	switch (kind) {
+	case 1:
+		return disk_is_turn(at);
+	case 2:
+		return at > 0 && disk_is_event(at - 1, OVERWRITTEN);
+	case 3:
+		return at > 0 && disk_is_name(at - 1);
+	default:
+		return true;
+	}
+}
+
+/* The places of CUTS cuts, in order: anywhere, and one of each kind. */
 static void choose_places(size_t places[static CUTS])
 {
 	size_t n = disk_length();
@@ -180,7 +195,7 @@ static void choose_places(size_t places[static CUTS])
 	for (unsigned i = 0; i < CUTS; i++) {
 		size_t at = scratch_random(&sh->rng) % (n + 1);
 
-		for (size_t tries = 0; i % 2 && tries < n && at < n && !disk_is_turn(at); tries++)
+		while (at < n && !is_kind(at, i))
 			at++;
 		places[i] = at;
 	}
