@@ -26,7 +26,8 @@
  *      refusal to open, with one line, and not the end of the process or wrong writes later;
  *   3. no read through the map beyond the end of the file (that would be SIGBUS, the death of every
  *      mount): the file always covers the pages that the last commit counts, and a file that does
- *      not was cut by somebody and is refused at open. See cover_file();
+ *      not was cut by somebody: it is refused at open, and takes no more commits. A commit would
+ *      fill the gap with zeros, and the store would let go of the journal for it. See cover_file();
  *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
  *      the writer is excluded by write_lock.
  *
@@ -69,6 +70,7 @@ struct index {
 	struct noter noter;  /* immutable */
 
 	pthread_mutex_t write_lock; /* held by whoever has the write transaction */
+	uint64_t span;              /* under write_lock: bytes that the last commit's pages span */
 	pthread_rwlock_t map_lock;
 
 	pthread_mutex_t pool_lock;
@@ -273,30 +275,34 @@ static int reader_begin(struct index *ix, struct reader *ret)
 
 /* ---- open, close, grow ---- */
 
-/* The bytes that the last commit's pages span. */
-static uint64_t pages_span(struct index *ix)
+/* After a commit. */
+static void measure_span(struct index *ix)
 {
 	MDB_envinfo info;
 
-	if (mdb_env_info(ix->env, &info) != 0)
-		return 0;
-	return ((uint64_t)info.me_last_pgno + 1) * ix->page_bytes;
+	if (mdb_env_info(ix->env, &info) == 0)
+		ix->span = ((uint64_t)info.me_last_pgno + 1) * ix->page_bytes;
 }
 
 /*
  * Keeps invariant 3: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
  * end during a transaction). Called before and after a commit; what happens to fail here would only
- * matter together with a crash right after, and the commit itself must not fail for it.
+ * matter together with a crash right after, and the commit itself must not fail for it. What it
+ * refuses is a file that was cut; no look at the map, which would be SIGBUS.
  */
-static void cover_file(struct index *ix)
+static int cover_file(struct index *ix)
 {
-	uint64_t span = pages_span(ix);
 	struct stat st;
 
 	if (os_fstat(ix->data_fd, &st) < 0)
-		return;
-	if ((uint64_t)st.st_size < span + COVER_BYTES / 2)
-		(void)os_ftruncate(ix->data_fd, span + COVER_BYTES); /* see above */
+		return 0;
+	if ((uint64_t)st.st_size < ix->span)
+		return note(&ix->noter, -ERR_INDEX_BROKEN,
+			    "index/data.mdb was cut: of %" PRIu64 " bytes it has %" PRIu64,
+			    ix->span, (uint64_t)st.st_size);
+	if ((uint64_t)st.st_size < ix->span + COVER_BYTES / 2)
+		(void)os_ftruncate(ix->data_fd, ix->span + COVER_BYTES); /* see above */
+	return 0;
 }
 
 static size_t map_bytes(void)
@@ -438,11 +444,15 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	(void)fcntl(ix->data_fd, F_SETFD, FD_CLOEXEC);
 
 	(void)mdb_reader_check(ix->env, &dead); /* slots of a killed daemon; only housekeeping */
-	cover_file(ix);
-	r = open_tables(ix);
+	measure_span(ix);
+	r = cover_file(ix);
+	if (r == 0)
+		r = open_tables(ix);
+	measure_span(ix);
+	if (r == 0)
+		r = cover_file(ix);
 	if (r < 0)
 		return r;
-	cover_file(ix);
 	if (is_new) { /* LMDB syncs the file, not its name */
 		r = os_fsync(index_fd);
 		if (r < 0)
@@ -670,7 +680,7 @@ int index_count_chunks(struct index *ix, uint64_t *ret)
 int index_begin(struct index *ix, struct index_txn **ret)
 {
 	struct index_txn *t;
-	int rc;
+	int r, rc;
 
 	t = os_calloc(1, sizeof(*t));
 	if (!t)
@@ -678,11 +688,12 @@ int index_begin(struct index *ix, struct index_txn **ret)
 	t->ix = ix;
 
 	pthread_mutex_lock(&ix->write_lock);
-	rc = mdb_txn_begin(ix->env, NULL, 0, &t->txn);
-	if (rc != 0) {
+	r = cover_file(ix);
+	rc = r == 0 ? mdb_txn_begin(ix->env, NULL, 0, &t->txn) : 0;
+	if (r < 0 || rc != 0) {
 		pthread_mutex_unlock(&ix->write_lock);
 		free(t);
-		return fail(ix, rc, "beginning a transaction");
+		return r < 0 ? r : fail(ix, rc, "beginning a transaction");
 	}
 	*ret = t;
 	return 0;
@@ -790,16 +801,21 @@ int index_commit(struct index_txn **t)
 {
 	struct index_txn *txn = TAKE_PTR(*t);
 	struct index *ix = txn->ix;
-	int rc;
+	int r, rc = 0;
 
-	cover_file(ix);
-	rc = mdb_txn_commit(txn->txn); /* frees its handle even when it fails */
-	if (rc == 0)
-		cover_file(ix);
+	r = cover_file(ix);
+	if (r < 0)
+		mdb_txn_abort(txn->txn);
+	else
+		rc = mdb_txn_commit(txn->txn); /* frees its handle even when it fails */
+	if (r == 0 && rc == 0) {
+		measure_span(ix);
+		(void)cover_file(ix); /* if it was cut just now, the next one says so */
+	}
 	pthread_mutex_unlock(&ix->write_lock);
 	index_ops_release(&txn->ops);
 	free(txn);
-	return rc == 0 ? 0 : fail(ix, rc, "committing");
+	return rc == 0 ? r : fail(ix, rc, "committing");
 }
 
 void index_abortp(struct index_txn **t)

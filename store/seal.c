@@ -451,7 +451,7 @@ static int write_batch(struct store *s, const struct batch *batch, bool *ret_uns
 
 	r = index_begin(s->index, &txn);
 	if (r < 0) {
-		*ret_unsure = r == -ERR_INDEX_FAILED;
+		*ret_unsure = r == -ERR_INDEX_FAILED || r == -ERR_INDEX_BROKEN;
 		return r;
 	}
 

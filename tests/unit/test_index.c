@@ -259,6 +259,32 @@ START_TEST(a_cut_file_is_refused_not_a_bus_error)
 }
 END_TEST
 
+START_TEST(a_file_that_is_cut_in_use_takes_no_commits)
+{
+	static const off_t cuts[] = { 5 * 4096, 8192, 4096, 0 };
+	struct index_txn *txn, *begun;
+	struct stat st;
+
+	fill(0, 20000);
+	for (size_t i = 0; i < ARRAY_SIZE(cuts); i++) {
+		_cleanup_close_ int fd = -1;
+
+		ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+		if (i == 0) {
+			ck_ok(index_begin(s.index, &begun));
+			ck_ok(index_put(begun, INDEX_META, "key", 3, "v", 1));
+		}
+		ck_ok(os_ftruncate(fd, (uint64_t)cuts[i]));
+		if (i == 0)
+			ck_err(index_commit(&begun), -ERR_INDEX_BROKEN);
+		ck_err(index_begin(s.index, &txn), -ERR_INDEX_BROKEN);
+		ck_assert_ptr_nonnull(strstr(s.last_note, "was cut"));
+		ck_ok(os_fstat(fd, &st));
+		ck_assert_int_eq(st.st_size, cuts[i]); /* no zeros for what is gone */
+	}
+}
+END_TEST
+
 START_TEST(garbage_is_refused)
 {
 	_cleanup_close_ int fd = -1;
@@ -417,6 +443,7 @@ int main(void)
 		a_flipped_bit_is_found,
 		a_location_out_of_bounds_is_damage,
 		a_cut_file_is_refused_not_a_bus_error,
+		a_file_that_is_cut_in_use_takes_no_commits,
 		garbage_is_refused,
 		a_file_always_covers_its_pages,
 		the_lock_file_has_no_holes,
