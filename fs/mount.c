@@ -236,8 +236,6 @@ static int kernel_inc_epoch(void *arg)
 	struct mount *m = arg;
 	struct iovec iov[1];
 
-	if (!m->has_epoch)
-		return -ENOSYS;
 	__atomic_fetch_add(&m->epochs, 1, __ATOMIC_RELAXED);
 	return notify(m, NOTIFY_INC_EPOCH, iov, 1);
 }
@@ -464,7 +462,7 @@ static int mount_begin(struct mount *m, struct readers *rs)
 	view_set_kernel(m->view, &(struct view_kernel){
 		.inval_entry = kernel_inval_entry,
 		.inval_inode = kernel_inval_inode,
-		.inc_epoch = kernel_inc_epoch,
+		.inc_epoch = m->has_epoch ? kernel_inc_epoch : NULL,
 		.will_block = kernel_will_block,
 		.arg = m,
 	});

@@ -15,7 +15,7 @@
  *    name again when it is next used. Attributes of directories are not covered by the epoch, so
  *    each directory that the kernel knows gets a notification.
  *  Where the kernel has no INC_EPOCH (before 6.16) the first mode serves any size; of another
- *  lineage, each known name is told.
+ *  lineage, each known name is told (note_every_name).
  *
  * Why no stale name can stay behind, given that requests are answered while we notify:
  *  S1  The swap happens under the view's write lock: a reply is computed wholly before or after.
@@ -392,19 +392,41 @@ static void commit_epoch(struct plan *p)
 	realm_unref(v, old);
 }
 
-/* Without INC_EPOCH, target of another lineage: every name the kernel may have. */
+static int note_name_of_root(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
+			     uint64_t next_cookie)
+{
+	struct plan *p = arg;
+
+	return notes_add_name(&p->notes,
+			      (struct name_note){ .old_node = ROOT_NODE, .dir = ROOT_INO,
+						  .len = (uint32_t)len },
+			      name);
+}
+
+/*
+ * Without INC_EPOCH, target of another lineage: every name the kernel may have. Names that it knows
+ * not to be there are in no table of ours: those below a directory go when that is unhashed, and of
+ * the root, which never is, those matter that are there afterwards.
+ */
 static int note_every_name(struct plan *p)
 {
 	struct view *v = p->view;
+	int r = 0;
 
+	if (!p->new_fs.tree)
+		r = tree_new(store_nodes(v->store), p->now, &p->new_fs.tree);
+	if (r >= 0)
+		r = fs_readdir(&p->new_fs, ROOT_INO, 2 /* behind ".." */, note_name_of_root, p);
+	if (r < 0)
+		return r;
 	for (uint32_t i = 1; i < v->n_slots; i++) {
-		struct retiring arg = { .plan = p, .expire = true };
+		struct retiring arg = { .plan = p };
 		struct vnode *n = v->slots[i];
-		int r;
 
 		if (!n || !n->hashed || n->realm != v->cur)
 			continue;
 		arg.node = n->node;
+		arg.expire = !S_ISDIR(n->type);
 		r = fs_names(&p->old_fs, n->ino, note_name_of_retired, &arg);
 		if (r < 0 && r != -ENOENT)
 			return r;

@@ -29,7 +29,7 @@ struct view_kernel {
 	int (*inval_entry)(void *arg, uint64_t parent, const char *name, size_t len, bool expire);
 	/* off < 0: attributes only; else also cached pages from off on (len 0: to the end). */
 	int (*inval_inode)(void *arg, uint64_t node, int64_t off, int64_t len);
-	/* Every cached name must be looked up again; -ENOSYS where the kernel cannot. */
+	/* Every cached name must be looked up again; NULL where the kernel cannot. */
 	int (*inc_epoch)(void *arg);
 	/* Called first: the calling thread may wait now, another one must serve meanwhile. */
 	void (*will_block)(void *arg);

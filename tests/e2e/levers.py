@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 240
+"""
+Each lever can be switched off (mount --without): the view is as right, only the counters differ, and
+a daemon that follows another serves it alike.
+"""
+import os
+import re
+import signal
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+LEVERS = ["cache", "no-open", "readdirplus", "epoch"]
+# More than any restore tells by name where there are epochs (NAMES_MAX in fs/switch.c).
+MANY = 3000
+
+
+def mounted(t, without, files=None):
+    """A view of a fork: all of a test's are of one store."""
+    if not t.stores:
+        t.store().import_(t.tree(files or {"a.txt": "one\n", "dir/b.txt": "two\n"})
+                          if not isinstance(files, str) else files)
+    store = t.stores[0]
+    at = t.at("without-" + without if without else "with-all")
+    os.mkdir(at)
+    store.ply("fork", "--from", "main", os.path.basename(at).replace(",", "."), "--at", at,
+              *(["--without", without] if without else []))
+    store.daemon()
+    return ply.View(store, at)
+
+
+def shown(view):
+    return next(v for v in view.store.json("status", "--ops")["views"]
+                if v["mountpoint"] == view.path)
+
+
+def ops(view, *names):
+    counts = shown(view)["ops"]
+    return sum(counts.get(name, 0) for name in names)
+
+
+def has_epochs():
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 16)
+
+
+def test_help_completion_and_mistakes_know_all(t):
+    store = t.store()
+    told = t.run([ply.PLYFS, "mount", "--help"]).stdout
+    offered = t.run([ply.PLYFS, "completion", "bash"]).stdout
+    said = store.fails("mount", "--at", t.path, "--without", "cache,speed", code=2, says="'speed'")
+    assert "'%s'" % " ".join(LEVERS) in offered
+    for lever in LEVERS:
+        assert "\n      %s: " % lever in told and lever in said, lever
+    os.mkdir(t.at("m"))
+    store.fails("fork", "x", "--at", t.at("m"), "--without", "", code=2)
+
+
+def test_status_shows_what_a_view_does_without(t):
+    view = mounted(t, "no-open,cache")
+    assert shown(view)["without"] == ["cache", "no-open"]
+    assert re.search("without-no-open,cache .*, without cache,no-open$", view.store.out("status"),
+                     re.M)
+    usual = mounted(t, "")
+    assert shown(usual)["without"] == []
+    assert "with-all" in view.store.out("status")
+
+
+def test_the_short_form_takes_it(t):
+    top = t.tree({"a": "1"})
+    t.run([ply.PLYFS, "mount", top, "--without", "readdirplus"])
+    t.adopt(top)
+    assert shown(ply.View(t.stores[0], top))["without"] == ["readdirplus"]
+    t.run([ply.PLYFS, "unmount", top])
+
+
+# ---- the view is right ----
+
+def rename_all(view):
+    """More names differ than a restore tells one by one."""
+    for top, _, names in os.walk(view.path):
+        for name in names:
+            os.rename(os.path.join(top, name), os.path.join(top, "was-" + name))
+
+
+def restores_are_right(t, without):
+    source = ply.make_bulk(t.at("source"), MANY, size=40)
+    view = mounted(t, without, source)
+    first = view.checkpoint()
+    ply.assert_same_tree(source, view.path)
+    view.write("new", "1")
+    rename_all(view)
+    os.unlink(view.at("was-new"))
+    names, second = ply.treelist(view.path), view.checkpoint()
+    for _ in range(2):
+        view.restore(first)
+        ply.assert_same_tree(source, view.path)
+        view.restore(second)
+        assert ply.treelist(view.path) == names
+        assert not os.path.exists(view.at("d000/s0000/f000.txt"))
+    view.undo()
+    ply.assert_same_tree(source, view.path)
+    return shown(view)["notifications"]
+
+
+def test_restores_without_cache(t):
+    restores_are_right(t, "cache")
+
+
+def test_restores_without_no_open(t):
+    restores_are_right(t, "no-open")
+
+
+def test_restores_without_readdirplus(t):
+    restores_are_right(t, "readdirplus")
+
+
+def test_restores_without_epoch(t):
+    told = restores_are_right(t, "epoch")
+    assert told["epochs"] == 0 and told["entries"] > 5 * 2 * MANY, told
+
+
+def test_restores_without_anything(t):
+    restores_are_right(t, ",".join(LEVERS))
+
+
+def test_another_history_without_epoch(t):
+    """The numbers of inodes mean nothing there: by path, and names that were not there before."""
+    view = mounted(t, "epoch", {"keep/a": "1", "keep/sub/deep": "1", "go/b": "2", "file": "3"})
+    other = t.tree({"go/new": "5", "keep/a": "4", "keep/sub/new": "6", "keep/c": "7", "late": "8",
+                    "file/is/now": "9"}, "other")
+    first = view.checkpoint()
+    second = view.store.import_(other, "--branch", "other")
+    for _ in range(2):
+        for name in ("late", "keep/c", "keep/sub/new", "go/new", "file/is/now"):
+            assert not os.path.exists(view.at(name)), name
+        view.restore(second)
+        for name in ("late", "keep/c", "keep/sub/new", "go/new", "file/is/now"):
+            assert os.path.exists(view.at(name)), name
+        ply.assert_same_tree(other, view.path)
+        view.restore(first)
+        ply.assert_same_tree(t.at("source"), view.path)
+
+
+# ---- the counters show it ----
+
+def test_what_the_cache_saves(t):
+    for without in ("", "cache"):
+        view = mounted(t, without)
+        before = ops(view, "LOOKUP", "GETATTR", "READ")
+        for _ in range(20):
+            assert view.read("dir/b.txt") == "two\n"
+            assert not os.path.exists(view.at("none"))
+        spent = ops(view, "LOOKUP", "GETATTR", "READ") - before
+        assert spent >= 80 if without else spent < 20, (without, spent)
+
+
+def test_what_no_open_saves(t):
+    for without in ("", "no-open"):
+        view = mounted(t, without)
+        for _ in range(20):
+            assert view.read("a.txt") == "one\n"
+            assert view.ls("dir") == ["b.txt"]
+        spent = ops(view, "OPEN"), ops(view, "OPENDIR")
+        assert min(spent) >= 20 if without else max(spent) <= 1, (without, spent)
+        if without:  # closing is told without anybody waiting for it
+            ply.wait_for("RELEASE", lambda: ops(view, "RELEASE") >= 20 and
+                         ops(view, "RELEASEDIR") >= 20)
+
+
+def test_what_readdirplus_saves(t):
+    files = {"many/%03d" % i: "x" for i in range(200)}
+    for without in ("", "readdirplus"):
+        view = mounted(t, without, files)
+        for e in os.scandir(view.at("many")):
+            assert e.stat(follow_symlinks=False).st_size == 1
+        plus, plain = ops(view, "READDIRPLUS"), ops(view, "READDIR")
+        lookups = ops(view, "LOOKUP")
+        if without:
+            assert plus == 0 and plain > 0 and lookups >= 200, (plus, plain, lookups)
+        else:
+            assert plus > 0 and lookups < 100, (plus, plain, lookups)
+
+
+# ---- another daemon ----
+
+def test_the_next_daemon_serves_it_alike(t):
+    if not has_epochs():
+        ply.skip("views end with their daemon before Linux 6.16")
+    t.env["PLYFSD_DEATHS"] = "1000"
+    view = mounted(t, "no-open,readdirplus")
+    cached = mounted(t, "cache")
+    os.kill(view.store.daemon(), signal.SIGKILL)
+    os.statvfs(view.path)
+    assert shown(view)["without"] == ["no-open", "readdirplus"]
+    assert shown(cached)["without"] == ["cache"]
+    for _ in range(10):
+        assert view.read("a.txt") == cached.read("a.txt") == "one\n"
+        assert view.ls("dir") == cached.ls("dir") == ["b.txt"]
+    assert ops(view, "OPEN") >= 10 and ops(view, "READDIRPLUS") == 0
+    assert ops(cached, "LOOKUP") >= 10
+
+
+ply.main(__name__)
