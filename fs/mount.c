@@ -21,6 +21,7 @@
 #include <poll.h>
 #include <sys/resource.h>
 
+#include "fs/awake.h"
 #include "fs/memo.h"
 #include "fs/mount_internal.h"
 #include "store/base/err.h"
@@ -266,6 +267,24 @@ static void kernel_will_block(void *arg)
 #define BACK_OFF_MIN_NS 2000000 /* a time slice: so much is lost at most for each try */
 #define BACK_OFF_MAX_NS 500000000 /* so that trying costs below 1 % */
 
+/*
+ * CPUs are kept awake (awake.h) for requests in a row, none more than CLOSE_NS after the one
+ * before: two wake-ups and some work. ROW of them take a ms, so a lonely request, or one now and
+ * then, changes nothing; and work of ms between requests would not notice the wake-ups.
+ */
+#define CLOSE_NS 250000
+#define ROW 4
+
+static void look_for_row(struct eagerness *e, uint64_t now)
+{
+	bool close = now - e->last_ns < CLOSE_NS;
+
+	e->last_ns = now;
+	e->row = close ? e->row + 1 : 0;
+	if (e->row >= ROW)
+		awake_request(now);
+}
+
 static long times_preempted(void)
 {
 	struct rusage usage;
@@ -329,6 +348,8 @@ static ssize_t next_request(struct mount *m, const struct reader_buffers *buffer
 	int r = EXISTS; /* not looked for */
 	ssize_t n;
 
+	if (mount_uses(m, LEVER_AWAKE))
+		look_for_row(e, start);
 	if (e->wanted && start >= e->not_before_ns) {
 		r = look_for_request(m->fd, start);
 		if (r == 0)
@@ -487,6 +508,8 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
 	m->how = how;
+	if (mount_uses(m, LEVER_AWAKE))
+		awake_start();
 	m->hooks = *hooks;
 #ifdef PLYFS_TEST_HOOKS
 	m->test_die = getenv("PLYFS_TEST_DIE");

@@ -32,6 +32,8 @@ struct eagerness {
 	bool wanted;          /* requests follow each other closely */
 	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
 	uint64_t back_off_ns;
+	uint64_t last_ns; /* when the request before was answered */
+	unsigned row;     /* so many came closely one after the other */
 };
 
 struct mount {

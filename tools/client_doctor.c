@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
+#include "fs/awake.h"
 #include "store/base/util.h"
 #include "tools/mounts.h"
 
@@ -66,6 +67,35 @@ static void check_kernel(void)
 		report("note",
 		       "kernel %s: works; before 6.2 a restore drops more cached than needed",
 		       u.release);
+}
+
+/* The first line of a small file of the kernel's; "" when there is none. */
+static void read_line(const char *path, char line[static 32])
+{
+	_cleanup_fclose_ FILE *f = fopen(path, "re");
+
+	if (!f || !fgets(line, 32, f))
+		*line = '\0';
+	line[strcspn(line, "\n")] = '\0';
+}
+
+/* How long idle CPUs take to wake (fs/awake.h). */
+static void check_cpus(void)
+{
+	char driver[32], ns[32];
+
+	read_line(AWAKE_DRIVER_FILE, driver);
+	read_line(AWAKE_SETTING, ns);
+	if (strcmp(driver, AWAKE_DRIVER))
+		report("ok", "idle CPUs are not given back by haltpoll: nothing to keep awake");
+	else if (access(AWAKE_DEVICE, W_OK) == 0)
+		report("ok", "idle CPUs take long to wake: kept awake while requests come");
+	else if (strtoul(ns, NULL, 10) >= AWAKE_SETTING_NS)
+		report("ok", "idle CPUs wait %s ns before they take long to wake", ns);
+	else
+		report("note",
+		       "idle CPUs take 50 us and more to wake; as root: echo %d > %s",
+		       AWAKE_SETTING_NS, AWAKE_SETTING);
 }
 
 static bool find_in_path(const char *name, char found[static PATH_MAX])
@@ -174,6 +204,7 @@ int client_doctor(struct client *cl)
 		return r;
 	good = check_device();
 	check_kernel();
+	check_cpus();
 	check_helper();
 	check_conf();
 	check_limits();

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 
+#include "fs/awake.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/cmd_util.h"
@@ -136,19 +137,24 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 {
 	struct printer p = { .c = c, .ops = ops, .array = json_array() };
 	char log[PATH_MAX + 16];
+	json_t *awake = json_null();
+	uint64_t times;
 
+	if (awake_used(&times))
+		awake = json_integer((json_int_t)times);
 	views_each(c->daemon, view_to_json, &p);
 	snprintf(log, sizeof(log), "%s/daemon.log", c->daemon->store_path);
 	return cmd_json(
 		c,
 		json_pack(
-			"{s:o, s:{s:i, s:o, s:s, s:i, s:i}, s:o, s:o,"
+			"{s:o, s:{s:i, s:o, s:s, s:i, s:i, s:o}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
 			" s:I, s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
 			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
-			(int)supervisor_replacements(c->daemon->supervisor), "log", json_text(log),
+			(int)supervisor_replacements(c->daemon->supervisor), "awake", awake, "log",
+			json_text(log),
 			"views", p.array, "sizes", "snapshots", (json_int_t)s->snapshots,
 			"branches", (json_int_t)s->branches, "chunks", (json_int_t)s->chunks,
 			"packs", (json_int_t)s->packs, "pack_bytes", (json_int_t)s->pack_bytes,
@@ -173,6 +179,7 @@ int cmd_status(struct cmd *c)
 	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
 	char budget[SIZE_TEXT_SIZE];
 	struct store_stats s;
+	uint64_t times;
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
@@ -189,6 +196,9 @@ int cmd_status(struct cmd *c)
 	print_former(c);
 	p.ops = ops;
 	views_each(c->daemon, view_to_text, &p);
+	if (ops && awake_used(&times))
+		fprintf(c->out, "awake   %" PRIu64 " time%s the CPUs were kept awake\n", times,
+			times == 1 ? "" : "s");
 	fprintf(c->out,
 		"holds   %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64
 		" chunks in %s of packs\n",

@@ -5,15 +5,18 @@
 Each lever can be switched off (mount --without): the view is as right, only the counters differ, and
 a daemon that follows another serves it alike.
 """
+import contextlib
 import os
 import re
 import signal
+import struct
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-LEVERS = ["cache", "no-open", "readdirplus", "epoch"]
+LEVERS = ["cache", "no-open", "readdirplus", "epoch", "awake"]
 # More than any restore tells by name where there are epochs (NAMES_MAX in fs/switch.c).
 MANY = 3000
 
@@ -182,6 +185,67 @@ def test_what_readdirplus_saves(t):
             assert plus == 0 and plain > 0 and lookups >= 200, (plus, plain, lookups)
         else:
             assert plus > 0 and lookups < 100, (plus, plain, lookups)
+
+
+# ---- idle CPUs ----
+
+DEVICE = "/dev/cpu_dma_latency"
+
+
+def can_keep_awake():
+    with contextlib.suppress(OSError):
+        return (ply.read("/sys/devices/system/cpu/cpuidle/current_driver") == "haltpoll\n" and
+                os.access(DEVICE, os.W_OK))
+    return False
+
+
+def times_awake(view):
+    return view.store.status()["daemon"]["awake"]
+
+
+def wished():
+    """The shortest time to wake that anybody wants, in us."""
+    with open(DEVICE, "rb") as f:
+        return struct.unpack("i", f.read(4))[0]
+
+
+def storm(view, until):
+    """Requests that follow each other closely, as far as others let them."""
+    def some():
+        for _ in range(200):
+            os.statvfs(view.path)
+        return until()
+    return ply.wait_for("an effect of many requests", some)
+
+
+def test_cpus_stay_awake_while_requests_come(t):
+    if not can_keep_awake():
+        ply.skip("needs root, /dev/cpu_dma_latency, and CPUs that haltpoll gives back")
+    view = mounted(t, "")
+    storm(view, lambda: times_awake(view) > 0)
+    storm(view, lambda: wished() == 0)
+    ply.wait_for("nobody's wish", lambda: wished() > 0)
+    # Now and then is not often: what comes alone may sleep.
+    before = times_awake(view)
+    for _ in range(20):
+        time.sleep(0.01)
+        os.statvfs(view.path)
+    assert times_awake(view) <= before + 2, "status asks a view little"
+    assert re.search("^awake +[1-9]", view.store.out("status", "--ops"), re.M)
+
+
+def test_cpus_sleep_without_awake(t):
+    if not can_keep_awake():
+        ply.skip("needs root, /dev/cpu_dma_latency, and CPUs that haltpoll gives back")
+    view = mounted(t, "awake")
+    for _ in range(2000):
+        os.statvfs(view.path)
+    assert not times_awake(view)
+
+
+def test_status_says_whether_it_can_be_done(t):
+    view = mounted(t, "")
+    assert (times_awake(view) is not None) == can_keep_awake()
 
 
 # ---- another daemon ----

@@ -262,6 +262,7 @@ def test_doctor_works_without_a_store(t):
     p = t.run([ply.PLYFS, "doctor"], check=False)
     assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout, p
     assert os.uname().release in p.stdout, p.stdout
+    assert len(re.findall("^(ok|note) +idle CPUs ", p.stdout, re.M)) == 1, p.stdout
 
 
 def test_the_store_is_found_by_option_and_environment(t):
