@@ -25,6 +25,7 @@
  * listens: clients wait.
  */
 
+#include "tools/bus.h"
 #include "tools/daemon.h"
 
 #include <errno.h>
@@ -609,6 +610,7 @@ int main(int argc, char **argv)
 
 	if (fd_number <= INT_MAX && fcntl((int)fd_number, F_SETFD, FD_CLOEXEC) == 0)
 		ready_fd = (int)fd_number;
+	bus_install();
 	umask(0077); /* everything in a store is its owner's alone */
 	/*
 	 * Eight arenas a core, malloc's default, keep what one thread freed from all others: every

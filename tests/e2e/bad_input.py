@@ -338,6 +338,36 @@ def test_a_truncated_index_is_refused_without_a_crash(t):
     store.ply("check", "--read-data")
 
 
+def read_all(path, what):
+    """In another process: what is read may never come."""
+    p = subprocess.Popen(["find", path, "-type", "f", "-exec", "cat", "{}", "+"],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        ply.wait_for(what, lambda: p.poll() is not None)
+    finally:
+        p.kill()
+        p.wait()
+
+
+def test_a_mapped_file_that_is_cut_ends_the_daemon_with_one_line(t):
+    t.unsupervised()
+    store = damaged(t)
+    os.mkdir(t.at("m"))
+    store.mount(at=t.at("m"))
+    pid = store.daemon()
+    path = index_files(store)[0]
+    good = open(path, "rb").read()
+    os.truncate(path, 8192)
+    read_all(t.at("m"), "an answer of a view without a daemon")
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+    lines = [s for s in ply.read(os.path.join(store.path, "daemon.log")).splitlines()
+             if "error" in s]
+    assert len(lines) == 1 and "index/data.mdb" in lines[0] and "plyfs check" in lines[0], lines
+    with open(path, "wb") as f:
+        f.write(good)
+    store.ply("check", "--read-data")
+
+
 def test_flipped_bytes_in_the_index_never_give_wrong_data(t):
     store = damaged(t)
     good_tree = ply.treelist(t.at("source"), "--exclude", "d000/s0000")
