@@ -18,6 +18,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <sys/file.h>
@@ -34,9 +36,16 @@
 
 extern char **environ;
 
-/* How often to try when a daemon is just ending or beginning; RETRY_MS apart: 10 s in all. */
+/* How often to try when a daemon is just ending or beginning, RETRY_MS apart. */
 #define RETRIES 2000
 #define RETRY_MS 5
+/*
+ * Who answers at once whatever else it does (D4 in daemon.c; the view's lock is held for a moment)
+ * and has not after so long never will: a daemon that died was followed long before, also by the
+ * third one. One that is seen to be stopped is not waited for.
+ */
+#define PATIENCE_MS 20000
+#define STOPPED_AFTER_MS 2000
 
 static void say(const struct client *cl, const char *kind, const char *fmt, va_list ap)
 {
@@ -91,31 +100,144 @@ int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs
 
 /* ---- the view and the store ---- */
 
-int client_look(struct client *cl, const char *dir)
+static int open_dir(const char *dir)
 {
-	_cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
-	struct plyfs_info info;
+	return open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+}
 
-	if (fd < 0)
-		return errno == EIO ? -ENOTCONN : -errno; /* see below */
-	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
-		if (errno == ENOTCONN || errno == ECONNABORTED || errno == EIO)
-			return -ENOTCONN; /* its daemon is dead, the last one as well (EIO) */
-		if (errno == EPERM || errno == EACCES)
-			return -errno;
+struct look {
+	int opened, asked; /* errno */
+	struct plyfs_info info;
+};
+
+static void look(const char *dir, struct look *ret)
+{
+	_cleanup_close_ int fd = open_dir(dir);
+
+	ret->opened = fd < 0 ? errno : 0;
+	ret->asked = fd >= 0 && ioctl(fd, PLYFS_IOC_INFO, &ret->info) < 0 ? errno : 0;
+}
+
+static void kill_and_reap(pid_t pid)
+{
+	(void)kill(pid, SIGKILL);
+	(void)waitpid(pid, NULL, WNOHANG); /* who waits for an answer may not die before it */
+}
+
+/*
+ * The same in a child: a request that a daemon has read and does not answer cannot be given up, not
+ * even by being killed. -ETIMEDOUT: the child is left to its fate, with nothing of ours open.
+ */
+static int look_in_child(const char *dir, struct look *ret)
+{
+	_cleanup_close_ int in = -1, out = -1;
+	struct pollfd p = { .events = POLLIN };
+	size_t len = 0;
+	ssize_t n;
+	int ends[2], r;
+	pid_t pid;
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	p.fd = in = ends[0];
+	out = ends[1];
+	pid = fork();
+	if (pid < 0)
+		return -errno;
+	if (pid == 0) {
+		(void)dup2(out, 0);
+		(void)close_range(1, ~0U, 0);
+		look(dir, ret);
+		_exit(write(0, ret, sizeof(*ret)) != sizeof(*ret));
+	}
+	closep(&out);
+	out = -1;
+
+	/* More than a pipe takes at once, so it comes in parts. */
+	while (len < sizeof(*ret)) {
+		r = poll(&p, 1, PATIENCE_MS);
+		if (r < 0 && errno == EINTR)
+			continue;
+		n = r > 0 ? read(in, (char *)ret + len, sizeof(*ret) - len) : -1;
+		if (n <= 0) {
+			kill_and_reap(pid);
+			return r == 0 ? -ETIMEDOUT : -EIO;
+		}
+		len += (size_t)n;
+	}
+	(void)waitpid(pid, NULL, 0);
+	return 0;
+}
+
+static int looked(struct client *cl, const char *dir, struct look *l)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (l->opened)
+		return l->opened == EIO ? -ENOTCONN : -l->opened; /* see below */
+	switch (l->asked) {
+	case 0:
+		break;
+	case ENOTCONN:
+	case ECONNABORTED:
+	case EIO:
+		return -ENOTCONN; /* its daemon is dead, the last one as well (EIO) */
+	case EPERM:
+	case EACCES:
+		return -l->asked;
+	default:
 		return 0; /* ENOTTY and the like: no view */
 	}
 
-	if (info.version != PLYFS_IOC_VERSION)
+	if (l->info.version != PLYFS_IOC_VERSION)
 		return -EPROTO;
-	info.branch[sizeof(info.branch) - 1] = 0;
-	info.head[sizeof(info.head) - 1] = 0;
-	info.store[sizeof(info.store) - 1] = 0;
+	fd = open_dir(dir);
+	if (fd < 0)
+		return -errno;
+	l->info.branch[sizeof(l->info.branch) - 1] = 0;
+	l->info.head[sizeof(l->info.head) - 1] = 0;
+	l->info.store[sizeof(l->info.store) - 1] = 0;
 	closep(&cl->view_fd);
 	cl->view_fd = TAKE_FD(fd);
-	cl->info = info;
+	cl->info = l->info;
 	cl->in_view = true;
 	return 0;
+}
+
+int client_look(struct client *cl, const char *dir)
+{
+	struct look l = {};
+
+	look(dir, &l);
+	return looked(cl, dir, &l);
+}
+
+int client_look_with_patience(struct client *cl, const char *dir)
+{
+	struct look l = {};
+	int r = look_in_child(dir, &l);
+
+	return r < 0 ? r : looked(cl, dir, &l);
+}
+
+int client_look_failed(const struct client *cl, int r, const char *dir)
+{
+	switch (r) {
+	case -ENOTCONN:
+		return client_fail(cl,
+				   "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
+				   dir);
+	case -ETIMEDOUT:
+		return client_fail(cl,
+				   "the view at '%s' does not answer; if its plyfsd is stopped, "
+				   "kill -CONT it; 'plyfs unmount --lazy' takes the view off",
+				   dir);
+	case -EPERM:
+	case -EACCES:
+		return client_ioctl_failed(cl, -r, dir);
+	default:
+		return client_fail(cl, "'%s': %s", dir, strerror(-r));
+	}
 }
 
 const char *client_store_name(const struct client *cl)
@@ -157,12 +279,14 @@ int client_store(struct client *cl)
 		return client_use_store(cl, name);
 
 	if (!cl->in_view) {
-		int r = client_look(cl, ".");
+		int r = client_look_with_patience(cl, ".");
 
 		if (r == -ENOTCONN)
 			return client_fail(
 				cl,
 				"this directory's view is dead; 'plyfs unmount' its mount point");
+		if (r == -ETIMEDOUT)
+			return client_look_failed(cl, r, ".");
 		if (r == -EPERM || r == -EACCES)
 			return client_fail(cl, "this view's store belongs to another user");
 	}
@@ -291,12 +415,14 @@ int client_init_store(struct client *cl, const char *path, bool may_exist)
 
 /* ---- the conversation ---- */
 
+/* -EAGAIN: its queue is full. */
 static int connect_once(struct client *cl, int *ret_sock)
 {
 	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const struct timeval second = { .tv_sec = 1 };
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 
-	if (sock < 0)
+	if (sock < 0 || setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second)) < 0)
 		return -errno;
 	snprintf(a.sun_path, sizeof(a.sun_path), "/proc/self/fd/%d/sock", cl->store_fd);
 	if (connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0)
@@ -305,10 +431,58 @@ static int connect_once(struct client *cl, int *ret_sock)
 	return 0;
 }
 
+/* Whoever listens at the other end; 0: not to be seen from here. */
+static pid_t listener(int sock)
+{
+	struct ucred peer = {};
+	socklen_t len = sizeof(peer);
+
+	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ? 0 : peer.pid;
+}
+
+static bool is_stopped(pid_t pid)
+{
+	char path[32], stat[128] = "", *state;
+	_cleanup_close_ int fd = -1;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0 || read(fd, stat, sizeof(stat) - 1) <= 0)
+		return false;
+	state = strrchr(stat, ')'); /* "pid (name) state ..." */
+	return state && strncmp(state, ") T", 3) == 0;
+}
+
+/* Waits for the first word of a daemon; an exit code. */
+static int client_await(struct client *cl, int sock)
+{
+	struct pollfd p = { .fd = sock, .events = POLLIN };
+	pid_t pid = listener(sock);
+	int r;
+
+	for (int ms = 0; ms < PATIENCE_MS; ms += STOPPED_AFTER_MS) {
+		do
+			r = poll(&p, 1, STOPPED_AFTER_MS);
+		while (r < 0 && errno == EINTR);
+		if (r != 0)
+			return DONE; /* or what is wrong comes out when it is read */
+		if (is_stopped(pid))
+			return client_fail(cl,
+					   "the daemon of '%s' is stopped; kill -CONT %d lets it "
+					   "go on",
+					   cl->store, (int)pid);
+	}
+	return client_fail(cl, "the daemon of '%s', pid %d, does not answer; see '%s/daemon.log'",
+			   cl->store, (int)pid, cl->store);
+}
+
 static int client_hello(struct client *cl, int sock, struct wire_answer *hello)
 {
-	int r = wire_recv_answer(sock, hello);
+	int r = client_await(cl, sock);
 
+	if (r)
+		return r;
+	r = wire_recv_answer(sock, hello);
 	if (r)
 		return r;
 	if (hello->version != WIRE_VERSION)
@@ -336,9 +510,10 @@ static bool is_supervised(struct client *cl)
 
 int client_connect(struct client *cl, bool start, int *ret_sock)
 {
+	uint64_t until = now_ns() + PATIENCE_MS * UINT64_C(1000000);
 	int r = 0;
 
-	for (int i = 0; i < RETRIES; i++) {
+	for (int i = 0; i < RETRIES && now_ns() < until; i++) {
 		_cleanup_close_ int sock = -1;
 		struct wire_answer hello;
 
@@ -351,6 +526,7 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 			r = spawn_daemon(cl, "--store", cl->store);
 			if (r)
 				return r;
+			until = now_ns() + PATIENCE_MS * UINT64_C(1000000);
 			continue;
 		}
 		if (r == 0) {
@@ -403,7 +579,7 @@ static void tell_view(struct client *cl, struct wire_request *q)
 	struct stat of_view, of_store;
 
 	if (!cl->in_view)
-		(void)client_look(cl, "."); /* then the daemon takes the default branch */
+		(void)client_look_with_patience(cl, "."); /* else: the default branch */
 	if (!cl->in_view || stat(cl->info.store, &of_view) < 0 ||
 	    fstat(cl->store_fd, &of_store) < 0 || of_view.st_dev != of_store.st_dev ||
 	    of_view.st_ino != of_store.st_ino)
@@ -465,8 +641,9 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	bool reachable;
 	int r;
 
-	if (!cl->in_view && !client_store_name(cl) && cl->store_fd < 0)
-		(void)client_look(cl, "."); /* client_store says what is wrong */
+	if (!cl->in_view && !client_store_name(cl) && cl->store_fd < 0 &&
+	    client_look_with_patience(cl, ".") == -ETIMEDOUT) /* client_store tells the rest */
+		return client_look_failed(cl, -ETIMEDOUT, ".");
 	/* In a live view the daemon lives: if we cannot see its store, we are in a sandbox. */
 	if (cl->in_view && !client_store_name(cl) && cl->store_fd < 0) {
 		reachable = (cl->store_fd = open(cl->info.store,

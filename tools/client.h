@@ -51,8 +51,15 @@ void client_talk(const struct client *cl, const char *fmt, ...)
 int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs, unsigned flags,
 		 int min, int max);
 
-/* Asks whether dir lies in a view: sets in_view. 0, or -errno when dir cannot be opened. */
+/*
+ * Asks whether dir lies in a view: sets in_view. 0, or -errno: -ENOTCONN when its daemon is dead.
+ * Waits for a daemon that does not answer, as whatever is done in the view would.
+ */
 int client_look(struct client *cl, const char *dir);
+/* The same, slower by a fork(); -ETIMEDOUT when no answer comes. */
+int client_look_with_patience(struct client *cl, const char *dir);
+/* Says what a failure of client_look means. */
+int client_look_failed(const struct client *cl, int r, const char *dir);
 /* Whether --store or PLYFS_STORE names a store. */
 const char *client_store_name(const struct client *cl);
 /* Finds and opens the store: --store, PLYFS_STORE, or the view that client_look found. */

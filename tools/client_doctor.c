@@ -160,15 +160,20 @@ static void check_limits(void)
 static int check_stale(void *arg, const struct mount_entry *e)
 {
 	struct client at = { .store_fd = -1, .view_fd = -1 };
-	int *stale = arg;
+	int *stale = arg, r;
 
 	if (strcmp(e->type, PLYFS_FS_TYPE))
 		return 0;
-	if (client_look(&at, e->path) == -ENOTCONN) {
+	r = client_look_with_patience(&at, e->path);
+	if (r == -ENOTCONN)
 		report("note", "'%s' is a view whose daemon died: plyfs unmount '%s'", e->path,
 		       e->path);
-		(*stale)++;
-	}
+	if (r == -ETIMEDOUT)
+		report("note",
+		       "'%s' is a view that does not answer: if its plyfsd is stopped, kill -CONT "
+		       "it; plyfs unmount --lazy '%s' takes it off",
+		       e->path, e->path);
+	*stale += r == -ENOTCONN || r == -ETIMEDOUT;
 	closep(&at.view_fd);
 	return 0;
 }
@@ -210,7 +215,7 @@ int client_doctor(struct client *cl)
 	check_limits();
 	r = mounts_each(check_stale, &stale);
 	if (r == 0 && !stale)
-		report("ok", "no dead views are left behind");
+		report("ok", "all views answer");
 	good = good && try_mount(cl);
 	printf("%s\n", good ? "views can be mounted here" : "views cannot be mounted here");
 	return fflush(stdout) || !good ? FAILED : DONE;

@@ -77,7 +77,9 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	while (mounts_is_plyfs(path) == 1) {
 		struct client at = { .verb = cl->verb, .store_fd = -1, .view_fd = -1 };
 
-		r = client_look(&at, path);
+		r = client_look_with_patience(&at, path);
+		if (r == -ETIMEDOUT)
+			return client_look_failed(cl, r, path);
 		if (r != -ENOTCONN) {
 			closep(&at.view_fd);
 			return client_fail(cl, "'%s' is a mounted plyfs view already (%s%s)", path,
@@ -273,7 +275,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	r = mount_point_check(cl, dir, true, &path);
 	if (r)
 		return r;
-	r = client_look(cl, path);
+	r = client_look_with_patience(cl, path);
 	if (r == 0 && cl->in_view)
 		return client_fail(
 			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
@@ -495,7 +497,7 @@ int client_unmount(struct client *cl)
 	if (r == 0)
 		return client_fail(cl, "no plyfs view is mounted on '%s'", path);
 
-	r = client_look(cl, path);
+	r = client_look_with_patience(cl, path);
 	if (r == -ENOTCONN) {
 		r = mounts_unmount(path, true);
 		if (r < 0)
@@ -505,6 +507,8 @@ int client_unmount(struct client *cl)
 		return back ? client_fail(cl, "nothing was written back; mount it again first")
 			    : DONE;
 	}
+	if (r == -ETIMEDOUT && !lazy)
+		return client_look_failed(cl, r, path);
 	origin = cl->in_view ? read_origin(cl->info.store) : NULL;
 	is_short = origin && strcmp(origin, path) == 0 && strcmp(cl->info.branch, "main") == 0;
 	if (back && !is_short)

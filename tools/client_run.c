@@ -320,7 +320,7 @@ int client_run(struct client *cl)
 	if (r == -EPERM && in_fork)
 		return client_ioctl_failed(cl, EPERM, "a fork");
 	if (r < 0 && r != -EPERM)
-		return client_fail(cl, "'%s': %s", in, strerror(-r));
+		return client_look_failed(cl, r, in);
 	if (!cl->in_view && r != -EPERM) /* that is a view as well, of somebody else's store */
 		return client_fail(
 			cl,

@@ -32,14 +32,8 @@ static int find_view(struct client *cl, const char *dir, const char *branch, con
 	}
 
 	r = client_look(cl, dir ? dir : ".");
-	if (r == -ENOTCONN)
-		return client_fail(cl,
-				   "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
-				   dir ? dir : ".");
-	if (r == -EPERM || r == -EACCES)
-		return client_ioctl_failed(cl, -r, dir);
 	if (r < 0)
-		return client_fail(cl, "'%s': %s", dir ? dir : ".", strerror(-r));
+		return client_look_failed(cl, r, dir ? dir : ".");
 	if (!cl->in_view)
 		return client_fail(cl, "'%s' is not in a plyfs view; cd into one, or: plyfs %s",
 				   dir ? dir : ".", again);

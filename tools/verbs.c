@@ -84,6 +84,10 @@ static void print_options(const char *text)
 int completion_print_bash(void)
 {
 	printf("# bash completion for plyfs; made by 'plyfs completion bash'\n"
+	       "_plyfs_branches()\n"
+	       "{\n"
+	       "\ttimeout 2 plyfs tree --names 2>/dev/null\n" /* who waits for a Tab */
+	       "}\n"
 	       "_plyfs()\n"
 	       "{\n"
 	       "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
@@ -109,7 +113,7 @@ int completion_print_bash(void)
 	       "\tfi\n"
 	       "\tcase $prev in\n"
 	       "\t--branch|--from)\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$(plyfs tree --names 2>/dev/null)\" -- \"$cur\"))\n"
+	       "\t\tCOMPREPLY=($(compgen -W \"$(_plyfs_branches)\" -- \"$cur\"))\n"
 	       "\t\treturn ;;\n"
 	       "\t--without)\n"
 	       "\t\tCOMPREPLY=($(compgen -W '");
@@ -133,8 +137,7 @@ int completion_print_bash(void)
 	       "\tfi\n"
 	       "\tcase $verb in\n"
 	       "\tdrop|fork)\n"
-	       "\t\tlocal names=$(plyfs tree --names 2>/dev/null)\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$names\" -- \"$cur\")) ;;\n"
+	       "\t\tCOMPREPLY=($(compgen -W \"$(_plyfs_branches)\" -- \"$cur\")) ;;\n"
 	       "\tenv|session)\n"
 	       "\t\tlocal words='create list destroy'\n"
 	       "\t\t[[ $verb == session ]] && words='start run interrupt list end'\n"

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 240
+"""
+A daemon that is stopped (SIGSTOP): no verb that asks it waits for ever, each says in one line what is
+wrong and what to do. When it goes on, so does everything. (checkpoint and restore in a view wait as any
+file operation there.)
+"""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+LONG_ENOUGH = 100  # a verb's patience is 20 s
+
+
+@contextlib.contextmanager
+def stopped(pid):
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def start(t, argv, cwd=None, store=None, stdin=subprocess.DEVNULL):
+    env = dict(t.env)
+    if store:
+        env["PLYFS_STORE"] = store.path
+    p = subprocess.Popen(argv, env=env, cwd=cwd or t.path, stdin=stdin,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    t.clean.append(p.kill)
+    return p
+
+
+def verb(t, *args, **kw):
+    return start(t, [ply.PLYFS, *args], **kw)
+
+
+def inside(t, view, *args):
+    """The verb in a process that is in the view already, and waits for a line."""
+    script = 'read go; exec "$0" "$@"'
+    return start(t, ["sh", "-c", script, ply.PLYFS, *args], cwd=view.path, stdin=subprocess.PIPE)
+
+
+def ends(p, code, says):
+    out, err = p.communicate(timeout=LONG_ENOUGH)
+    shown = "%s: exit %d\n%s%s" % (p.args, p.returncode, out, err)
+    assert p.returncode == code, shown
+    assert re.search(says, out + err), "%s\ndoes not say %r" % (shown, says)
+    if code:
+        assert len(err.splitlines()) == 1, shown
+
+
+def test_no_verb_waits_for_ever(t):
+    view = t.view()
+    store, pid = view.store, view.store.daemon()
+    os.mkdir(t.at("other"))
+    store.json("tree")
+    socket = "stopped; kill -CONT %d" % pid
+    silent = "does not answer; .*kill -CONT"
+    in_view = [inside(t, view, verb) for verb in ("status", "log", "diff")]
+    with stopped(pid):
+        # All at once: some are patient.
+        asked = [
+            (verb(t, "status", store=store), 1, socket),
+            (verb(t, "status", "--json", store=store), 1, socket),
+            (verb(t, "log", store=store), 1, socket),
+            (verb(t, "gc", store=store), 1, socket),
+            (verb(t, "daemon", "--replace", store=store), 1, socket),
+            (verb(t, "mount", "--at", t.at("other"), store=store), 1, socket),
+            (verb(t, "mount", "--at", view.path, store=store), 1, silent),
+            (verb(t, "mount", view.path), 1, silent),
+            (verb(t, "unmount", view.path), 1, silent),
+            (verb(t, "doctor"), 0, "'%s' is a view that does not answer" % view.path),
+        ] + [(p, 1, silent) for p in in_view]
+        for p in in_view:
+            p.stdin.write("go\n")
+            p.stdin.flush()
+        for p, code, says in asked:
+            ends(p, code, says)
+        assert ply.mounts_below(t.path) == [view.path]
+    assert view.read("a.txt") == "one\n"
+    view.checkpoint()
+    assert store.status()["daemon"]["pid"] == pid
+    assert "does not answer" not in store.out("doctor")
+    view.unmount()
+
+
+def test_an_answer_that_is_half_given_kills_no_verb(t):
+    """Requests that the daemon has read cannot be given up, not even by who is killed."""
+    view = t.view()
+    pid = view.store.daemon()
+    walk = start(t, ["sh", "-c", "while :; do ls -lR . /dev/null; mkdir d; rmdir d; done"],
+                 cwd=view.path)
+    t.clean.append(walk.kill)
+    walk.stdout.close()
+    walk.stderr.close()
+    with stopped(pid):
+        ends(verb(t, "unmount", view.path), 1, "kill -CONT")
+    view.info()
+    walk.kill()
+    walk.wait()
+
+
+def test_a_view_that_does_not_answer_can_be_taken_off(t):
+    view = t.view()
+    pid = view.store.daemon()
+    with stopped(pid):
+        ends(verb(t, "unmount", "--lazy", view.path), 0, "")
+        assert not ply.mounts_below(t.path)
+    assert view.store.mount(at=view.path).read("a.txt") == "one\n"
+
+
+def test_completion_gives_up(t):
+    ply.need_tool("bash", "timeout")
+    view = t.view()
+    view.store.ply("fork", "idea")
+    script = ". <(%s completion bash)\nCOMP_WORDS=(plyfs drop '')\n" \
+        "COMP_CWORD=2\n_plyfs\necho \"got: ${COMPREPLY[*]}\"" % ply.PLYFS
+    t.env["PATH"] = os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"]
+    with stopped(view.store.daemon()):
+        ends(start(t, ["bash", "-c", script], store=view.store), 0, "got: $")
+    ends(start(t, ["bash", "-c", script], store=view.store), 0, "got: .*idea")
+
+
+if __name__ == "__main__":
+    ply.main(__name__)
