@@ -22,8 +22,19 @@
 #define _unused_ __attribute__((unused))
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* Each argument once: what is left until some time is another number at each look. */
+#define MIN(a, b) BETTER_(<, a, b, __COUNTER__)
+#define MAX(a, b) BETTER_(>, a, b, __COUNTER__)
+#define BETTER_(than, a, b, n) BETTER_NAMED_(than, a, b, n)
+#define BETTER_NAMED_(than, a, b, n)                                                               \
+	({                                                                                         \
+		if (0)                                                                             \
+			(void)((a) than (b)); /* the compiler looks at their signs */              \
+		__typeof__((a) than (b) ? (a) : (b)) a_##n = (a), b_##n = (b);                     \
+		a_##n than b_##n ? a_##n : b_##n;                                                  \
+	})
+
 #define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
 /* Hand over what a cleanup variable owns. */

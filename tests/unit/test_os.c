@@ -144,6 +144,18 @@ START_TEST(the_system_gives_time_room_and_randomness)
 }
 END_TEST
 
+/* A second look at a clock gives less than nothing, where there was some time left. */
+START_TEST(the_lesser_and_the_greater_look_once)
+{
+	int looks = 0;
+
+	ck_assert_int_eq(MAX(++looks, 0), 1);
+	ck_assert_int_eq(MIN(++looks, 9), 2);
+	ck_assert_int_eq(MIN(MAX(0, ++looks), 9), 3);
+	ck_assert_uint_eq(MAX((uint64_t)1 << 40, 2), (uint64_t)1 << 40);
+}
+END_TEST
+
 START_TEST(names_are_canonical_xxh3_128)
 {
 	char text[NAME_HEX_SIZE];
@@ -187,6 +199,7 @@ int main(void)
 		names_are_listed_without_dots,
 		a_lock_has_one_holder,
 		the_system_gives_time_room_and_randomness,
+		the_lesser_and_the_greater_look_once,
 		names_are_canonical_xxh3_128,
 		test_hook_cuts_names_of_low_salts,
 	};
