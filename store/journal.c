@@ -87,6 +87,8 @@ struct journal {
 	_Atomic uint64_t lsn;
 	_Atomic uint64_t last; /* of the records that are not marks */
 	uint64_t read_last; /* the last record that was read and kept */
+	struct segment *damaged; /* where reading ended for damage, in the list; and the place */
+	size_t damaged_at;
 	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
 	uint64_t covered;
 	_Atomic uint64_t synced; /* records up to it, or what they did, are durable */
@@ -374,8 +376,10 @@ static int segment_load(struct journal *j, const struct segment *s, uint8_t **re
 	if (r == 0)
 		r = os_pread_full(fd, bytes, s->size, 0);
 	if (r != 0)
-		return note(&j->noter, r < 0 ? r : -EIO, "reading journal segment %s: %s", name,
-			    err_str(r < 0 ? r : -EIO));
+		return note(&j->noter, r < 0 ? r : -EIO,
+			    "reading journal segment %s: %s; 'plyfs check --repair' gives up what "
+			    "cannot be read of it",
+			    name, err_str(r < 0 ? r : -EIO));
 	*ret = TAKE_PTR(bytes);
 	return 0;
 }
@@ -421,6 +425,14 @@ static bool given_up(const struct segment *s)
 	return s->base > s->limit;
 }
 
+static void found_damage(struct reader *rd, struct segment *s, size_t at)
+{
+	rd->found->damaged = true;
+	rd->found->segment = s->number;
+	rd->j->damaged = s;
+	rd->j->damaged_at = at;
+}
+
 /* *last: the last record so far. 0, END: nothing behind this segment belongs to the journal. */
 static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 {
@@ -436,9 +448,8 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 	if (r < 0)
 		return r;
 	if (s != rd->first && s->after != *last) { /* the end of the one before it is missing */
-		rd->found->damaged =
-			rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, *last, 0);
-		rd->found->segment = s->number;
+		if (rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, *last, 0))
+			found_damage(rd, s, at);
 		return END;
 	}
 	*last = s->base;
@@ -464,8 +475,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 			return r;
 	}
 	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, 1)) {
-		rd->found->damaged = true;
-		rd->found->segment = s->number;
+		found_damage(rd, s, at);
 		return END;
 	}
 	return 0;
@@ -529,6 +539,129 @@ int journal_read(struct journal *j,
 	for (struct segment *s = j->oldest; s; s = s->next)
 		s->last = MIN(s->last, limit);
 	return 0;
+}
+
+int journal_each_lost(struct journal *j,
+		      int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind,
+				const uint8_t *payload, size_t len),
+		      void *arg)
+{
+	for (struct segment *s = j->damaged; s; s = s->next) {
+		_cleanup_free_ uint8_t *bytes = NULL;
+		size_t at = s == j->damaged ? j->damaged_at : sizeof(struct journal_header_bytes);
+		size_t len, span;
+		enum journal_kind kind;
+		uint64_t lsn;
+		int r;
+
+		r = segment_load(j, s, &bytes);
+		if (r < 0)
+			return r;
+		for (; at + RECORD_HEADER <= s->size; at += span > 0 ? span : 8) {
+			span = record_at(s, bytes, at, &lsn, &kind, &len);
+			if (span == 0 || kind == JOURNAL_MARK || lsn <= j->read_last ||
+			    lsn > s->limit)
+				continue;
+			r = fn(arg, lsn, kind, bytes + at + RECORD_HEADER, len);
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
+}
+
+/* ---- what cannot be read ---- */
+
+/* What a disk gives or refuses as one, and the largest that many do. */
+#define READ_BLOCK ((size_t)4096)
+
+/* *ret_bad: bytes that are zeros instead. */
+static int read_what_is_there(int fd, uint8_t *bytes, size_t size, size_t *ret_bad)
+{
+	*ret_bad = 0;
+	for (size_t at = 0, n; at < size; at += n) {
+		int r;
+
+		n = MIN(READ_BLOCK, size - at);
+		r = os_pread_full(fd, bytes + at, n, at);
+		if (r == -EIO) {
+			memset(bytes + at, 0, n);
+			*ret_bad += n;
+		} else if (r != 0) {
+			return r < 0 ? r : -EIO;
+		}
+	}
+	return 0;
+}
+
+/* Under a name that the next open deletes, first. */
+static int write_anew(int dir_fd, const char *name, const uint8_t *bytes, size_t size)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(dir_fd, SPARE, O_WRONLY | O_CREAT | O_TRUNC, 0600, &fd);
+	if (r == 0)
+		r = os_pwrite_full(fd, bytes, size, 0);
+	if (r == 0)
+		r = os_fdatasync(fd);
+	if (r == 0)
+		r = os_renameat(dir_fd, SPARE, name);
+	return r == 0 ? os_fsync(dir_fd) : r;
+}
+
+struct mending {
+	int dir_fd;
+	const struct noter *noter;
+	bool any;
+};
+
+static int mend_one(void *arg, const char *name)
+{
+	struct mending *m = arg;
+	_cleanup_free_ uint8_t *bytes = NULL;
+	_cleanup_close_ int fd = -1;
+	char again[16];
+	struct stat st;
+	size_t bad;
+	int r;
+
+	segment_name((uint32_t)strtoul(name, NULL, 16), again);
+	if (strcmp(name, again) != 0)
+		return 0;
+	r = os_openat(m->dir_fd, name, O_RDONLY, 0, &fd);
+	if (r == 0)
+		r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+	bytes = os_malloc((size_t)st.st_size + 1);
+	if (!bytes)
+		return -ENOMEM;
+	r = read_what_is_there(fd, bytes, (size_t)st.st_size, &bad);
+	if (r < 0 || bad == 0)
+		return r;
+	r = write_anew(m->dir_fd, name, bytes, (size_t)st.st_size);
+	if (r < 0)
+		return r;
+	m->any = true;
+	return note(m->noter, 0,
+		    "journal segment %s: %zu of its %zu bytes cannot be read and are given up; "
+		    "daemon.log says what is lost by that when the store is opened",
+		    name, bad, (size_t)st.st_size);
+}
+
+int journal_give_up(int dir_fd, const struct noter *noter)
+{
+	_cleanup_close_ int journal_fd = -1;
+	struct mending m = { .noter = noter };
+	int r;
+
+	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &journal_fd);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	m.dir_fd = journal_fd;
+	r = os_each_name(journal_fd, ".", mend_one, &m);
+	return r == 0 && m.any ? EXISTS : r;
 }
 
 /* The first segment behind `number` with a record behind `from`, as it is now. */

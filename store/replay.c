@@ -369,14 +369,74 @@ static void drop_loose_snaps(struct store *s)
 			snap_drop_loose(s, s->snaps[i]);
 }
 
+/* ---- what damage costs ---- */
+
+struct loss {
+	char branch[BRANCH_NAME_MAX + 1]; /* "": a snapshot was dropped (or kept) */
+	uint64_t records;
+};
+
+struct losses {
+	struct loss *list; /* owned */
+	size_t count, cap;
+};
+
+static int count_lost(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		      size_t len)
+{
+	struct losses *l = arg;
+	char branch[BRANCH_NAME_MAX + 1] = "";
+	struct oplog_head head;
+	struct table_op op;
+	size_t i = 0;
+
+	if (kind == JOURNAL_TABLE && table_op_decode(payload, len, &op) == 0)
+		strcpy(branch, op.branch);
+	else if (kind == JOURNAL_CHANGE && oplog_decode(payload, len, &head) == 0)
+		memcpy(branch, head.branch, MIN(head.branch_len, (size_t)BRANCH_NAME_MAX));
+	while (i < l->count && strcmp(l->list[i].branch, branch) != 0)
+		i++;
+	if (i == l->count) {
+		if (os_grow(&l->list, &l->cap, l->count + 1, sizeof(*l->list)) < 0)
+			return -ENOMEM;
+		l->list[l->count++] = (struct loss){ 0 };
+		strcpy(l->list[i].branch, branch);
+	}
+	l->list[i].records++;
+	return 0;
+}
+
+static void report_lost(struct store *s)
+{
+	struct losses l = { 0 };
+	int r = journal_each_lost(s->journal, count_lost, &l);
+
+	for (size_t i = 0; i < l.count; i++) {
+		const struct loss *loss = &l.list[i];
+		const char *s_are = loss->records == 1 ? " is" : "s are";
+
+		if (loss->branch[0])
+			(void)note(&s->noter, 0, "branch '%s': %" PRIu64 " operation%s lost",
+				   loss->branch, loss->records, s_are);
+		else
+			(void)note(&s->noter, 0, "snapshots: %" PRIu64 " drop%s lost",
+				   loss->records, s_are);
+	}
+	if (r < 0)
+		(void)note(&s->noter, 0, "what else is lost cannot be told: %s", err_str(r));
+	free(l.list);
+}
+
 static void report(struct store *s, const struct journal_found *found)
 {
-	if (found->damaged)
+	if (found->damaged) {
 		(void)note(&s->noter, 0,
 			   "the journal is damaged in segment %08" PRIx32
 			   ": %" PRIu64 " operations before that place were kept, those behind it "
 			   "are lost",
 			   found->segment, found->records);
+		report_lost(s);
+	}
 	if (found->lost)
 		(void)note(&s->noter, 0,
 			   "%" PRIu64 " operations that were not synced are lost with the power",

@@ -22,6 +22,7 @@
 
 #include "store/base/os.h"
 #include "store/chunk.h"
+#include "store/journal.h"
 #include "store/scan.h"
 #include "store/store_internal.h"
 #include "store/table_log.h"
@@ -378,6 +379,19 @@ int store_salvage(int dir_fd, const struct noter *noter, const struct progress *
 	if (r == 0)
 		*ret = s.stats;
 	return r;
+}
+
+int store_give_up_journal(int dir_fd, const struct noter *noter)
+{
+	_cleanup_close_ int lock_fd = -1;
+	uint8_t uuid[16];
+	bool known;
+	int r;
+
+	r = take_store(dir_fd, &lock_fd, uuid, &known);
+	if (r == 0)
+		r = journal_give_up(dir_fd, noter);
+	return r < 0 ? r : 0;
 }
 
 int store_is_broken(int dir_fd, const struct noter *noter)

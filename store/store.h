@@ -359,6 +359,11 @@ struct salvage_stats {
  */
 int store_salvage(int dir_fd, const struct noter *noter, const struct progress *progress,
 		  struct salvage_stats *ret);
+/*
+ * Gives up what cannot be read of the journal of a store that nobody has open; one note for each
+ * segment. The next open says what is lost by that. 0, or -ERR_STORE_BUSY, ...
+ */
+int store_give_up_journal(int dir_fd, const struct noter *noter);
 /* Would store_open refuse for what salvage mends? 0: no, EXISTS: yes. Opens nothing. */
 int store_is_broken(int dir_fd, const struct noter *noter);
 

@@ -77,6 +77,8 @@ int salvage_main(const char *path, bool if_broken, bool json)
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return fail(path, -errno);
 	r = become_owner(&st);
+	if (r == 0 && if_broken)
+		r = store_give_up_journal(fd, &noter);
 	if (r == 0 && if_broken) {
 		r = store_is_broken(fd, &noter);
 		if (r == 0)

@@ -234,6 +234,54 @@ START_TEST(damage_in_the_middle_is_told_and_what_is_before_it_kept)
 }
 END_TEST
 
+static int count_lost(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		      size_t len)
+{
+	++*(unsigned *)arg;
+	return 0;
+}
+
+/* Each call that reads, writes, ... meets an error of the disk in turn. */
+START_TEST(what_cannot_be_read_is_given_up_and_the_rest_counted)
+{
+	enum { LEN = 2000, N = 40 };
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	unsigned given_up = 0;
+
+	journal_down();
+	for (int n = 0;; n++) {
+		unsigned lost = 0;
+		int r;
+
+		scratch_remove(&scratch);
+		scratch_make(&scratch);
+		journal_up();
+		for (uint64_t i = 0; i < N; i++)
+			add(i, LEN);
+		journal_down();
+		fault_arm(n, 1, EIO);
+		r = journal_give_up(scratch.dir_fd, &noter);
+		if (fault_ticks() <= n || n > 40) /* the rest of the file is empty */
+			break;
+		fault_disarm();
+		n_seen = 0;
+		journal_up();
+		ck_ok(journal_each_lost(journal, count_lost, &lost));
+		if (r != EXISTS) { /* it could not be done, and did nothing */
+			ck_assert_uint_eq(n_seen, N);
+		} else if (n_seen > 0 && n_seen < N) {
+			/* a block has parts of four; behind the last one nothing is missed */
+			ck_assert(found.damaged || n_seen >= N - 4);
+			ck_assert_uint_ge(n_seen + lost, N - 4);
+			given_up++;
+		}
+		journal_down();
+	}
+	fault_disarm();
+	ck_assert_uint_gt(given_up, 10);
+}
+END_TEST
+
 START_TEST(every_flipped_byte_is_noticed)
 {
 	enum { LEN = 40, SPAN = 24 + LEN, N = 4 };
@@ -456,6 +504,17 @@ START_TEST(replay_can_be_cut_short_and_done_again)
 }
 END_TEST
 
+START_TEST(branches_that_lose_something_are_named)
+{
+	_cleanup_close_ int fd = open_segment();
+
+	ck_ok(os_pwrite_full(fd, "damage", 6, 64 + 24 + 2)); /* of the first record */
+	store_up();
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "branch 'main': 4 operations are lost"));
+	expect_sound(NULL);
+}
+END_TEST
+
 /* The n-th call of the system that opening makes fails once; then it works as if it had not. */
 START_TEST(opening_survives_every_failure)
 {
@@ -622,6 +681,7 @@ int main(void)
 		a_recycled_segment_shows_nothing_of_its_past,
 		a_torn_tail_is_the_end,
 		damage_in_the_middle_is_told_and_what_is_before_it_kept,
+		what_cannot_be_read_is_given_up_and_the_rest_counted,
 		every_flipped_byte_is_noticed,
 		another_boot_believes_only_what_was_marked,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
@@ -630,6 +690,7 @@ int main(void)
 	};
 	const TTest *const store_tests[] = {
 		replay_can_be_cut_short_and_done_again,
+		branches_that_lose_something_are_named,
 		opening_survives_every_failure,
 		a_change_that_fails_is_not_replayed_and_one_that_succeeds_is,
 		the_journal_goes_when_the_sealer_has_caught_up,
