@@ -392,21 +392,51 @@ static void commit_epoch(struct plan *p)
 	realm_unref(v, old);
 }
 
-static int note_name_of_root(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
-			     uint64_t next_cookie)
-{
-	struct plan *p = arg;
+struct appearing {
+	struct plan *plan;
+	uint64_t node; /* of the directory whose names these are */
+};
 
-	return notes_add_name(&p->notes,
-			      (struct name_note){ .old_node = ROOT_NODE, .dir = ROOT_INO,
-						  .len = (uint32_t)len },
+static int note_appearing(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
+			  uint64_t next_cookie)
+{
+	struct appearing *a = arg;
+
+	return notes_add_name(&a->plan->notes,
+			      (struct name_note){ .old_node = a->node, .len = (uint32_t)len },
 			      name);
 }
 
 /*
- * Without INC_EPOCH, target of another lineage: every name the kernel may have. Names that it knows
- * not to be there are in no table of ours: those below a directory go when that is unhashed, and of
- * the root, which never is, those matter that are there afterwards.
+ * The names that a directory will have, which the kernel may know not to be there: of those no
+ * table of ours knows.
+ */
+static int note_every_appearing(struct plan *p, const struct vnode *n)
+{
+	struct fs fs = { .store = p->view->store, .tree = n->realm->tree };
+	struct appearing arg = { .plan = p, .node = n->node };
+	_cleanup_free_ char *path = NULL;
+	struct inode i;
+	size_t len;
+	int r = -ENOENT;
+
+	if (n->realm->lineage == p->lineage) /* as vnode_settle binds it */
+		r = fs_stat(&p->new_fs, n->ino, &i);
+	if (r == -ENOENT && fs.tree) {
+		r = fs_path(&fs, n->ino, &path, &len);
+		if (r >= 0)
+			r = fs_resolve(&p->new_fs, path, len, &i);
+	}
+	if (r == -ENOENT || r == -ENOTDIR || r == -ENAMETOOLONG)
+		return 0;
+	if (r < 0 || !inode_is_dir(&i))
+		return r;
+	return fs_readdir(&p->new_fs, i.ino, 2 /* behind ".." */, note_appearing, &arg);
+}
+
+/*
+ * Without INC_EPOCH, target of another lineage: every name the kernel may have. Files' are only
+ * expired; a directory's node id may be the answer before and not after (S3).
  */
 static int note_every_name(struct plan *p)
 {
@@ -415,16 +445,21 @@ static int note_every_name(struct plan *p)
 
 	if (!p->new_fs.tree)
 		r = tree_new(store_nodes(v->store), p->now, &p->new_fs.tree);
-	if (r >= 0)
-		r = fs_readdir(&p->new_fs, ROOT_INO, 2 /* behind ".." */, note_name_of_root, p);
 	if (r < 0)
 		return r;
 	for (uint32_t i = 1; i < v->n_slots; i++) {
 		struct retiring arg = { .plan = p };
 		struct vnode *n = v->slots[i];
 
-		if (!n || !n->hashed || n->realm != v->cur)
+		if (!n || !n->hashed)
 			continue;
+		if (S_ISDIR(n->type)) {
+			r = note_every_appearing(p, n);
+			if (r < 0)
+				return r;
+		}
+		if (n->realm != v->cur)
+			continue; /* unsettled: told by the restore before */
 		arg.node = n->node;
 		arg.expire = !S_ISDIR(n->type);
 		r = fs_names(&p->old_fs, n->ino, note_name_of_retired, &arg);
