@@ -16,7 +16,7 @@
 	X(NO_OPEN, "no-open", "opening and closing is not told to the daemon") \
 	X(READDIRPLUS, "readdirplus", "listings bring the attributes along") \
 	X(EPOCH, "epoch", "large restores in constant time; the view outlives plyfsd") \
-	X(AWAKE, "awake", "idle CPUs of a virtual machine wait while requests come")
+	X(AWAKE, "awake", "idle CPUs of a virtual machine stay awake for requests")
 
 #define LEVER_ENUM(lever, name, help) LEVER_##lever,
 enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
