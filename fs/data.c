@@ -33,7 +33,9 @@
  * follow it in the stage), it takes in the extents just before that are not longer than itself, and
  * so on with the sum, like carrying in a binary counter: a log with one line per checkpoint gets
  * extents of up to 16 KiB while each byte is copied log2(16 KiB / line) times at most. Longer
- * extents than this stay as they are: copying more buys nothing that a reader would notice.
+ * extents than this stay as they are: copying more buys nothing that a reader would notice. Inside
+ * a file a write that begins with a block stands alone: what lies before it is as often as not a
+ * short part of a chunk of 128 KiB, which would be read as a whole.
  */
 #define MERGE_MAX (8 * 1024)
 
@@ -173,10 +175,10 @@ static int merge_before(const struct fs *fs, uint64_t ino, uint64_t hi, uint64_t
  * Plans off..off+*len, the first piece of a write when `first` (then it may take in what lies just
  * before it) and the last one when it ends at `end`. *len: what the piece took.
  */
-static int plan_piece(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, size_t *len,
-		      bool first, uint64_t end, struct piece *ret)
+static int plan_piece(const struct fs *fs, const struct inode *i, uint64_t off, const void *buf,
+		      size_t *len, bool first, uint64_t end, struct piece *ret)
 {
-	uint64_t lo = off, hi = off + *len;
+	uint64_t ino = i->ino, lo = off, hi = off + *len;
 	struct extent e;
 	int r;
 
@@ -194,7 +196,8 @@ static int plan_piece(const struct fs *fs, uint64_t ino, uint64_t off, const voi
 				*len = fits;
 				return 0;
 			}
-			r = merge_before(fs, ino, hi, &lo);
+			if (off % BLOCK_BYTES != 0 || hi >= i->size)
+				r = merge_before(fs, ino, hi, &lo);
 			if (r < 0)
 				return r;
 		} else if (r == 0 && extent_end(&e) > off) {
@@ -230,7 +233,7 @@ static int write_pieces(const struct fs *fs, struct inode *i, uint64_t off, cons
 	while (pos < end) {
 		size_t n = (size_t)(MIN(end, ALIGN_DOWN(pos, BLOB_MAX) + BLOB_MAX) - pos);
 
-		r = plan_piece(fs, i->ino, pos, buf + (pos - off), &n, pos == off, end,
+		r = plan_piece(fs, i, pos, buf + (pos - off), &n, pos == off, end,
 			       &plan.piece[plan.n]);
 		if (r < 0)
 			return r;

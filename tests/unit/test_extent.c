@@ -162,11 +162,19 @@ START_TEST(appends_between_checkpoints_stay_few_extents)
 }
 END_TEST
 
+/* _i: in files that had their size before. */
 START_TEST(two_logs_in_turn_stay_few_extents)
 {
 	uint64_t a = fx_file("a"), b = fx_file("b");
 	uint8_t line[100];
 
+	if (_i) {
+		const struct fs_set set = { .mask = SET_SIZE, .size = MIB };
+		struct inode i;
+
+		ck_ok(fs_setattr(&fs, a, &set, &i));
+		ck_ok(fs_setattr(&fs, b, &set, &i));
+	}
 	for (unsigned n = 0; n < 1000; n++) {
 		fx_fill(line, sizeof(line), n);
 		fx_write(a, n * sizeof(line), line, sizeof(line));
@@ -266,6 +274,14 @@ START_TEST(write_in_the_middle_of_a_large_file_costs_a_few_items)
 	fx_expect(ino, 32 * MIB + 8192, zeros, 4096);
 	fx_expect(ino, 32 * MIB, buf, 8192);
 	fx_expect(ino, 32 * MIB + 12288, buf + 12288, 200000);
+	fx_check_bytes(ino);
+
+	/* The next block, which cannot go on in the same blob any more, costs no more. */
+	fx_write(fx_file("other"), 0, buf, 4096);
+	fx_write(ino, 32 * MIB + 12288, zeros, 4096);
+	stage_stats(store_stage(fx_store), &unsealed, &disk);
+	ck_assert_uint_eq(unsealed - before, 3 * 4096);
+	fx_expect(ino, 32 * MIB + 8192, zeros, 8192);
 	fx_check_bytes(ino);
 	root_unref(root);
 }
@@ -945,7 +961,7 @@ int main(void)
 	tcase_add_test(c, one_large_write_is_cut_at_multiples_of_blob_max);
 	tcase_add_test(c, tiny_appends_make_no_extent_each);
 	tcase_add_test(c, appends_between_checkpoints_stay_few_extents);
-	tcase_add_test(c, two_logs_in_turn_stay_few_extents);
+	tcase_add_loop_test(c, two_logs_in_turn_stay_few_extents, 0, 2);
 	tcase_add_test(c, overwriting_own_bytes_costs_nothing);
 	tcase_add_test(c, overwrite_after_a_freeze_leaves_the_frozen_bytes);
 	tcase_add_test(c, mapped_bytes_survive_an_overwrite);
