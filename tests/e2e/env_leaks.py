@@ -128,6 +128,8 @@ class Scene:
         self.options = {"store": self.view.store.path, "from": "main"}
 
     def start(self, cycles, options=None):
+        if ply.is_sanitized(LIBRARY):
+            ply.skip("a sanitizer's library does not load into Python")
         p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--caller", str(cycles),
                               json.dumps(options or self.options)],
                              env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -131,6 +131,7 @@ def test_where_nothing_can_be_mounted_the_doctor_is_named(t):
     """/dev/fuse is not there, or is something else, in a mount namespace of its own."""
     ply.need_root()
     ply.need_tool("unshare")
+    plylib.lib()  # or no caller has it
     t.surroundings()
     script = ("import sys; sys.path.insert(0, %r); import plylib\n"
               "try: plylib.Env(workdir=%r).setup()\n"

@@ -537,6 +537,7 @@ sys.stdin.read()
 
 
 def test_a_killed_caller_leaves_nothing_mounted_and_loses_nothing(t):
+    plylib.lib()  # or no caller has it
     t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
@@ -558,6 +559,7 @@ def test_a_killed_caller_leaves_nothing_mounted_and_loses_nothing(t):
 
 
 def test_a_caller_killed_at_any_moment_leaves_nothing_mounted(t):
+    plylib.lib()  # or no caller has it
     t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
