@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # timeout: 240
+# serial: yes (each doctor on this machine looks at the view that does not answer)
 """
 A daemon that is stopped (SIGSTOP): no verb that asks it waits for ever, each says in one line what is
 wrong and what to do. When it goes on, so does everything. (checkpoint and restore in a view wait as any
