@@ -39,7 +39,8 @@
 /*
  * A whole chunk from this size on is read to where it is wanted: a buffer for the cache in between
  * costs copying and, its memory being new more often than not, page faults, while a second reader
- * finds the bytes in the kernel's cache. Smaller ones cost more to find than to copy.
+ * finds the bytes in the kernel's cache. Smaller ones cost more to find than to copy, so they are
+ * cached from the second time on; the kernel asks for most of them once.
  */
 #define DIRECT_MIN (16 * 1024)
 
@@ -415,6 +416,19 @@ int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
 	return r < 0 ? r : load_located(c, name, &loc, ret);
 }
 
+/* Was this asked for the last time that its place was? A wrong answer costs a little time only. */
+static bool met_before(struct chunks *c, const struct name *name)
+{
+	uint64_t spread = name_spread(name);
+	_Atomic uint32_t *place = &c->met[(spread >> 32) % MET];
+	uint32_t tag = (uint32_t)spread;
+
+	if (atomic_load_explicit(place, memory_order_relaxed) == tag)
+		return true;
+	atomic_store_explicit(place, tag, memory_order_relaxed);
+	return false;
+}
+
 int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len)
 {
 	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = cache_get(c, name);
@@ -425,7 +439,7 @@ int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *bu
 		r = locate(c, name, &loc);
 		if (r < 0)
 			return r;
-		if (off == 0 && len == loc.raw_len && len >= DIRECT_MIN)
+		if (off == 0 && len == loc.raw_len && (len >= DIRECT_MIN || !met_before(c, name)))
 			return read_located(c, name, &loc, buf);
 		r = load_located(c, name, &loc, &b);
 		if (r < 0)

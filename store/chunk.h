@@ -69,7 +69,8 @@ int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
 
 /*
  * Copies bytes off..off+len of a chunk, verified likewise; after a failure buf holds anything. One
- * that is large and read whole does not go through the cache. END: the chunk is shorter.
+ * that is read whole, and is large or met for the first time, does not go through the cache. END:
+ * the chunk is shorter.
  */
 int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len);
 

@@ -33,6 +33,9 @@ struct cache {
 	uint64_t bytes;
 };
 
+/* Small chunks that were read whole of late: as many as the cache has of 4 KiB. */
+#define MET 16384
+
 struct pending {
 	struct name name;
 	struct chunk_loc loc;
@@ -58,6 +61,7 @@ struct chunks {
 	uint64_t pending_bytes;   /* of their records */
 
 	struct cache cache;
+	_Atomic uint32_t met[MET]; /* a part of the name that was there last; see met_before */
 };
 
 /* Where a chunk lies, pending or committed: 0, ABSENT or a failure. */
