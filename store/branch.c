@@ -10,15 +10,7 @@
  * restore, by the last close, and by the sealer each SEAL_INTERVAL_MS. What was not frozen and
  * committed is in the journal.
  *
- * Checkpoint and restore hold the branch's lock and then the table lock, for a handful of pointer
- * moves: freezing and resetting a tree are constant time, old states are freed after unlocking
- * or by the sealer. Inside one such critical section a target is looked up, the tree reset to it
- * and the entry's root set to it, so gc finds the state either in the table or at the branch.
- *
- * Automatic snapshots (what a restore left behind) live as long as a branch has them as undo or
- * head, a child that is not automatic refers to them, or they are pinned; whoever ends such a use
- * calls snap_drop_loose. One that a checkpoint hands out as its answer becomes an ordinary
- * snapshot.
+ * The entries are in entry.c, checkpoint and restore in checkpoint.c.
  */
 
 #include <errno.h>
@@ -28,8 +20,6 @@
 #include "store/oplog.h"
 #include "store/store_internal.h"
 #include "store/tableop.h"
-
-#define FIRST_ENTRIES 16
 
 bool branch_name_ok(const char *name)
 {
@@ -41,219 +31,20 @@ bool branch_name_ok(const char *name)
 	       len;
 }
 
-/* ---- entries ---- */
-
-/* Where the name is, or belongs. */
-static size_t entry_position(struct store *s, const char *name)
-{
-	size_t low = 0, high = s->entry_count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (strcmp(s->entries[middle]->name, name) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-struct entry *entry_find(struct store *s, const char *name)
-{
-	size_t at = entry_position(s, name);
-
-	if (at < s->entry_count && strcmp(s->entries[at]->name, name) == 0)
-		return s->entries[at];
-	return NULL;
-}
-
-static struct entry *find_bad(struct store *s, const char *name)
-{
-	for (struct link *l = s->bad_branches.next; l != &s->bad_branches; l = l->next) {
-		struct entry *e = container_of(l, struct entry, link);
-
-		if (strcmp(e->name, name) == 0)
-			return e;
-	}
-	return NULL;
-}
-
-static int entry_new(const char *name, struct entry **ret)
-{
-	struct entry *e = os_calloc(1, sizeof(*e));
-
-	if (!e)
-		return -ENOMEM;
-	e->refs = 1;
-	memcpy(e->name, name, strlen(name)); /* the caller checked its length */
-	link_init(&e->link);
-	link_init(&e->orphan);
-	*ret = e;
-	return 0;
-}
-
-void entry_unref_locked(struct store *s, struct entry *e)
-{
-	struct snap *head = e->head, *undo = e->undo;
-
-	if (--e->refs > 0)
-		return;
-	snap_set_hold(&e->head, NULL);
-	snap_set_hold(&e->undo, NULL);
-	snap_drop_loose(s, head);
-	snap_drop_loose(s, undo);
-	link_add_last(&s->dead_branches, &e->link);
-}
-
-void branch_reap(struct store *s)
-{
-	for (;;) {
-		_cleanup_(entry_freep) struct entry *e = NULL;
-		LOCK_GUARD(&s->table);
-		struct link *l = link_take_first(&s->dead_branches);
-
-		if (!l)
-			return;
-		e = container_of(l, struct entry, link);
-	}
-}
-
-static int entries_reserve(struct store *s)
-{
-	size_t capacity = s->entry_capacity ? 2 * s->entry_capacity : FIRST_ENTRIES;
-	struct entry **entries;
-
-	if (s->entry_count < s->entry_capacity)
-		return 0;
-	entries = os_realloc(s->entries, capacity * sizeof(*entries));
-	if (!entries)
-		return -ENOMEM;
-	s->entries = entries;
-	s->entry_capacity = capacity;
-	return 0;
-}
-
-static void entries_insert(struct store *s, struct entry *e)
-{
-	size_t at = entry_position(s, e->name);
-
-	memmove(s->entries + at + 1, s->entries + at, (s->entry_count - at) * sizeof(e));
-	s->entries[at] = e;
-	s->entry_count++;
-}
-
-static void entries_remove(struct store *s, struct entry *e)
-{
-	size_t at = entry_position(s, e->name);
-
-	s->entry_count--;
-	memmove(s->entries + at, s->entries + at + 1, (s->entry_count - at) * sizeof(e));
-}
-
-void entry_touched(struct store *s, struct entry *e)
-{
-	e->serial++;
-	if (e->dropped)
-		return;
-	e->dirty = true;
-	sealer_kick(s);
-}
-
-/* Makes *root the newest frozen state; *root becomes the former one, to be freed unlocked. */
-static void entry_set_root(struct store *s, struct entry *e, struct root **root, uint64_t changes)
-{
-	struct root *old = e->root;
-
-	e->root = *root;
-	e->changes = changes;
-	*root = old;
-	entry_touched(s, e);
-}
-
-/*
- * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock
- * may freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
- */
-static bool entry_has_state(const struct entry *e, const struct root *root)
-{
-	struct name name;
-
-	if (e->root)
-		return root_same(e->root, root);
-	return root_name(root, &name) == 0 && name_eq(&name, &e->committed.root);
-}
-
-/* ---- loading ---- */
-
-static int load_one(void *arg, const void *key, size_t key_len, const void *value, size_t value_len)
-{
-	struct store *s = arg;
-	_cleanup_(entry_freep) struct entry *e = NULL;
-	char name[BRANCH_NAME_MAX + 1] = "";
-	int r;
-
-	if (key_len <= BRANCH_NAME_MAX)
-		memcpy(name, key, key_len);
-	if (strlen(name) != key_len || !branch_name_ok(name)) {
-		(void)note(&s->noter, 0, "a branch record has a damaged key, ignoring");
-		return 0;
-	}
-
-	r = entry_new(name, &e);
-	if (r < 0)
-		return r;
-
-	r = branch_record_decode(value, value_len, &e->committed);
-	if (r < 0) {
-		(void)note(&s->noter, 0, "branch '%s': its record is damaged, ignoring", name);
-		e->damaged = true;
-		link_add_last(&s->bad_branches, &e->link);
-		e = NULL;
-		return 0;
-	}
-
-	r = entries_reserve(s);
-	if (r < 0)
-		return r;
-
-	/* A head or undo that is not there is taken for none; check reports it. */
-	snap_set_hold(&e->head, snap_lookup(s, e->committed.head));
-	snap_set_hold(&e->undo, snap_lookup(s, e->committed.undo));
-	e->lineage = e->committed.lineage;
-	e->changes = e->committed.changes;
-	e->lsn = e->committed.lsn;
-	e->in_index = true;
-	entries_insert(s, e);
-	e = NULL;
-	return 0;
-}
-
-int branch_load_all(struct store *s)
-{
-	return index_each(s->index, INDEX_BRANCHES, load_one, s);
-}
-
 /* ---- handles ---- */
 
-static uint64_t id_of(const struct snap *sn)
-{
-	return sn ? sn->id : 0;
-}
-
-/* Brings the copies of a handle up to date (S5); under its write lock and the table lock. */
-static void handle_sync(struct branch *b)
+void handle_sync(struct branch *b)
 {
 	struct entry *e = b->entry;
 
 	if (!e->stale)
 		return;
 	e->stale = false;
-	if (b->head != id_of(e->head)) {
-		b->head = id_of(e->head);
+	if (b->head != snap_id_or_0(e->head)) {
+		b->head = snap_id_or_0(e->head);
 		b->changes++; /* its head went away, so it differs from the new one */
 	}
-	b->undo = id_of(e->undo);
+	b->undo = snap_id_or_0(e->undo);
 }
 
 /* Its changes are journalled no more; those so far are. No one else has it, or under its lock. */
@@ -321,8 +112,8 @@ static int handle_begin_log(struct branch *b, struct entry *e)
 static void handle_attach(struct branch *b, struct entry *e)
 {
 	b->entry = e;
-	b->head = id_of(e->head);
-	b->undo = id_of(e->undo);
+	b->head = snap_id_or_0(e->head);
+	b->undo = snap_id_or_0(e->undo);
 	b->lineage = e->lineage;
 	b->changes = e->changes;
 	e->live = b;
@@ -346,7 +137,7 @@ int branch_open(struct store *s, const char *name, struct branch **ret)
 	LOCK_GUARD(&s->table);
 	e = entry_find(s, name);
 	if (!e)
-		return find_bad(s, name) ? -ERR_BRANCH_DAMAGED : -ERR_BRANCH_UNKNOWN;
+		return entry_find_bad(s, name) ? -ERR_BRANCH_DAMAGED : -ERR_BRANCH_UNKNOWN;
 	if (e->live) {
 		e->live->refs++;
 		*ret = e->live;
@@ -400,16 +191,6 @@ void branch_close(struct branch *b)
 	link_remove(&e->orphan);
 	gone = b;
 	entry_unref_locked(s, e);
-}
-
-/* Does a snapshot hold this very state? */
-static bool snap_has_state(const struct snap *sn, const struct root *root)
-{
-	struct name name;
-
-	if (sn->root && root_same(sn->root, root))
-		return true;
-	return sn->durable && root_name(root, &name) == 0 && name_eq(&name, &sn->name);
 }
 
 /*
@@ -474,7 +255,7 @@ static int create(struct store *s, const char *name, struct root *root, uint64_t
 	}
 
 	LOCK_GUARD(&s->table);
-	if (entry_find(s, name) || find_bad(s, name))
+	if (entry_find(s, name) || entry_find_bad(s, name))
 		return -ERR_BRANCH_EXISTS;
 	head_snap = snap_lookup(s, head);
 	if (head != 0 && !head_snap)
@@ -583,7 +364,7 @@ static int drop_locked(struct store *s, const char *name, struct branch *locked,
 	struct entry *e = entry_find(s, name);
 
 	if (!e) {
-		e = find_bad(s, name);
+		e = entry_find_bad(s, name);
 		if (!e)
 			return -ERR_BRANCH_UNKNOWN;
 		link_remove(&e->link);
@@ -780,8 +561,8 @@ static void fill_info(struct store *s, struct entry *e, struct branch *b, struct
 	LOCK_GUARD(&s->table);
 
 	*ret = (struct branch_info){
-		.head = id_of(e->head),
-		.undo = id_of(e->undo),
+		.head = snap_id_or_0(e->head),
+		.undo = snap_id_or_0(e->undo),
 		.lineage = e->lineage,
 		.changes = b ? b->changes : e->changes,
 		.mounted = b && b->mounted,
@@ -812,275 +593,4 @@ int branch_each(struct store *s, int (*fn)(void *arg, const struct branch_info *
 		r = fn(arg, &info);
 	}
 	return r;
-}
-
-/* ---- checkpoint and restore ---- */
-
-/* What a checkpoint hands out is no longer dropped by itself. */
-static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags, struct table_log *log)
-{
-	const struct table_op op = { .kind = TABLE_KEEP, .snap = sn->id };
-
-	if (!(sn->flags & SNAP_AUTO) || (flags & SNAP_AUTO))
-		return;
-	sn->flags &= ~SNAP_AUTO;
-	snap_mark_rewrite(s, sn);
-	journal_receipt_id(sn->id);
-	(void)log_write(log, &op);
-}
-
-void branch_apply_checkpoint(struct branch *b, struct snap *head, struct root **root, uint64_t lsn)
-{
-	snap_set_hold(&b->entry->head, head);
-	b->head = head->id;
-	b->changes = 0;
-	entry_set_root(b->store, b->entry, root, 0);
-	if (lsn)
-		b->entry->lsn = lsn;
-}
-
-static uint64_t log_checkpoint(struct branch *b, const struct snap *sn, struct table_log *log)
-{
-	struct table_op op = {
-		.kind = TABLE_CHECKPOINT,
-		.seq = sn->seq,
-		.flags = sn->flags,
-		.lineage = sn->lineage,
-		.time_ns = sn->time_ns,
-	};
-
-	if (b->entry->dropped)
-		return 0; /* the branch is not there to be replayed */
-	strcpy(op.branch, b->name);
-	strcpy(op.label, sn->label);
-	journal_receipt_id(sn->id);
-	return b->entry->used_lsn = log_write(log, &op);
-}
-
-int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	_cleanup_(snap_freep) struct snap *sn = NULL;
-	_cleanup_(log_end) struct table_log log = { 0 };
-	struct store *s = b->store;
-	struct entry *e = b->entry;
-	struct snap *head;
-	uint64_t lsn = 0;
-	bool wanted, same = false;
-	int r;
-
-	WRITE_GUARD(&b->lock);
-	r = snap_new(b->lineage, b->name, label, flags, &sn);
-	if (r < 0)
-		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
-
-	LOCK_GUARD(&s->table);
-	handle_sync(b);
-	head = e->head;
-	wanted = !head || (sn->label[0] != '\0' && strcmp(sn->label, head->label) != 0);
-	if (!wanted && b->changes == 0) {
-		keep_for_good(s, head, flags, &log);
-		*ret_id = head->id;
-		return EXISTS;
-	}
-
-	r = snap_reserve(s);
-	if (r < 0)
-		return r;
-	r = tree_freeze(b->tree, &root);
-	if (r < 0)
-		return r;
-
-	if (!wanted && snap_has_state(head, root)) { /* changed, and changed back */
-		keep_for_good(s, head, flags, &log);
-		same = true;
-	} else {
-		head = TAKE_PTR(sn);
-		snap_insert(s, head, e->head, root);
-		lsn = log_checkpoint(b, head, &log);
-	}
-	branch_apply_checkpoint(b, head, &root, lsn);
-	*ret_id = head->id;
-	return same ? EXISTS : 0;
-}
-
-static bool root_is_empty(const struct root *root)
-{
-	static const struct name zero;
-	struct name name;
-
-	return root_name(root, &name) == 0 && name_eq(&name, &zero);
-}
-
-void branch_apply_switch(struct branch *b, struct snap *head, struct snap *undo, uint64_t lineage,
-			 struct root **root, uint64_t lsn)
-{
-	struct entry *e = b->entry;
-
-	snap_set_hold(&e->head, head);
-	snap_set_hold(&e->undo, undo);
-	e->lineage = lineage;
-	entry_set_root(b->store, e, root, 0);
-	if (lsn)
-		e->lsn = lsn;
-	b->head = id_of(e->head);
-	b->undo = id_of(e->undo);
-	b->lineage = lineage;
-	b->changes = 0;
-	b->restores++;
-}
-
-/* made: the automatic snapshot of the state that is left, or NULL: kept (if not NULL) has it. */
-static uint64_t log_switch(struct branch *b, struct snap *target, const struct root *root,
-			   bool committed, const struct snap *made, const struct snap *kept,
-			   const struct snap *undo, uint64_t lineage, struct table_log *log)
-{
-	struct table_op op = {
-		.kind = TABLE_SWITCH,
-		.snap = id_of(target),
-		.seq = made ? made->seq : 0,
-		.time_ns = made ? made->time_ns : 0,
-		.kept = made ? 0 : id_of(kept),
-		.undo = id_of(undo),
-		.lineage = lineage,
-	};
-	uint64_t lsn;
-
-	if (b->entry->dropped)
-		return 0;
-	strcpy(op.branch, b->name);
-	log_state(b->store, target, root, committed, &op);
-	journal_receipt_id(id_of(made ? made : kept)); /* the state that is left */
-	lsn = log_write(log, &op);
-	b->entry->used_lsn = lsn;
-	if (op.state == STATE_SNAP)
-		target->used_lsn = lsn;
-	return lsn;
-}
-
-/*
- * Makes the branch continue from `root`, the state of `target` (NULL: of no snapshot). Both locks
- * are held. *root becomes a state to free after unlocking; *fresh, an automatic snapshot that may
- * be used for the state that is left, is NULL if it was. committed: root is in the index.
- */
-static int switch_state(struct branch *b, struct snap *target, struct root **root, bool committed,
-			uint64_t lineage, struct snap **fresh, struct table_log *log,
-			struct root **ret_left)
-{
-	struct store *s = b->store;
-	struct entry *e = b->entry;
-	struct root *left;
-	struct snap *head = e->head, *undo = e->undo, *kept = NULL, *made = NULL, *new_undo;
-	uint64_t lsn;
-	int r;
-
-	r = snap_reserve(s);
-	if (r < 0)
-		return r;
-	r = tree_freeze(b->tree, &left);
-	if (r < 0)
-		return r;
-	r = tree_reset(b->tree, *root);
-	if (r < 0) {
-		root_unref(left); /* frozen, still the branch's: the next round commits it (S4) */
-		return r;
-	}
-
-	if (head && (b->changes == 0 || snap_has_state(head, left)))
-		kept = head;
-	if (!kept && (head || !root_is_empty(left))) {
-		kept = made = TAKE_PTR(*fresh);
-		snap_insert(s, made, head, left);
-	}
-	new_undo = !target || kept != target ? kept : undo;
-
-	lsn = log_switch(b, target, *root, committed, made, kept, new_undo, lineage, log);
-	branch_apply_switch(b, target, new_undo, lineage, root, lsn);
-	snap_drop_loose(s, head);
-	snap_drop_loose(s, undo);
-
-	*ret_left = left;
-	return 0;
-}
-
-int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_left,
-			 struct root **ret_root, uint64_t *ret_lineage)
-{
-	_cleanup_(root_unrefp) struct root *left = NULL;
-	struct snap *sn;
-	int r;
-
-	r = tree_freeze(b->tree, &left);
-	if (r < 0)
-		return r;
-
-	LOCK_GUARD(&b->store->table);
-	sn = snap_lookup(b->store, target);
-	if (!sn)
-		return -ERR_SNAP_UNKNOWN;
-	r = snap_root_locked(b->store, sn, ret_root);
-	if (r < 0)
-		return r;
-	*ret_lineage = sn->lineage;
-	*ret_left = TAKE_PTR(left);
-	return 0;
-}
-
-int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	_cleanup_(snap_freep) struct snap *fresh = NULL;
-	_cleanup_(log_end) struct table_log log = { 0 };
-	struct store *s = b->store;
-	struct snap *sn;
-	int r;
-
-	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
-	if (r < 0)
-		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
-
-	LOCK_GUARD(&s->table);
-	handle_sync(b);
-	sn = snap_lookup(s, target);
-	if (!sn)
-		return -ERR_SNAP_UNKNOWN;
-	r = snap_root_locked(s, sn, &root);
-	if (r < 0)
-		return r;
-	return switch_state(b, sn, &root, false, sn->lineage, &fresh, &log, ret_left);
-}
-
-int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t lineage)
-{
-	_cleanup_(root_unrefp) struct root *to = root_ref(root), *left = NULL;
-	_cleanup_(snap_freep) struct snap *fresh = NULL;
-	_cleanup_(log_end) struct table_log log = { 0 };
-	struct store *s = b->store;
-	bool committed = log_is_committed(s, root);
-	struct snap *sn;
-	int r;
-
-	WRITE_GUARD(&b->lock);
-	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
-	if (r < 0)
-		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
-
-	LOCK_GUARD(&s->table);
-	handle_sync(b);
-	sn = snap_lookup(s, head);
-	if (head != 0 && !sn)
-		return -ERR_SNAP_UNKNOWN;
-	return switch_state(b, sn, &to, committed, lineage, &fresh, &log, &left);
 }

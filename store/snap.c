@@ -206,6 +206,15 @@ void snap_mark_rewrite(struct store *s, struct snap *sn)
 	}
 }
 
+bool snap_has_state(const struct snap *sn, const struct root *root)
+{
+	struct name name;
+
+	if (sn->root && root_same(sn->root, root))
+		return true;
+	return sn->durable && root_name(root, &name) == 0 && name_eq(&name, &sn->name);
+}
+
 static void lru_remove(struct store *s, struct snap *sn)
 {
 	if (link_alone(&sn->lru))

@@ -3,7 +3,7 @@
 
 /*
  * What the files of the store proper share: store.c (life cycle), record.c (bytes of records),
- * snap.c, branch.c, seal.c, gc.c, check.c, dump.c.
+ * snap.c, entry.c, branch.c, checkpoint.c, seal.c, gc.c, check.c, dump.c.
  *
  * INVARIANTS
  *
@@ -325,6 +325,12 @@ void snap_detach(struct store *s, struct snap *sn);
 /* Drops an automatic snapshot that nothing needs any more, and then maybe its parent. */
 void snap_drop_loose(struct store *s, struct snap *sn);
 void snap_mark_rewrite(struct store *s, struct snap *sn);
+/* Does a snapshot hold this very state? */
+bool snap_has_state(const struct snap *sn, const struct root *root);
+static inline uint64_t snap_id_or_0(const struct snap *sn)
+{
+	return sn ? sn->id : 0;
+}
 int snap_root_locked(struct store *s, struct snap *sn, struct root **ret);
 /* Its record, with sn->name, is in the index. */
 void snap_became_durable(struct store *s, struct snap *sn);
@@ -341,29 +347,48 @@ static inline void snap_freep(struct snap **sn)
 /* Loading at open. */
 int snap_load_all(struct store *s);
 
-/* branch.c */
+/* entry.c; all want the table lock */
 struct entry *entry_find(struct store *s, const char *name);
+/* One whose record is damaged. */
+struct entry *entry_find_bad(struct store *s, const char *name);
+int entry_new(const char *name, struct entry **ret);
 void entry_unref_locked(struct store *s, struct entry *e);
+/* Room for one more, so that entries_insert cannot fail. */
+int entries_reserve(struct store *s);
+void entries_insert(struct store *s, struct entry *e);
+void entries_remove(struct store *s, struct entry *e);
+void entry_touched(struct store *s, struct entry *e);
+/* Makes *root the newest frozen state; *root becomes the former one, to be freed unlocked. */
+void entry_set_root(struct store *s, struct entry *e, struct root **root, uint64_t changes);
+/*
+ * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock
+ * may freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
+ */
+bool entry_has_state(const struct entry *e, const struct root *root);
+/* Loading at open. */
+int branch_load_all(struct store *s);
+/* Frees dead entries; without the table lock. */
+void branch_reap(struct store *s);
+
+/* branch.c */
 void entry_free(struct entry *e);
 static inline void entry_freep(struct entry **e)
 {
 	if (*e)
 		entry_free(*e);
 }
-void entry_touched(struct store *s, struct entry *e);
-int branch_load_all(struct store *s);
+/* Brings the copies of a handle up to date (S5); under its write lock and the table lock. */
+void handle_sync(struct branch *b);
 /* Freezes every changed live tree (S4). Takes branch locks. */
 int branch_freeze_live(struct store *s);
 /* Returns when every operation that was under way on a branch is over. Takes branch locks. */
 int branch_barrier(struct store *s);
 /* Brings stale handles up to date. Takes branch locks. */
 void branch_publish(struct store *s);
-/* Frees dead entries; without the table lock. */
-void branch_reap(struct store *s);
 
 /*
- * What checkpoint and restore do once everything is decided; both locks are held. *root becomes a
- * state to free after unlocking. lsn: of the record that says so.
+ * checkpoint.c: what checkpoint and restore do once everything is decided; both locks are held.
+ * *root becomes a state to free after unlocking. lsn: of the record that says so.
  */
 void branch_apply_checkpoint(struct branch *b, struct snap *head, struct root **root, uint64_t lsn);
 void branch_apply_switch(struct branch *b, struct snap *head, struct snap *undo, uint64_t lineage,
