@@ -231,11 +231,12 @@ int cmd_fork(struct cmd *c)
 
 /* ---- drop ---- */
 
+/* One that cannot be opened is there: what is asked for it must not happen to a snapshot. */
 static bool branch_is_there(struct cmd *c, const char *name)
 {
 	_cleanup_(branch_closep) struct branch *b = NULL;
 
-	return branch_name_ok(name) && branch_open(c->store, name, &b) == 0;
+	return branch_open(c->store, name, &b) != -ERR_BRANCH_UNKNOWN;
 }
 
 /* The snapshots that were made on a branch. */

@@ -174,6 +174,27 @@ def test_drop_can_be_told_what_a_word_means(t):
     assert not {first, second} & {s["id"] for s in view.store.json("log")}
 
 
+def test_a_branch_that_cannot_be_opened_is_dropped_and_no_snapshot_instead(t):
+    view = t.view({"f": "0"})
+    store = view.store
+    store.ply("checkpoint", "--sync", "-m", "whole", view.path)
+    view.unmount()
+    store.stop()
+    with open(os.path.join(store.path, "index", "data.mdb"), "r+b") as f:
+        index = f.read()
+        # The branch's record behind its name in LMDB's node: sizes, flags, key, data.
+        node = re.compile(b"(\0\0\0\0\x04\0main).{8}", re.S)
+        assert node.search(index)
+        f.seek(0)
+        f.write(node.sub(b"\\1" + b"\xff" * 8, index))
+    os.mkdir(t.at("other"))
+    store.fails("mount", "--branch", "main", "--at", t.at("other"), says="damaged")
+    assert "would drop branch main" in store.out("drop", "--dry-run", "main")
+    assert "dropped branch main" in store.out("drop", "main")
+    assert "whole" in [s["label"] for s in store.json("tree")["snapshots"]]
+    store.fails("drop", "--branch", "main", says="no branch")
+
+
 def test_drop_with_snapshots_takes_what_was_made_on_the_branch(t):
     view = t.view({"f": "0"})
     first = view.checkpoint()
