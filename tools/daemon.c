@@ -433,6 +433,21 @@ int become_owner(const struct stat *st)
 	return 0;
 }
 
+/* Why a store cannot be opened that will be the same at the next try. */
+static bool is_hopeless(int r)
+{
+	switch (-r) {
+	case ERR_INDEX_BROKEN:
+	case ERR_INDEX_DAMAGED:
+	case ERR_FORMAT_DAMAGED:
+	case ERR_FORMAT_NEWER:
+	case ERR_FORMAT_OLDER:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static int serve(struct daemon *d, int idle_ms)
 {
 	struct loop l = {
@@ -450,7 +465,7 @@ static int serve(struct daemon *d, int idle_ms)
 	if (r < 0) {
 		start_failed("opening store '%s': %s", d->store_path, err_str(r));
 		views_leave_formers(d);
-		return 1;
+		return successor && is_hopeless(r) ? SUPERVISED_HOPELESS : 1;
 	}
 	r = log_open(d->dir_fd, true);
 	if (r < 0) {

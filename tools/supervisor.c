@@ -30,7 +30,7 @@
  *
  *   RUNNING --(the daemon died)--> WAITING --(after a moment)--> RUNNING
  *      |                              |
- *      |                              '--(too often)--> REFUSING --(no mount is left)--> gone
+ *      |             (too often, or no other could start)--> REFUSING --(no mount is left)--> gone
  *      '--(it was stopping, or nothing is kept)--> gone
  *
  * While it is REFUSING, every request is answered with EIO, the store is free for others, and the
@@ -441,6 +441,12 @@ static void after(struct supervisor *s, pid_t pid, int status)
 	}
 	s->replace = false; /* killed before it could end for that */
 	s->deaths++;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == SUPERVISED_HOPELESS) {
+		(void)log_open(us.what.dir_fd, false); /* else it stays unsaid */
+		daemon_log("error: no daemon can start again; the views answer EIO from now on: "
+			   "unmount them, mend the store (plyfs check --repair), mount them again");
+		refuse(s, status);
+	}
 	say_died(pid, status, kept);
 	deaths = note_death();
 	if (deaths >= us.deaths_max) {

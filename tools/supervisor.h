@@ -18,6 +18,9 @@
 
 struct supervisor;
 
+/* How a daemon exits that cannot start, and that no other one could follow: the store is broken. */
+#define SUPERVISED_HOPELESS 3
+
 /* Another layout of the table, or of what views remember, gets another number. */
 #define SUPERVISOR_VERSION 2
 

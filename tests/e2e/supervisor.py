@@ -636,6 +636,26 @@ def test_a_daemon_that_cannot_start_again_is_given_up(t):
     store.ply("unmount", view.path)
 
 
+def test_a_store_that_is_broken_is_tried_once(t):
+    view = t.view()
+    store = view.store
+    pid = store.daemon()
+    with open(os.path.join(store.path, "index", "data.mdb"), "r+b") as f:
+        f.write(b"\xa5" * 8192)  # both of LMDB's first pages
+    os.kill(pid, signal.SIGKILL)
+    ply.wait_for("the line", lambda: "answer EIO" in store.log_tail())
+    try:
+        os.statvfs(view.path)
+        assert False, "that should have failed"
+    except OSError as e:
+        assert e.errno == errno.EIO, e
+    log = store.log_tail()
+    assert log.count("error: opening store") == 1, log
+    store.ply("unmount", view.path)
+    store.fails("log", says="salvage|repair")
+    store.ply("check", "--repair")
+
+
 def test_a_stop_is_not_a_death(t):
     view = supervised(t)
     store, pid = view.store, view.store.daemon()
