@@ -125,7 +125,7 @@ static int walk_directory(struct walk *w, uint64_t ino, int depth)
 
 	if (r == -ENOMEM || r == 1)
 		return r;
-	if (r < 0)
+	if (r < 0 && !in_range(w->damage, ino)) /* else it was named just now */
 		found_path(w, w->path, "directory, unreadable in part");
 	return 0; /* what can be read elsewhere is still named */
 }

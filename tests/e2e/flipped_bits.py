@@ -212,6 +212,7 @@ def paths_of(report):
     paths, touched = {}, {}
     for d in report["damages"]:
         if "touched" in d:
+            assert len(set(d["paths"])) == len(d["paths"]), ("a path is named twice", d)
             paths.setdefault(d["touched"], set()).update(d["paths"])
             touched.setdefault(d["branch"] or d["snapshot"], set()).add(d["touched"])
     named = {state: set().union(*[paths[n] for n in names]) for state, names in touched.items()}
