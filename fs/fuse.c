@@ -32,6 +32,7 @@
 
 #include "fs/memo.h"
 #include "fs/mount_internal.h"
+#include "fs/uring.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"
@@ -96,6 +97,7 @@ static _Thread_local struct {
 
 static int send_reply(struct mount *m, const struct iovec *iov, int count)
 {
+	int r;
 #ifdef PLYFS_TEST_HOOKS
 	char name[PATH_MAX];
 
@@ -105,7 +107,8 @@ static int send_reply(struct mount *m, const struct iovec *iov, int count)
 			(void)raise(SIGKILL);
 	}
 #endif
-	return mount_send(m, iov, count);
+	r = uring_reply(iov, count);
+	return r == ABSENT ? mount_send(m, iov, count) : r;
 }
 
 static struct mount *mount_of(fuse_req_t req)
@@ -1004,6 +1007,16 @@ static bool changes(uint32_t opcode)
 static bool is_queued(uint32_t opcode)
 {
 	return opcode != FUSE_FORGET && opcode != FUSE_BATCH_FORGET && opcode != FUSE_INTERRUPT;
+}
+
+bool requests_may_wait(const struct reader_buffers *buffers)
+{
+	const struct fuse_in_header *in = (const void *)buffers->request;
+	const struct fuse_ioctl_in *ioctl = (const void *)(in + 1);
+
+	if (in->opcode == FUSE_IOCTL)
+		return in->len >= sizeof(*in) + sizeof(*ioctl) && is_control(ioctl->cmd);
+	return in->opcode == FUSE_FSYNC || in->opcode == FUSE_FSYNCDIR || in->opcode == FUSE_SYNCFS;
 }
 
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n)

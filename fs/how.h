@@ -26,3 +26,4 @@ enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
 
 /* Levers have the lower half. */
 #define MOUNT_ALLOW_OTHER (1U << 16) /* several users: modes are checked either way */
+#define MOUNT_IO_URING (1U << 17)    /* requests through io_uring; ends with its daemon */

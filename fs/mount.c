@@ -24,6 +24,7 @@
 #include "fs/awake.h"
 #include "fs/memo.h"
 #include "fs/mount_internal.h"
+#include "fs/uring.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/os.h"
@@ -98,6 +99,9 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	if (mount_uses(m, LEVER_READDIRPLUS))
 		want |= FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO; /* [any] */
 
+	if (m->uring)
+		want |= INIT_OVER_IO_URING;
+
 	if (len < sizeof(*out)) /* before proto 7.23 (Linux 3.15): not for us */
 		return;
 	flags = want & m->offered;
@@ -133,6 +137,12 @@ static int mount_take_init(struct mount *m, const struct reader_buffers *buffers
 	m->offered = init.flags;
 	if (init.flags & FUSE_INIT_EXT)
 		m->offered |= (uint64_t)init.flags2 << 32;
+	if (m->how & MOUNT_IO_URING) {
+		int r = m->offered & INIT_OVER_IO_URING ? uring_open(m) : -EOPNOTSUPP;
+
+		if (r < 0)
+			return r;
+	}
 	m->starting = true;
 	requests_handle(m, buffers, n);
 	m->starting = false;
@@ -398,6 +408,7 @@ static void mount_over(struct served *s)
 {
 	struct mount *m = container_of(s, struct mount, served);
 
+	uring_close(m);
 	if (m->hooks.ended)
 		m->hooks.ended(m->hooks.arg, m);
 }
@@ -487,7 +498,11 @@ static int mount_begin(struct mount *m, struct readers *rs)
 		.will_block = kernel_will_block,
 		.arg = m,
 	});
+	if (m->uring)
+		uring_serve(m);
 	r = readers_serve(rs, &m->served);
+	if (r < 0)
+		uring_close(m); /* its threads use the view */
 	if (r < 0)
 		view_set_kernel(m->view, &(struct view_kernel){ 0 });
 	return r;
@@ -543,6 +558,7 @@ void mount_free(struct mount *m)
 {
 	if (!m)
 		return;
+	uring_close(m);
 	if (m->view)
 		view_close(m->view);
 	requests_close(m);

@@ -50,7 +50,9 @@ struct mount_hooks {
  * Starts serving; how: see how.h. fuse_fd is taken (closed at the end; also on failure). The view
  * is taken on success (closed at the end). Returns after INIT was answered. Hooks may be called
  * before it returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is
- * behind the descriptor. A view whose memo comes from a former process goes on behind the same
+ * behind the descriptor. With MOUNT_IO_URING, for which the view has no memo: -EOPNOTSUPP when the
+ * kernel does not offer it, -ENOSYS when we were built without, -EPERM when the ring is refused.
+ * A view whose memo comes from a former process goes on behind the same
  * mount: what that process had read and not answered is answered now.
  */
 int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how,

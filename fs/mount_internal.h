@@ -24,6 +24,7 @@
 #define UNIQUE_RESENT (UINT64_C(1) << 63)
 
 #define INIT_NO_EXPORT_SUPPORT (UINT64_C(1) << 38) /* proto 7.40 */
+#define INIT_OVER_IO_URING (UINT64_C(1) << 41)     /* proto 7.42 */
 
 struct fuse_session;
 
@@ -42,6 +43,7 @@ struct mount {
 	struct memo *memo; /* immutable, the view's; may be NULL */
 	uint32_t how; /* immutable */
 	struct mount_hooks hooks; /* immutable */
+	struct uring *uring; /* immutable while serving, owned; NULL: all comes on fd */
 	struct fuse_session *session; /* immutable, owned; closes fd */
 	int fd; /* immutable, lent by the session */
 	bool has_epoch; /* immutable once serving */
@@ -83,3 +85,5 @@ int requests_open(struct mount *m);
 void requests_close(struct mount *m);
 /* Handles one request: n bytes as read from the descriptor. Sends its reply, if it has one. */
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
+/* May it wait for long, or for the kernel? (Else for the disk, now and then.) A whole request. */
+bool requests_may_wait(const struct reader_buffers *buffers);

@@ -164,13 +164,29 @@ static void block_signals(sigset_t *ret_old)
 	pthread_sigmask(SIG_BLOCK, &set, ret_old);
 }
 
+int readers_start_thread(const char *name, void *(*fn)(void *arg), void *arg, pthread_t *ret)
+{
+	pthread_attr_t attr;
+	sigset_t old;
+	int r;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	block_signals(&old);
+	r = pthread_create(ret, &attr, fn, arg);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (r != 0)
+		return -r;
+	pthread_setname_np(*ret, name);
+	return 0;
+}
+
 /* Lock held. A new thread that leads s at once. */
 static int start_leader(struct readers *rs, struct served *s, struct reader **ret)
 {
 	_cleanup_(reader_freep) struct reader *leader = NULL;
-	pthread_attr_t attr;
 	pthread_t thread;
-	sigset_t old;
 	int r;
 
 	r = reader_new(rs, &leader);
@@ -179,16 +195,10 @@ static int start_leader(struct readers *rs, struct served *s, struct reader **re
 	leader->serves = s;
 	leader->leads = true;
 
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	block_signals(&old);
-	r = pthread_create(&thread, &attr, reader_main, leader);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	if (r != 0)
-		return -r;
+	r = readers_start_thread("plyfs-reader", reader_main, leader, &thread);
+	if (r < 0)
+		return r;
 
-	pthread_setname_np(thread, "plyfs-reader");
 	rs->n_threads++;
 	*ret = TAKE_PTR(leader);
 	return 0;

@@ -6,6 +6,7 @@
  * something served (a mount; a pipe in tests) and handle them. The public face is mount.h.
  */
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -57,6 +58,12 @@ void readers_warm(void);
 void readers_cool(void);
 /* May the calling reader stay warm however long it waits? As long as it reads, and not all may. */
 bool readers_stay_warm(void);
+
+/*
+ * Starts a thread with a stack for any handler, without signals; for those that handle requests and
+ * are not of a pool (uring.c), too. -errno.
+ */
+int readers_start_thread(const char *name, void *(*fn)(void *arg), void *arg, pthread_t *ret);
 
 /*
  * As readers_will_block, when the wait could need the very requests that nobody would read

@@ -108,7 +108,7 @@ void fuse_unmount(const char *mountpoint);
  */
 int fuse_remount(struct client *cl, const char *mountpoint, char *options);
 /*
- * Adds to the words for the daemon how it shall serve the mount (fs/how.h): up to three, one of
+ * Adds to the words for the daemon how it shall serve the mount (fs/how.h): up to four, one of
  * them in `text`. Returns how many words there are then.
  */
 int add_how(char **argv, int argc, bool private, uint32_t how, char text[static LEVERS_TEXT_SIZE]);

@@ -146,6 +146,19 @@ static void check_conf(void)
 		       allowed ? "" : " (user_allow_other is not set in /etc/fuse.conf)");
 }
 
+static void check_uring(void)
+{
+	_cleanup_fclose_ FILE *f = fopen("/sys/module/fuse/parameters/enable_uring", "re");
+
+	if (!f)
+		report("note", "no mount --io-uring: it wants Linux 6.14 with FUSE_IO_URING");
+	else if (fgetc(f) != 'Y')
+		report("note", "mount --io-uring works after: "
+			       "echo Y > /sys/module/fuse/parameters/enable_uring");
+	else
+		report("ok", "the kernel lets mount --io-uring work");
+}
+
 static void check_limits(void)
 {
 	struct rlimit files;
@@ -212,6 +225,7 @@ int client_doctor(struct client *cl)
 	check_cpus();
 	check_helper();
 	check_conf();
+	check_uring();
 	check_limits();
 	r = mounts_each(check_stale, &stale);
 	if (r == 0 && !stale)

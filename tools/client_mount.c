@@ -111,6 +111,8 @@ int add_how(char **argv, int argc, bool private, uint32_t how, char text[static 
 		argv[argc++] = (char *)"--without";
 		argv[argc++] = text;
 	}
+	if (how & MOUNT_IO_URING)
+		argv[argc++] = (char *)"--io-uring";
 	return argc;
 }
 
@@ -267,7 +269,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	struct fuse_mount m = { .private = private, .over = true };
 	char without[LEVERS_TEXT_SIZE];
-	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL };
+	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
 	char cwd[PATH_MAX];
 	int argc = 3, r;
 	size_t n;
@@ -322,13 +324,14 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool private = false, fresh = false, update = false, fsmonitor = false;
+	bool private = false, fresh = false, update = false, fsmonitor = false, io_uring = false;
 	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
 		{ .name = "fresh", .flag = &fresh },   { .name = "update", .flag = &update },
 		{ .name = "fsmonitor", .flag = &fsmonitor },
+		{ .name = "io-uring", .flag = &io_uring },
 		OPTION_WITHOUT(&how),
 	};
 	char without[LEVERS_TEXT_SIZE];
@@ -340,6 +343,7 @@ int client_mount(struct client *cl)
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
 	if (r)
 		return r;
+	how |= io_uring ? MOUNT_IO_URING : 0;
 	if (branch && snapshot)
 		return client_misuse(cl, "either --branch or --snapshot");
 	if (at && cl->args.n)

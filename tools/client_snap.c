@@ -174,12 +174,13 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 int client_fork(struct client *cl)
 {
 	const char *from = NULL, *at = NULL, *name;
-	bool private = false;
+	bool private = false, io_uring = false;
 	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &private },
+		{ .name = "io-uring", .flag = &io_uring },
 		OPTION_WITHOUT(&how),
 	};
 	struct plyfs_fork q = {};
@@ -205,7 +206,8 @@ int client_fork(struct client *cl)
 			return r;
 	}
 	if (at)
-		return fork_and_mount(cl, from, name, at, private, how);
+		return fork_and_mount(cl, from, name, at, private,
+				      how | (io_uring ? MOUNT_IO_URING : 0));
 	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)
 		return client_send(cl, true, cl->argc, cl->argv, -1);
 

@@ -71,7 +71,8 @@ int cmd_daemon(struct cmd *c)
 	if (!views_are_kept(d))
 		return cmd_fail(c, 0,
 				"its views cannot be handed over, which wants Linux 6.16 or newer "
-				"and the journal; unmount them, so that it ends");
+				"and the journal, and none with --io-uring; unmount them, so that "
+				"it ends");
 	ask_program(program, said, sizeof(said));
 	snprintf(wanted, sizeof(wanted), "%d.%d", SUPERVISOR_VERSION, MEMO_VERSION);
 	if (strcmp(said, wanted) != 0)

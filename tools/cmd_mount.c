@@ -55,6 +55,23 @@ static int make_first_branch(struct cmd *c)
 	return branch_create(c->store, BRANCH_DEFAULT, root, 0, store_take_lineage(c->store), &b);
 }
 
+/* What mount_start said, for people; "": that has nothing to do with it. */
+static const char *why_no_uring(int r)
+{
+	switch (r) {
+	case -EOPNOTSUPP:
+		return "--io-uring: the kernel does not offer it; from Linux 6.14 on, as root: "
+		       "echo Y > /sys/module/fuse/parameters/enable_uring";
+	case -ENOSYS:
+		return "--io-uring: this plyfsd was built without liburing";
+	case -EPERM:
+		return "--io-uring: io_uring is forbidden here (sysctl kernel.io_uring_disabled, "
+		       "or a container's seccomp profile)";
+	default:
+		return "";
+	}
+}
+
 static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at,
 		 uint32_t how)
 {
@@ -71,8 +88,14 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 				"plyfs fork --from %s NAME --at DIR",
 				branch, e ? e->mountpoint : "?", branch);
 	}
+	if (r < 0 && how & MOUNT_IO_URING && *why_no_uring(r))
+		return cmd_fail(c, 0, "%s", why_no_uring(r));
 	if (r < 0)
 		return cmd_fail(c, r, "%s", *branch ? branch : at);
+	if (how & MOUNT_IO_URING)
+		fprintf(c->err,
+			"plyfs %s: with --io-uring the view ends when its daemon is killed\n",
+			c->argv[0]);
 	fprintf(c->out, "%s\n", at);
 	return CMD_DONE;
 }
@@ -85,13 +108,14 @@ int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, uint32_t
 int cmd_mount(struct cmd *c)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool is_private = false;
+	bool is_private = false, io_uring = false;
 	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch },
 		{ .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &is_private },
+		{ .name = "io-uring", .flag = &io_uring },
 		OPTION_WITHOUT(&how),
 	};
 	_cleanup_(branch_closep) struct branch *b = NULL;
@@ -103,7 +127,7 @@ int cmd_mount(struct cmd *c)
 		return r;
 	if (!at)
 		return cmd_misuse(c, "where? --at MOUNTPOINT");
-	how |= is_private ? 0 : MOUNT_ALLOW_OTHER;
+	how |= (is_private ? 0 : MOUNT_ALLOW_OTHER) | (io_uring ? MOUNT_IO_URING : 0);
 	if (snapshot) {
 		r = snap_find(c->store, snapshot, &id);
 		if (r < 0)

@@ -198,12 +198,13 @@ static int fork_from(struct cmd *c, const char *from, const char *name)
 int cmd_fork(struct cmd *c)
 {
 	const char *from = NULL, *at = NULL, *name;
-	bool private = false;
+	bool private = false, io_uring = false;
 	uint32_t how = 0;
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
 		{ .name = "private", .flag = &private },
+		{ .name = "io-uring", .flag = &io_uring },
 		OPTION_WITHOUT(&how),
 	};
 	int r;
@@ -223,7 +224,8 @@ int cmd_fork(struct cmd *c)
 	if (!at)
 		return CMD_DONE;
 
-	r = cmd_mount_branch(c, name, at, how | (private ? 0 : MOUNT_ALLOW_OTHER));
+	how |= (private ? 0 : MOUNT_ALLOW_OTHER) | (io_uring ? MOUNT_IO_URING : 0);
+	r = cmd_mount_branch(c, name, at, how);
 	if (r)
 		(void)branch_drop(c->store, name); /* it was to be a mounted fork or none */
 	return r;

@@ -80,6 +80,7 @@ static int view_to_json(void *arg, struct view_entry *e)
 			 (json_int_t)s.nodes, "notifications", "entries", (json_int_t)s.entries,
 			 "inodes", (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
 	json_object_set_new(view, "without", without_to_json(e->how));
+	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
 	if (p->ops) {
 		json_t *ops = json_object();
 
@@ -107,6 +108,8 @@ static int view_to_text(void *arg, struct view_entry *e)
 		fprintf(c->out, ", no snapshot yet");
 	if (*levers_to_text(e->how, without))
 		fprintf(c->out, ", without %s", without);
+	if (e->how & MOUNT_IO_URING)
+		fprintf(c->out, ", io_uring (ends with the daemon)");
 	fputc('\n', c->out);
 	if (p->ops) {
 		mount_ops(e->mount, op_to_text, c);

@@ -45,6 +45,8 @@
 	  "  --snapshot ID   a snapshot, read-only\n" \
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
+	  "  --io-uring      for several busy clients at once; the view then ends when\n" \
+	  "                  the daemon is killed. See plyfs doctor\n" \
 	  "  --without A,B   for diagnosis: without what makes it fast, or some of that:\n" \
 	  LEVER_LIST(LEVER_HELP) \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
@@ -73,7 +75,7 @@
 	  "  --from ID       a snapshot, or a branch (its present state); default: the\n" \
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
-	  "  --private, --without A,B         with --at, as mount has them\n") \
+	  "  --private, --without A,B, --io-uring   with --at, as mount has them\n") \
 	X(drop, DAEMON, "[OPTION]... ID|NAME...", "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \

@@ -193,7 +193,8 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 
 	snprintf(what.branch, sizeof(what.branch), "%s", branch);
 	/* Without a journal what was answered would be gone, while the kernel's caches have it. */
-	if (!getenv("PLYFSD_SUPERVISE_OFF") && !d->options.journal_off) {
+	if (!getenv("PLYFSD_SUPERVISE_OFF") && !d->options.journal_off &&
+	    !(how & MOUNT_IO_URING)) {
 		r = memo_new(&memo);
 		if (r < 0)
 			return r;

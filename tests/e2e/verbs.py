@@ -281,7 +281,7 @@ def test_dump_is_for_people(t):
 
 def test_doctor_works_without_a_store(t):
     p = t.run([ply.PLYFS, "doctor"], check=False)
-    assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout, p
+    assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout and "--io-uring" in p.stdout, p
     assert os.uname().release in p.stdout, p.stdout
     assert len(re.findall("^(ok|note) +idle CPUs ", p.stdout, re.M)) == 1, p.stdout
 
