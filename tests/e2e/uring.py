@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import json
 import mmap
 import os
 import random
@@ -536,6 +537,15 @@ def test_without_the_kernels_word_it_says_what_to_do(t):
     finally:
         switch("Y")
     mount(store).unmount()
+
+
+def test_the_bench_has_both(t):
+    uring_view(t).unmount()  # or skips
+    p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--io-uring", "--only", "storm-2",
+               "--dir", t.path], timeout=200)
+    found = json.loads(p.stdout)
+    assert set(found["places"]) == {"plyfs", "io_uring"}, found["places"]
+    assert [set(r["ratio"]) for r in found["rows"]] == [{"io_uring"}], found["rows"]
 
 
 ply.main(__name__)

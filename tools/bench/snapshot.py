@@ -93,11 +93,11 @@ class Plyfs:
             raise RuntimeError("plyfs %s: %s" % (" ".join(args), p.stderr.strip()))
         return p.stdout.strip()
 
-    def start(self, source):
+    def start(self, source, *options):
         os.mkdir(self.view)
         self.run("init", self.env["PLYFS_STORE"])
         self.run("import", source)
-        self.run("mount", "--at", self.view)
+        self.run("mount", "--at", self.view, *options)
 
     def watch(self, *args):
         """{name: [ns, ...]} of a run of the stopwatch."""

@@ -70,8 +70,11 @@ class Run:
 
 
 class Bench:
-    def __init__(self, base, quick, rounds, only, history):
+    def __init__(self, base, quick, rounds, only, history, io_uring):
         self.base, self.quick, self.history = base, quick, history
+        self.kinds = view_places.HISTORY if history else view_places.IO_URING if io_uring else \
+            view_places.ALL
+        self.ours_alone = history or io_uring  # then it is the others that are looked at
         self.rounds = rounds or (1 if quick else 5)
         self.material = view_rows.Material(os.path.join(base, "material"), quick)
         self.rows, self.places, self.left_out, self.runs = [], [], [], {}
@@ -87,7 +90,7 @@ class Bench:
         say("material for %d rows is there" % len(self.rows))
 
     def start(self):
-        for kind in view_places.HISTORY if self.history else view_places.ALL:
+        for kind in self.kinds:
             where = os.path.join(self.base, kind.name)
             os.mkdir(where)
             place = kind(where)
@@ -124,10 +127,10 @@ class Bench:
         ratio = {other: median([a / b for a, b in zip(times[US], times[other])])
                  for other in times if other != US}
         limits = {}
-        if self.history:
+        if self.ours_alone:
             ratio = {other: median([b / a for a, b in zip(times[US], times[other])])
                      for other in ratio}
-            limits = dict.fromkeys(ratio, HISTORY_LIMIT)
+            limits = dict.fromkeys(ratio, HISTORY_LIMIT) if self.history else {}
         elif limit:
             limits["disk"] = limit
         if "fuse-overlayfs" in ratio:
@@ -165,8 +168,8 @@ class Bench:
                 "rounds": self.rounds, "quick": self.quick,
                 "places": {p.name: p.title for p in self.places}, "rows": rows,
                 "groups": groups, "memory_kib": self.memory,
-                "history": self.history, "geometric_means": means,
-                "geometric_mean_limits": {} if self.history else {"disk": MEAN_LIMIT},
+                "history": self.history, "ours_alone": self.ours_alone, "geometric_means": means,
+                "geometric_mean_limits": {} if self.ours_alone else {"disk": MEAN_LIMIT},
                 "left_out": self.left_out}
 
 
@@ -179,9 +182,9 @@ def report(found):
     others = [p for p in places if p != US]
     print("\nmedians of %d round%s; then %s, with what is wanted" % (
         found["rounds"], "" if found["rounds"] == 1 else "s",
-        "each in times of the first" if found["history"] else "plyfs in times of each other"))
+        "each in times of the first" if found["ours_alone"] else "plyfs in times of each other"))
     print("%-31s" % "" + "".join("%11s" % t for t in places.values()) + "  |" +
-          "".join("%12s" % (("" if found["history"] else "/ ") + places[p]) for p in others))
+          "".join("%12s" % (("" if found["ours_alone"] else "/ ") + places[p]) for p in others))
     for r in found["rows"]:
         cells = []
         for p in others:
@@ -200,7 +203,7 @@ def report(found):
     for p, mean in found["geometric_means"].items():
         most = found["geometric_mean_limits"].get(p)
         print("geometric mean over the rows, %s: %.2f%s" % (
-            places[p] if found["history"] else "plyfs / " + places[p], mean,
+            places[p] if found["ours_alone"] else "plyfs / " + places[p], mean,
             "" if most is None else ", at most %g wanted%s" % (
                 most, "" if mean <= most else ": MISSED")))
 
@@ -219,7 +222,8 @@ def report(found):
         print("left out: %s (%s)" % (what, why))
 
 
-def main(quick=False, only=None, dir=None, plot=None, rounds=None, history=False, **options):
+def main(quick=False, only=None, dir=None, plot=None, rounds=None, history=False,
+         io_uring=False, **options):
     only = only.split(",") if only else None
     known = [k.name for k in view_rows.ALL]
     for name in only or []:
@@ -230,14 +234,14 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, history=False
     if rounds and (not rounds.isdigit() or not 1 <= int(rounds) <= 1000):
         print("bench: --rounds wants a number from 1 to 1000, not '%s'" % rounds, file=sys.stderr)
         return 2
-    if history and plot:
-        print("bench: --plot draws times of the underlying filesystem; not with --history",
-              file=sys.stderr)
+    if history + io_uring + bool(plot) > 1:
+        print("bench: one of --history, --io-uring and --plot, which draws times of the underlying "
+              "filesystem", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
     try:
-        b = Bench(base, quick, int(rounds or 0), only, history)
+        b = Bench(base, quick, int(rounds or 0), only, history, io_uring)
         try:
             b.start()
             if not any(p.name == US for p in b.places) or not b.rows:

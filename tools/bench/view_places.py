@@ -184,18 +184,18 @@ class Floor(Underlying):
 
 
 class Plyfs(Underlying):
-    name = "plyfs"
+    name, options = "plyfs", ()
 
     def __init__(self, where):
         super().__init__(where)
-        self.title = "plyfs"
+        self.title = self.name
         self.program = snapshot.Plyfs(where)
         self.dir = self.program.view
 
     def start(self):
         empty = os.path.join(self.where, "empty")
         os.mkdir(empty)
-        self.program.start(empty)
+        self.program.start(empty, *self.options)
 
     def settle(self):
         # Hashed, packed and durable; fsync alone would leave the first two for later.
@@ -235,7 +235,6 @@ class Restored(Plyfs):
 
     def start(self):
         super().start()
-        self.title = self.name
         os.mkdir(os.path.join(self.dir, "edited"))
 
     def begin(self):
@@ -246,5 +245,10 @@ class Restored(Plyfs):
         self.program.run("restore", before, self.dir)
 
 
+class IoUring(Plyfs):
+    name, options = "io_uring", ("--io-uring",)
+
+
 ALL = [Plyfs, Underlying, Overlay, FuseOverlay, Floor]
 HISTORY = [Plyfs, Behind, Restored]
+IO_URING = [Plyfs, IoUring]
