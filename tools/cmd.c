@@ -14,6 +14,7 @@
 
 #include "fs/view.h"
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
@@ -236,10 +237,32 @@ void cmd_state_release(struct cmd_state *s)
 
 /* ---- output ---- */
 
+/*
+ * jansson leaves out what it has no memory for, deep inside of what is made, and few callers could
+ * tell. Each verb has a thread of its own.
+ */
+static _Thread_local bool json_is_short;
+
+static void *json_alloc(size_t size)
+{
+	void *p = os_malloc(size);
+
+	if (!p)
+		json_is_short = true;
+	return p;
+}
+
+void cmd_json_init(void)
+{
+	json_set_alloc_funcs(json_alloc, free);
+}
+
 int cmd_json(struct cmd *c, struct json_t *object)
 {
-	int r = object ? json_dumpf(object, c->out, JSON_INDENT(2) | JSON_ENCODE_ANY) : -1;
+	int r = -1;
 
+	if (object && !json_is_short)
+		r = json_dumpf(object, c->out, JSON_INDENT(2) | JSON_ENCODE_ANY);
 	json_decref(object);
 	if (r < 0)
 		return cmd_fail(c, -ENOMEM, "JSON");

@@ -102,6 +102,8 @@ const char *cmd_branch_name(struct cmd *c, const char *name);
 /* Quotes for JSON are jansson's; this prints one object and a newline, and takes the reference. */
 struct json_t;
 int cmd_json(struct cmd *c, struct json_t *object);
+/* Once, before there are threads: what is short of memory is then no answer for cmd_json. */
+void cmd_json_init(void);
 
 /* Every verb that the daemon runs (verbs.h has the table). */
 int cmd_import(struct cmd *c);

@@ -47,6 +47,7 @@
 
 #include "fs/memo.h"
 #include "store/base/err.h"
+#include "store/base/fault.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "tools/log.h"
@@ -126,6 +127,15 @@ static bool greet(struct daemon *d, int sock)
 	return wire_send_answer(sock, &a) == 0 && a.status == 0;
 }
 
+/* For tests: the n-th call of the system, or allocation, from here on fails. */
+static void arm_fault(const char *n)
+{
+#ifdef PLYFS_TEST_HOOKS
+	if (n)
+		fault_arm(atoi(n), 1, ENOMEM);
+#endif
+}
+
 static void *conn_main(void *arg)
 {
 	struct conn *conn = arg;
@@ -156,7 +166,9 @@ static void *conn_main(void *arg)
 	c->err_tty = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]);
 	c->out = stream_to_fd(q.fd[WIRE_OUT], false, &c->cancel);
 	c->err = stream_to_fd(q.fd[WIRE_ERR], true, &c->cancel);
+	arm_fault(env_of(&q, "PLYFS_TEST_FAULT"));
 	a.status = c->out && c->err ? verb_run(c) : CMD_FAILED;
+	fault_disarm();
 	closep(&c->fuse_fd); /* when the verb did not take it */
 
 	/* What is the client's is closed before it hears that we are done: it may unmount next. */
@@ -704,6 +716,7 @@ int main(int argc, char **argv)
 		ready_fd = -1;
 
 	block_signals();
+	cmd_json_init();
 	d.first_call = d.last_call = now_ns(); /* nobody makes a call each ns */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;
