@@ -65,5 +65,33 @@ def test_json_is_whole_or_an_error(t):
     store.ply("check", "--read-data")
 
 
+def test_what_changes_is_done_or_not_done(t):
+    view, store = made(t)
+    source = ply.make_tree(t.at("source"), {"a/b": "1", "c": "2"})
+    numbers = range(400) if ply.LONG else [*range(12), *range(12, 160, 13)]
+    outcomes = []
+    for n in numbers:
+        view.write("n", str(n))
+        for args in (("checkpoint", "--branch", "main"), ("fork", "--from", "main", "fork%d" % n),
+                     ("diff", "@c3", "main"), ("import", "--branch", "import%d" % n, source),
+                     ("restore", "--branch", "main", "@c3"), ("undo", "--branch", "main"),
+                     ("drop", "fork%d" % n), ("gc",),
+                     ("export", "main", "--tar", t.at("tar%d" % n))):
+            outcomes.append(asked(store, n, *args) is None)
+        status = store.status()
+        assert status["daemon"]["deaths"] == 0, store.log_tail()
+        if status["sizes"]["failed"]:
+            store.ply("unmount", view.path)  # it writes nothing more until it is opened again
+            store.stop()
+            view = store.mount(at=view.path)
+        assert view.read("f3") == "xxx"
+        view.write("still", str(n))
+    print("# %d of %d failed" % (sum(outcomes), len(outcomes)))
+    store.ply("check", "--read-data")
+    view.unmount()
+    store.stop()
+    store.ply("check", "--read-data")
+
+
 if __name__ == "__main__":
     ply.main(__name__)
