@@ -37,10 +37,16 @@ def switch(value):
         f.write(value)
 
 
+held = []  # the switch is the machine's: one script at a time uses it
+
+
 def need_uring():
     """Switches it on for as long as this script runs."""
     ply.need_root()
     try:
+        if not held:
+            held.append(open(SWITCH))
+            fcntl.flock(held[0], fcntl.LOCK_EX)
         was = ply.read(SWITCH).strip()
     except OSError:
         ply.skip("this kernel has no FUSE over io_uring (Linux 6.14)")
