@@ -20,7 +20,7 @@
  *          '---------(commit)-----------+---------------(given back)----------'
  *
  * Invariants:
- *  U1  Some entries (NEVER_AWAY) are never with a helper. When all others are, the next one that
+ *  U1  Some entries (NEVER_AWAY) are never with a helper. When all others are, the next verb that
  *      would need one is refused. So requests for which no entry was free come to an end: the
  *      kernel fetches them one by one, at commits only (a new entry would not do that), and some
  *      entry is always to be committed.
@@ -287,8 +287,8 @@ static void serve_request(struct ring_entry *e)
 
 	if (waits && send_away(e) == 0)
 		return;
-	if (good && !waits)
-		handle(e);
+	if (good && (!waits || e->in.opcode != FUSE_IOCTL))
+		handle(e); /* a sync: it waits for the disk alone, and no program tries it again */
 	else
 		answer_error(e, good ? -EAGAIN : -EIO);
 	commit(e);
