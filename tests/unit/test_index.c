@@ -321,11 +321,18 @@ END_TEST
 /* Else the first to touch a page of it on a full disk would meet a bus error. */
 START_TEST(the_lock_file_has_no_holes)
 {
-	struct stat st;
+	struct stat st, whole;
 
 	for (int old = 0; old < 2; old++) {
+		_cleanup_close_ int probe = -1;
+
 		ck_ok(os_statat(s.dir_fd, "index/lock.mdb", &st));
-		ck_assert_int_ge(st.st_blocks * 512, st.st_size);
+		/* Not every filesystem counts what it has promised (a view does not). */
+		ck_ok(os_openat(s.dir_fd, "probe", O_RDWR | O_CREAT | O_TRUNC, 0600, &probe));
+		ck_ok(os_allocate(probe, (uint64_t)st.st_size));
+		ck_ok(os_statat(s.dir_fd, "probe", &whole));
+		ck_assert_int_gt(st.st_size, 0);
+		ck_assert_int_ge(st.st_blocks, whole.st_blocks);
 		index_close(s.index);
 		ck_ok(os_unlinkat(s.dir_fd, "index/lock.mdb", 0));
 		if (old == 0) { /* one that an older plyfs left */
