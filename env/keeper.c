@@ -21,12 +21,12 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "env/group.h"
 #include "env/tree.h"
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 /* What runs on death may wait for a daemon's disk; after this it is killed, and the next runs. */
@@ -186,34 +186,20 @@ enum served { SERVED, ASKED_TO_END, CALLER_GONE };
 /* One message. */
 static enum served serve(struct keeper_state *k)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int) * KEEPER_FDS)];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = { .iov_base = k->message, .iov_len = sizeof(k->message) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
 	struct job job = { .bytes = k->message + sizeof(job.request) };
-	ssize_t n = recvmsg(k->sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	int fds[KEEPER_FDS];
-	unsigned n_fds = 0, used = 0;
+	ssize_t n = fdpass_receive(k->sock, k->message, sizeof(k->message), MSG_DONTWAIT, fds,
+				   KEEPER_FDS);
+	unsigned used = 0;
 
-	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? SERVED : CALLER_GONE;
-	if (n == 0)
+	if (n == -EAGAIN)
+		return SERVED;
+	if (n <= 0)
 		return CALLER_GONE;
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-		if (c->cmsg_type != SCM_RIGHTS)
-			continue;
-		n_fds = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-		memcpy(fds, CMSG_DATA(c), n_fds * sizeof(int));
-	}
 	if ((size_t)n >= sizeof(job.request))
 		memcpy(&job.request, k->message, sizeof(job.request));
 	for (int i = 0; i < KEEPER_FDS; i++)
-		job.fds[i] = job.request.fd_mask & 1u << i && used < n_fds ? fds[used++] : -1;
+		job.fds[i] = job.request.fd_mask & 1u << i ? fds[used++] : -1;
 
 	/* Both sides are one build; a check all the same, since what we do is kill and unmount. */
 	if ((size_t)n >= sizeof(job.request) &&
@@ -228,7 +214,7 @@ static enum served serve(struct keeper_state *k)
 		else if (job.request.op == KEEPER_KILL)
 			answer_kill(k);
 	}
-	for (unsigned i = 0; i < n_fds; i++)
+	for (unsigned i = 0; i < KEEPER_FDS && fds[i] >= 0; i++)
 		(void)close(fds[i]); /* a reaper has its own */
 	return job.request.op == KEEPER_END ? ASKED_TO_END : SERVED;
 }

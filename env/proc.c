@@ -29,6 +29,7 @@
 #include "env/child.h"
 #include "env/keeper.h"
 #include "env/status.h"
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 struct keeper {
@@ -234,18 +235,12 @@ struct message {
 /* 0, or PLY_FAILED: the keeper is gone. Closes fds[KEEPER_FD_BYTES], which it sets itself. */
 static int send_message(struct keeper *k, struct message *m)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int) * KEEPER_FDS)];
-		struct cmsghdr align;
-	} control = { 0 };
 	struct iovec iov[] = { { .iov_base = &m->request, .iov_len = sizeof(m->request) },
 			       m->bytes };
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	_cleanup_close_ int memfd = -1;
-	int fds[KEEPER_FDS];
+	int fds[KEEPER_FDS], r;
+	size_t parts = ARRAY_SIZE(iov);
 	unsigned n = 0;
-	ssize_t sent;
-	int r;
 
 	m->request.len = m->bytes.iov_len;
 	if (m->bytes.iov_len > KEEPER_INLINE_MAX) {
@@ -256,7 +251,7 @@ static int send_message(struct keeper *k, struct message *m)
 		if (r < 0)
 			return fail_errno(-r, "starting a process");
 		m->fds[KEEPER_FD_BYTES] = memfd;
-		msg.msg_iovlen = 1;
+		parts = 1;
 	}
 	for (int i = 0; i < KEEPER_FDS; i++) {
 		if (m->fds[i] < 0)
@@ -264,26 +259,11 @@ static int send_message(struct keeper *k, struct message *m)
 		m->request.fd_mask |= 1u << i;
 		fds[n++] = m->fds[i];
 	}
-	if (n) {
-		struct cmsghdr *c;
-
-		msg.msg_control = &control;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * n);
-		c = CMSG_FIRSTHDR(&msg);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * n);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * n);
-	}
-	do
-		sent = sendmsg(k->sock, &msg, MSG_NOSIGNAL);
-	while (sent < 0 && errno == EINTR);
-	if (sent < 0 && (errno == EPIPE || errno == ECONNRESET))
+	r = fdpass_send(k->sock, iov, parts, fds, n);
+	if (r == -EPIPE || r == -ECONNRESET)
 		return fail(PLY_FAILED, "the keeper of this environment's processes is gone; it "
 					"was killed");
-	if (sent < 0)
-		return fail_errno(errno, "asking the keeper");
-	return 0;
+	return r < 0 ? fail_errno(-r, "asking the keeper") : 0;
 }
 
 /* All strings of v, each with its NUL, appended to text; their number. */
@@ -473,34 +453,19 @@ int proc_wait(struct proc *p, double seconds)
 static int ask(struct proc *p, const struct reaper_request *q, int *ret_answer)
 {
 	_cleanup_close_ int in = -1, out = -1;
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = { 0 };
 	struct iovec iov = { .iov_base = (void *)q, .iov_len = sizeof(*q) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-	int fds[2], answer;
+	int fds[2], answer, r;
 	ssize_t n;
 
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return fail_errno(errno, "asking about a process");
 	in = fds[0];
 	out = fds[1];
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &out, sizeof(int));
-	do
-		n = sendmsg(p->fd, &msg, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN
-			       ? 0
-			       : fail_errno(errno, "asking about a process");
+	r = fdpass_send(p->fd, &iov, 1, &out, 1);
+	if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
+		return 0;
+	if (r < 0)
+		return fail_errno(-r, "asking about a process");
 	closep(&out);
 	out = -1;
 	if (!wait_readable(in, now_seconds() + KILL_SECONDS))

@@ -19,13 +19,13 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "env/child.h"
 #include "env/group.h"
 #include "env/tree.h"
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 struct reaper {
@@ -187,27 +187,15 @@ static bool kill_tree(struct reaper *r)
 /* One request; false: the socket is closed. */
 static bool serve(struct reaper *r)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct reaper_request q;
-	struct iovec iov = { .iov_base = &q, .iov_len = sizeof(q) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	ssize_t n = recvmsg(r->sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-	struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL;
 	_cleanup_close_ int reply = -1;
+	struct reaper_request q;
+	ssize_t n = fdpass_receive(r->sock, &q, sizeof(q), MSG_DONTWAIT, &reply, 1);
 	int answer = 0;
 
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR;
+		return n == -EAGAIN;
 	if (n == 0)
 		return false;
-	if (c && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&reply, CMSG_DATA(c), sizeof(int));
 	if (n != sizeof(q))
 		return true;
 	switch (q.op) {

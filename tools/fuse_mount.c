@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 #include "tools/client.h"
 #include "tools/mounts.h"
@@ -79,31 +80,10 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 /* What fusermount3 sends when it mounted: one byte and the descriptor. */
 static int receive_fd(int sock)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
 	char byte;
-	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control.bytes,
-			      .msg_controllen = sizeof(control.bytes) };
-	struct cmsghdr *cm;
-	ssize_t n;
 	int fd;
 
-	do
-		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	if (n <= 0)
-		return -1;
-	cm = CMSG_FIRSTHDR(&msg);
-	if (!cm || cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS ||
-	    cm->cmsg_len != CMSG_LEN(sizeof(int)))
-		return -1;
-	memcpy(&fd, CMSG_DATA(cm), sizeof(fd));
-	return fd;
+	return fdpass_receive(sock, &byte, 1, 0, &fd, 1) > 0 ? fd : -1;
 }
 
 static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret_fd)

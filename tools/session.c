@@ -24,58 +24,24 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 /* ---- messages ---- */
 
 int host_send(int sock, const void *message, size_t size, int fd)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = { 0 };
 	struct iovec iov = { .iov_base = (void *)message, .iov_len = size };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-	ssize_t n;
 
-	if (fd >= 0) {
-		struct cmsghdr *c = (msg.msg_control = &control);
-
-		msg.msg_controllen = sizeof(control);
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof(int));
-	}
-	do
-		n = sendmsg(sock, &msg, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n < 0 ? -errno : 0;
+	return fdpass_send(sock, &iov, 1, &fd, fd >= 0);
 }
 
 int host_receive(int sock, void *message, size_t size, int *ret_fd)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = { .iov_base = message, .iov_len = size };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = &control,
-			      .msg_controllen = sizeof(control) };
-	struct cmsghdr *c;
-	ssize_t n;
+	ssize_t n = fdpass_receive(sock, message, size, 0, ret_fd, 1);
 
-	do
-		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
 	if (n < 0)
-		return -errno;
-	c = n ? CMSG_FIRSTHDR(&msg) : NULL;
-	*ret_fd = -1;
-	if (c && c->cmsg_type == SCM_RIGHTS)
-		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
+		return n == -EMSGSIZE ? -EPROTO : (int)n;
 	if ((size_t)n == size)
 		return 0;
 	closep(ret_fd);

@@ -58,6 +58,7 @@
 #include "fs/memo.h"
 #include "fs/mount.h"
 #include "store/base/err.h"
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
 #include "tools/log.h"
@@ -106,27 +107,11 @@ static void let_go(struct supervisor *s, int i)
 static int take_message(struct supervisor *s)
 {
 	struct message m = {};
-	union {
-		char bytes[CMSG_SPACE(2 * sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = { &m, sizeof(m) };
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control.bytes,
-			      .msg_controllen = sizeof(control.bytes) };
-	int fds[2] = { -1, -1 };
-	struct cmsghdr *cm;
-	ssize_t n;
+	int fds[2];
+	ssize_t n = fdpass_receive(supervisor_sock, &m, sizeof(m), MSG_DONTWAIT, fds, 2);
 
-	do
-		n = recvmsg(supervisor_sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
 	if (n <= 0)
 		return END;
-	cm = CMSG_FIRSTHDR(&msg);
-	if (cm && cm->cmsg_type == SCM_RIGHTS && cm->cmsg_len == CMSG_LEN(sizeof(fds)))
-		memcpy(fds, CMSG_DATA(cm), sizeof(fds));
 	if (n != sizeof(m) || m.slot < 0 || m.slot >= SLOTS)
 		return 0; /* it is our own program: never */
 	if (m.word == WATCH) {

@@ -9,10 +9,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 #define PIDFD_OF_THREAD O_EXCL /* Linux 6.9; older ones say EINVAL */
@@ -99,27 +99,11 @@ int supervisor_add(struct supervisor *s, const struct supervised_view *view)
 static void tell(enum word word, int slot, int fuse_fd, int memo_fd)
 {
 	struct message m = { .word = word, .slot = slot };
-	union {
-		char bytes[CMSG_SPACE(2 * sizeof(int))];
-		struct cmsghdr align;
-	} control = {};
 	struct iovec iov = { &m, sizeof(m) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	const int fds[2] = { fuse_fd, memo_fd };
-	struct cmsghdr *cm;
 
-	if (fuse_fd >= 0) {
-		msg.msg_control = control.bytes;
-		msg.msg_controllen = sizeof(control.bytes);
-		cm = CMSG_FIRSTHDR(&msg);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(fds));
-		memcpy(CMSG_DATA(cm), fds, sizeof(fds));
-	}
 	/* A supervisor that was killed keeps nothing: then views die with their daemon again. */
-	while (sendmsg(supervisor_sock, &msg, MSG_NOSIGNAL) < 0 && errno == EINTR)
-		;
+	(void)fdpass_send(supervisor_sock, &iov, 1, fds, fuse_fd >= 0 ? 2 : 0);
 }
 
 /* Nothing that it could wait for keeps it from dying, so its end says that all are dying. */

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 
 #include "store/base/err.h"
+#include "store/base/fdpass.h"
 #include "store/base/util.h"
 
 struct request_header {
@@ -44,10 +45,6 @@ static int put_string(char *buf, size_t *len, const char *s)
 int wire_send_request(int sock, const struct wire_request *q)
 {
 	_cleanup_free_ char *buf = malloc(WIRE_MAX);
-	union {
-		char bytes[CMSG_SPACE(sizeof(int) * WIRE_FDS)];
-		struct cmsghdr align;
-	} control = {};
 	struct request_header h = {
 		.magic = WIRE_MAGIC,
 		.version = WIRE_VERSION,
@@ -56,7 +53,6 @@ int wire_send_request(int sock, const struct wire_request *q)
 		.snapshot = q->snapshot,
 	};
 	struct iovec iov = { .iov_base = buf };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
 	size_t len = sizeof(h);
 	unsigned n_fds = 0;
 	int fds[WIRE_FDS], r;
@@ -87,22 +83,7 @@ int wire_send_request(int sock, const struct wire_request *q)
 	}
 	iov.iov_len = len;
 
-	if (n_fds) {
-		struct cmsghdr *cm;
-
-		msg.msg_control = control.bytes;
-		msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-		cm = CMSG_FIRSTHDR(&msg);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-		memcpy(CMSG_DATA(cm), fds, sizeof(int) * n_fds);
-	}
-
-	while (sendmsg(sock, &msg, MSG_NOSIGNAL) < 0)
-		if (errno != EINTR)
-			return -errno;
-	return 0;
+	return fdpass_send(sock, &iov, 1, fds, n_fds);
 }
 
 void wire_request_release(struct wire_request *q)
@@ -111,31 +92,6 @@ void wire_request_release(struct wire_request *q)
 		closep(&q->fd[i]);
 	free(q->memory);
 	*q = (struct wire_request){ .fd = { -1, -1, -1, -1, -1 } };
-}
-
-/* Takes the descriptors out of a received message; those beyond WIRE_FDS are closed. */
-static unsigned take_fds(struct msghdr *msg, int fds[static WIRE_FDS])
-{
-	unsigned n = 0;
-
-	for (struct cmsghdr *cm = CMSG_FIRSTHDR(msg); cm; cm = CMSG_NXTHDR(msg, cm)) {
-		size_t count;
-
-		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
-			continue;
-		count = (cm->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		for (size_t i = 0; i < count; i++) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(cm) + i * sizeof(int), sizeof(fd));
-			if (n < WIRE_FDS)
-				fds[n++] = fd;
-			else
-				(void)close(fd); /* never used */
-		}
-	}
-
-	return n;
 }
 
 /* Splits len bytes of NUL-ended strings into n pointers and a NULL; NULL when they do not fit. */
@@ -155,19 +111,10 @@ static char *split_strings(char *p, char *end, uint32_t n, char **out)
 
 int wire_recv_request(int sock, struct wire_request *ret)
 {
-	union {
-		char bytes[CMSG_SPACE(sizeof(int) * 2 * WIRE_FDS)];
-		struct cmsghdr align;
-	} control;
 	struct wire_request q = { .fd = { -1, -1, -1, -1, -1 } };
 	struct request_header h;
-	struct iovec iov;
-	struct msghdr msg = { .msg_iov = &iov,
-			      .msg_iovlen = 1,
-			      .msg_control = control.bytes,
-			      .msg_controllen = sizeof(control.bytes) };
-	int fds[WIRE_FDS] = { -1, -1, -1, -1, -1 }, r = -EPROTO;
-	unsigned n_fds, next = 0;
+	int fds[WIRE_FDS], r = -EPROTO;
+	unsigned n_fds = 0, next = 0;
 	char *strings, *p;
 	char **pointers;
 	ssize_t n;
@@ -176,21 +123,17 @@ int wire_recv_request(int sock, struct wire_request *ret)
 	q.memory = malloc(WIRE_MAX + sizeof(char *) * (WIRE_STRINGS_MAX + 2));
 	if (!q.memory)
 		return -ENOMEM;
-	iov = (struct iovec){ .iov_base = q.memory, .iov_len = WIRE_MAX };
 	pointers = (char **)((char *)q.memory + WIRE_MAX);
 
-	do
-		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	n = fdpass_receive(sock, q.memory, WIRE_MAX, 0, fds, WIRE_FDS);
 	if (n <= 0) {
-		r = n < 0 ? -errno : END;
+		r = n == 0 ? END : n == -EMSGSIZE ? -EPROTO : (int)n;
 		goto out;
 	}
 
-	n_fds = take_fds(&msg, fds);
-	for (unsigned i = 0; i < n_fds; i++)
-		q.fd[i] = fds[i]; /* so that a failure closes them */
-	if ((size_t)n < sizeof(h) || (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	for (; n_fds < WIRE_FDS && fds[n_fds] >= 0; n_fds++)
+		q.fd[n_fds] = fds[n_fds]; /* so that a failure closes them */
+	if ((size_t)n < sizeof(h))
 		goto out;
 	memcpy(&h, q.memory, sizeof(h));
 	if (h.magic != WIRE_MAGIC || h.version != WIRE_VERSION || h.argc < 1 ||
@@ -229,12 +172,8 @@ int wire_send_answer(int sock, const struct wire_answer *a)
 		{ .iov_base = &h, .iov_len = sizeof(h) },
 		{ .iov_base = (void *)a->text, .iov_len = strnlen(a->text, WIRE_TEXT_MAX - 1) },
 	};
-	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 
-	while (sendmsg(sock, &msg, MSG_NOSIGNAL) < 0)
-		if (errno != EINTR)
-			return -errno;
-	return 0;
+	return fdpass_send(sock, iov, 2, NULL, 0);
 }
 
 int wire_recv_answer(int sock, struct wire_answer *ret)
