@@ -75,7 +75,7 @@ struct ply_env {
 	 * Set up or not: held for reading by every verb (env_enter), for writing by setup, cleanup
 	 * and set. So cleanup waits for what runs.
 	 */
-	pthread_rwlock_t life;
+	pthread_rwlock_t life; /* taken before all other locks, those of sessions included */
 	bool is_set_up; /* under life */
 	bool is_ending; /* atomic: cleanup waits, so nothing may begin any more */
 	char *workdir;	/* absolute, real; owned; set while set up */

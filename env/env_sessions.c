@@ -52,7 +52,7 @@ static int make_room(struct ply_env *e)
 	return 0;
 }
 
-/* Starts one and puts it on the list. Under e->lock. */
+/* Starts one and puts it on the list. Within e, under e->lock. */
 static int add_shell(struct ply_env *e, const char *name, const char *shell)
 {
 	_cleanup_(session_unrefp) struct ply_session *s = NULL;
@@ -66,7 +66,7 @@ static int add_shell(struct ply_env *e, const char *name, const char *shell)
 	if (r == 0)
 		r = ply_session_set(s, "startup_timeout", STARTUP_TIMEOUT);
 	if (r == 0)
-		r = ply_session_start(s, NULL);
+		r = session_start(s, NULL);
 	if (r < 0)
 		return r;
 	e->sessions[e->n_sessions++] = TAKE_PTR(s);
@@ -79,7 +79,7 @@ bool ply_env_has_session(struct ply_env *e)
 	return e->has_session;
 }
 
-int ply_env_start_session(struct ply_env *e, const char *shell)
+static int start_first(struct ply_env *e, const char *shell)
 {
 	int r;
 
@@ -91,6 +91,18 @@ int ply_env_start_session(struct ply_env *e, const char *shell)
 		return r;
 	e->has_session = true;
 	return 0;
+}
+
+int ply_env_start_session(struct ply_env *e, const char *shell)
+{
+	int r;
+
+	r = env_enter(e);
+	if (r < 0)
+		return r;
+	r = start_first(e, shell);
+	env_leave(e);
+	return r;
 }
 
 int ply_env_end_session(struct ply_env *e)
@@ -116,7 +128,7 @@ int ply_env_end_session(struct ply_env *e)
 	return r;
 }
 
-int ply_env_create_shell(struct ply_env *e, const char *name)
+static int start_another(struct ply_env *e, const char *name)
 {
 	LOCK_GUARD(&e->lock);
 	if (!e->has_session)
@@ -124,6 +136,18 @@ int ply_env_create_shell(struct ply_env *e, const char *name)
 	if (find(e, name))
 		return fail(PLY_EXISTS, "Shell '%s' already exists", name);
 	return add_shell(e, name, NULL);
+}
+
+int ply_env_create_shell(struct ply_env *e, const char *name)
+{
+	int r;
+
+	r = env_enter(e);
+	if (r < 0)
+		return r;
+	r = start_another(e, name);
+	env_leave(e);
+	return r;
 }
 
 int ply_env_list_shells(struct ply_env *e, struct ply_list *ret)

@@ -225,6 +225,12 @@ struct group *group_make(const struct proc_limits *limits)
 	return g;
 }
 
+bool group_holds(const struct group *g, const struct proc_limits *limits)
+{
+	return (!limits->memory || (g && g->dir[MEMORY])) &&
+	       (!limits->processes || (g && g->dir[PIDS]));
+}
+
 /* Groups that were made within (by a container's runtime that was killed) go with it. */
 static int remove_directory(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {

@@ -23,6 +23,13 @@ struct group;
 struct group *group_make(const struct proc_limits *limits);
 /* Removes it; its processes must be gone. NULL is fine. */
 void group_free(struct group *g);
+static inline void group_freep(struct group **g)
+{
+	group_free(*g);
+}
+
+/* Whether groups keep all the limits that they can; else rlimits take their place. */
+bool group_holds(const struct group *g, const struct proc_limits *limits);
 
 /* In the process that is to be limited: joins the group, sets rlimits for the rest. */
 void group_enter(const struct group *g, const struct proc_limits *limits);

@@ -97,9 +97,12 @@ struct ply_result {
 };
 PLY_API void ply_result_free(struct ply_result *result);
 
+/* Whatever a program prints, the sum of all counts fits an int64_t. */
+#define PLY_TESTS_MAX (UINT64_C(1) << 60)
+
 /* What a test run did. total is the sum of the three; all_passed: none failed, none in error. */
 struct ply_tests {
-	uint64_t passed, failed, errors, skipped;
+	uint64_t passed, failed, errors, skipped; /* each at most PLY_TESTS_MAX */
 	char runner[32]; /* whose report was understood: "pytest", "go", "junit-xml"; "" if none */
 	int exit_code;
 	bool timed_out;

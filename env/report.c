@@ -398,10 +398,10 @@ int report_read(const char *output, size_t len, const struct counts *cases, bool
 	}
 	if (believed)
 		(void)snprintf(tests.runner, sizeof(tests.runner), "%s", believed);
-	tests.passed = counts.n[PASSED];
-	tests.failed = counts.n[FAILED];
-	tests.errors = counts.n[ERRORS];
-	tests.skipped = counts.n[SKIPPED];
+	tests.passed = MIN(counts.n[PASSED], PLY_TESTS_MAX);
+	tests.failed = MIN(counts.n[FAILED], PLY_TESTS_MAX);
+	tests.errors = MIN(counts.n[ERRORS], PLY_TESTS_MAX);
+	tests.skipped = MIN(counts.n[SKIPPED], PLY_TESTS_MAX);
 	*ret = tests;
 	return 0;
 }

@@ -116,6 +116,7 @@ static int wrap(void *arg, const char *const *argv, const char *const *env, char
 	return e->ops->wrap(e, argv, env, true, ret);
 }
 
+/* Under s->lock, and within the environment. */
 static int start(struct ply_session *s, struct ply_text *ret_output)
 {
 	struct shell_options o = {
@@ -137,9 +138,6 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 		o.keeper = s->keeper;
 		return shell_start(&o, &s->shell, ret_output);
 	}
-	r = env_enter(s->env);
-	if (r < 0)
-		return r;
 	o.keeper = s->env->keeper;
 	o.output_limit = env_count(s->env, "output_limit");
 	if (!o.cwd)
@@ -153,21 +151,32 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 		.processes = env_count(s->env, "processes"),
 		.cpu_time = env_count(s->env, "cpu_time"),
 	};
-	r = o.keeper ? shell_start(&o, &s->shell, ret_output)
-		     : fail(PLY_UNSUPPORTED, "sessions are not for %s environments",
-			    s->env->ops->kind);
-	env_leave(s->env);
-	return r;
+	return o.keeper ? shell_start(&o, &s->shell, ret_output)
+			: fail(PLY_UNSUPPORTED, "sessions are not for %s environments",
+			       s->env->ops->kind);
+}
+
+int session_start(struct ply_session *s, struct ply_text *ret_output)
+{
+	LOCK_GUARD(&s->lock);
+	if (s->shell)
+		return fail(PLY_EXISTS, "session %s already exists", s->name);
+	return start(s, ret_output);
 }
 
 int ply_session_start(struct ply_session *s, struct ply_text *ret_output)
 {
-	LOCK_GUARD(&s->lock);
+	int r;
+
 	if (ret_output)
 		*ret_output = (struct ply_text){ 0 };
-	if (s->shell)
-		return fail(PLY_EXISTS, "session %s already exists", s->name);
-	return start(s, ret_output);
+	r = s->env ? env_enter(s->env) : 0;
+	if (r < 0)
+		return r;
+	r = session_start(s, ret_output);
+	if (s->env)
+		env_leave(s->env);
+	return r;
 }
 
 /* NULL and PLY_STATE's sentence before the start. */

@@ -20,7 +20,9 @@ struct buffer {
 struct stop {
 	const struct shell_interrupt *how;
 	int step;      /* of the ladder */
-	int samples;   /* looks at a shell in front, before this step */
+	int samples;   /* looks at a shell in front, before this step, that count */
+	double starts; /* until when others do not count; 0: not looked yet */
+	uint64_t ran;  /* CPU time of the shell at the last look */
 	pid_t front;   /* the process group last seen in front of the shell; 0: none */
 	double patience; /* until when the shell may read what was typed; 0: not asked yet */
 	double next;   /* when the next step is due */

@@ -22,11 +22,14 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include "env/session_internal.h"
 #include "env/status.h"
@@ -102,7 +105,7 @@ static pid_t victim(struct shell *s, struct stop *stop)
 
 static int force(struct shell *s, struct stop *stop, int signal)
 {
-	pid_t group = victim(s, stop);
+	pid_t group;
 
 	if (signal == SIGKILL && s->cut == SIZE_MAX) {
 		int r = pty_drain(s, PTY_ALL);
@@ -113,10 +116,15 @@ static int force(struct shell *s, struct stop *stop, int signal)
 	}
 	if (s->group <= 0)
 		return 0;
+	group = victim(s, stop);
 	if (!group) {
 		/* The shell itself is busy; or it is not, and the probes did not get through. */
 		stop->probed = true;
-		return s->repaired ? 0 : shell_type_probe(s, true);
+		if (!s->repaired)
+			return shell_type_probe(s, true);
+		/* Busy, perhaps with programs so short that each Ctrl-C missed them. */
+		(void)kill(s->group, SIGINT);
+		return 0;
 	}
 	/* They fail when it has just ended, which the next look sees. */
 	(void)kill(s->group, SIGINT);
@@ -124,12 +132,34 @@ static int force(struct shell *s, struct stop *stop, int signal)
 	return 0;
 }
 
+/*
+ * In the terminal's modes as they are at first its SIGINT is ours as well. Ours has no other
+ * addressee: a program that ends before a key arrives leaves that to the shell, which then may be
+ * starting the next one (may_be_starting).
+ */
+static int press_ctrl_c(struct shell *s, struct stop *stop, double window)
+{
+	struct termios now;
+	char key = '\003';
+	int r;
+
+	if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR]) {
+		key = (char)now.c_cc[VINTR];
+		if (stop->front > 0 && (now.c_lflag & (ISIG | NOFLSH | ECHO)) == (ISIG | NOFLSH) &&
+		    (kill(-stop->front, SIGINT) == 0 || errno == ESRCH))
+			return 0;
+	}
+	r = pty_type(s, &key, 1, now_seconds() + window);
+	if (victim(s, stop) && pty_foreground(s) == s->group)
+		(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
+	return r;
+}
+
 static int next_step(struct shell *s, struct stop *stop)
 {
 	const struct shell_interrupt *how = stop->how;
 	int step = ++stop->step;
 	double window = how->window;
-	struct termios now;
 	int r = 0;
 
 	stop->probed = false;
@@ -140,13 +170,7 @@ static int next_step(struct shell *s, struct stop *stop)
 		s->mark = s->out.len;
 	}
 	if (step < how->tries) {
-		char key = '\003';
-
-		if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR])
-			key = (char)now.c_cc[VINTR];
-		r = pty_type(s, &key, 1, now_seconds() + window);
-		if (victim(s, stop) && pty_foreground(s) == s->group)
-			(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
+		r = press_ctrl_c(s, stop, window);
 	} else if (how->gentle && step == how->tries) {
 		r = force(s, stop, SIGTERM);
 	} else if (step < how->tries + how->gentle + KILLS) {
@@ -163,20 +187,106 @@ static int next_step(struct shell *s, struct stop *stop)
 	return r == PLY_TIMEOUT ? 0 : r; /* a program that reads nothing is what is to be ended */
 }
 
+/* ---- a shell that is starting a program ---- */
+
+/* Nanoseconds that it has had of a processor; 0: it is gone. */
+static uint64_t time_run(pid_t pid)
+{
+	struct timespec t;
+	clockid_t clock;
+
+	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) < 0)
+		return 0;
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* It runs, or waits for nothing but a processor. */
+static bool is_runnable(pid_t pid)
+{
+	char path[40], line[64]; /* "PID (NAME) R": a name has at most 15 bytes */
+	_cleanup_close_ int fd = -1;
+	const char *end;
+	ssize_t n;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
+	line[n > 0 ? n : 0] = '\0';
+	end = strrchr(line, ')');
+	return end && end[1] && end[2] == 'R';
+}
+
+/* A fork of bash is in front, or another program, long before: it takes less than a tenth. */
+#define NEWBORN_NS 5000000
+
+/*
+ * Has the shell just forked this one, which is yet to put itself in front or to become the program
+ * that it is for? Up to there it has bash's own handler of SIGINT, which only takes a note.
+ */
+static bool is_newborn(struct shell *s, pid_t pid)
+{
+	struct stat a, b;
+	char path[40];
+
+	if (time_run(pid) >= NEWBORN_NS || !is_runnable(pid))
+		return false;
+	(void)snprintf(path, sizeof(path), "/proc/%d/exe", (int)pid);
+	if (stat(path, &a) < 0)
+		return false;
+	(void)snprintf(path, sizeof(path), "/proc/%d/exe", (int)s->group);
+	return stat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/*
+ * With the shell in front, is there somebody who may be about to take the terminal, had he a
+ * processor: the shell, which has not run since our last look, or one just forked?
+ */
+static bool held_up(struct shell *s, struct stop *stop)
+{
+	_cleanup_fclose_ FILE *f = NULL;
+	uint64_t before = stop->ran;
+	char path[64];
+	int child;
+
+	if (s->group <= 0)
+		return false;
+	stop->ran = time_run(s->group);
+	if (stop->ran == before && is_runnable(s->group))
+		return true;
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)s->group,
+		       (int)s->group);
+	f = fopen(path, "re"); /* a kernel may have none of these files */
+	while (f && fscanf(f, "%d", &child) == 1)
+		if (is_newborn(s, child))
+			return true;
+	return false;
+}
+
 /*
  * Ctrl-C is for the program in front. In a shell that is just starting one, bash (to 5.3, as one
  * sees at any terminal) would go back to its prompt while that program takes the terminal for
  * itself; its next read fails then, and it exits. So when the shell is in front, we look some times
- * more before we take it for a shell that runs none.
+ * more before we take it for a shell that runs none. On a busy machine all looks may be over before
+ * such a program has had its turn: those do not count, for STARTS_WITHIN.
  */
 #define SAMPLES 20
 #define SAMPLE_GAP 0.001
+#define STARTS_WITHIN 1.0
 
 static bool may_be_starting(struct shell *s, struct stop *stop)
 {
-	if (stop->step + 1 >= stop->how->tries || stop->samples >= SAMPLES || victim(s, stop))
+	bool late = stop->starts && now_seconds() >= stop->starts;
+	/* force() gives SIGINT to the shell too: it is to be waiting for the program, not busy. */
+	bool forced = stop->step + 1 >= stop->how->tries;
+	pid_t group = victim(s, stop);
+	bool ready = group && !is_newborn(s, group) && !(forced && is_runnable(s->group));
+
+	if (group ? late || ready : stop->samples >= SAMPLES)
 		return false;
-	stop->samples++;
+	if (!group && (late || !held_up(s, stop)))
+		stop->samples++;
+	if (!stop->starts)
+		stop->starts = now_seconds() + STARTS_WITHIN;
 	stop->next = now_seconds() + SAMPLE_GAP;
 	return true;
 }
@@ -208,6 +318,7 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 	}
 	if (now_seconds() >= stop->next && !may_be_starting(s, stop)) {
 		stop->samples = 0;
+		stop->starts = 0;
 		r = next_step(s, stop);
 	}
 	if (r == 0 && !stop->done && !stop->probed && stop->step >= 0 &&

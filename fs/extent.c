@@ -41,6 +41,46 @@ int ref_read(struct store *store, const struct ref *ref, uint32_t skip, void *bu
 	}
 }
 
+/* Of an item that sealing could not read: is it this one still? */
+static bool is_unreadable(struct store *store, const struct ref *ref)
+{
+	struct name name;
+
+	if (ref->kind == REF_BLOB && !blob_name(ref->blob, &name))
+		return true; /* it may pass */
+	if (ref->kind == REF_CHUNK)
+		name = ref->name;
+	return ref->kind != REF_NONE && chunk_is_lost(store_chunks(store), &name);
+}
+
+int fs_find_unreadable(struct store *store, uint64_t snap, char **ret_path)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL;
+	struct key keys[UNREADABLE_MAX];
+	unsigned n = nodes_unreadable(store_nodes(store), keys);
+	struct fs fs = { .store = store };
+	size_t len;
+	int r;
+
+	if (n == 0)
+		return ABSENT;
+	r = snap_root(store, snap, &root);
+	if (r == 0)
+		r = tree_new(store_nodes(store), root, &tree);
+	if (r < 0)
+		return r;
+	fs.tree = tree;
+	for (unsigned i = 0; i < n; i++) {
+		struct val v;
+
+		if (tree_get(tree, &keys[i], &v) == 0 && is_unreadable(store, &v.ref) &&
+		    fs_path(&fs, keys[i].a, ret_path, &len) == 0)
+			return 0;
+	}
+	return ABSENT;
+}
+
 static void ref_hold(struct ref *ref)
 {
 	if (ref->kind == REF_BLOB)

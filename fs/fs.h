@@ -125,6 +125,12 @@ int fs_path(const struct fs *fs, uint64_t ino, char **ret, size_t *ret_len);
 /* R: a path (slashes separate; no symlink is followed; "" is the root). */
 int fs_resolve(const struct fs *fs, const char *path, size_t len, struct inode *ret);
 
+/*
+ * A file of a snapshot that lacks bytes which could not be read when they were to be saved, since
+ * the store was opened: its path as from fs_path. ABSENT: none is known of.
+ */
+int fs_find_unreadable(struct store *store, uint64_t snap, char **ret_path);
+
 /* ---- attributes ---- */
 
 enum set_mask {

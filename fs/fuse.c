@@ -6,7 +6,7 @@
  *
  * libfuse decodes and frames; replies' bodies are built here in the kernel's own structs, as that
  * is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode is
- * taken out of the buffer before it (requests_raw), with the version that could do without.
+ * taken out of the buffer before it (raw.c).
  *
  * Invariants:
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
@@ -20,15 +20,12 @@
 
 #define FUSE_USE_VERSION 314
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/statvfs.h>
-#include <sys/sysmacros.h>
-#include <sys/xattr.h>
 
 #include "fs/memo.h"
 #include "fs/mount_internal.h"
@@ -36,54 +33,6 @@
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"
-
-/* 136 years. The kernel adds it to its clock, so the largest number of all would wrap around. */
-#define FOREVER_S UINT32_MAX
-
-#define STATX_GIVEN (STATX_BASIC_STATS | STATX_BTIME)
-
-/* STATX (proto 7.39), which <linux/fuse.h> of Debian 12 does not have. */
-struct wire_statx_in {
-	uint32_t getattr_flags;
-	uint32_t reserved;
-	uint64_t fh;
-	uint32_t sx_flags;
-	uint32_t sx_mask;
-};
-struct wire_sx_time {
-	int64_t sec;
-	uint32_t nsec;
-	int32_t reserved;
-};
-struct wire_statx_out {
-	uint64_t attr_valid;
-	uint32_t attr_valid_nsec;
-	uint32_t flags;
-	uint64_t spare[2];
-	uint32_t mask;
-	uint32_t blksize;
-	uint64_t attributes;
-	uint32_t nlink;
-	uint32_t uid;
-	uint32_t gid;
-	uint16_t mode;
-	uint16_t spare0;
-	uint64_t ino;
-	uint64_t size;
-	uint64_t blocks;
-	uint64_t attributes_mask;
-	struct wire_sx_time atime, btime, ctime, mtime;
-	uint32_t rdev_major, rdev_minor, dev_major, dev_minor;
-	uint64_t spare2[14];
-};
-static_assert(sizeof(struct wire_statx_in) == 24, "as the kernel has it");
-static_assert(sizeof(struct wire_statx_out) == 32 + 256, "as the kernel has it");
-
-struct created_out { /* the body of CREATE and TMPFILE replies */
-	struct fuse_entry_out entry;
-	struct fuse_open_out open;
-};
-static_assert(offsetof(struct created_out, open) == sizeof(struct fuse_entry_out), "no gap");
 
 /* The request that this thread handles. */
 static _Thread_local struct {
@@ -95,7 +44,7 @@ static _Thread_local struct {
 
 /* ---- replies ---- */
 
-static int send_reply(struct mount *m, const struct iovec *iov, int count)
+int requests_send(struct mount *m, const struct iovec *iov, int count)
 {
 	int r;
 #ifdef PLYFS_TEST_HOOKS
@@ -126,11 +75,6 @@ static struct cred cred_of(fuse_req_t req)
 	const struct fuse_ctx *c = fuse_req_ctx(req);
 
 	return (struct cred){ .uid = c->uid, .gid = c->gid, .pid = c->pid, .umask = c->umask };
-}
-
-static uint64_t valid_for(const struct mount *m)
-{
-	return mount_uses(m, LEVER_CACHE) ? FOREVER_S : 0; /* F2 */
 }
 
 static void reply_result(fuse_req_t req, int r)
@@ -169,13 +113,13 @@ static void fill_entry(const struct mount *m, const struct entry *e, struct fuse
 	*ret = (struct fuse_entry_out){
 		.nodeid = e->node,
 		.generation = 0, /* node ids are never reused */
-		.entry_valid = valid_for(m),
-		.attr_valid = valid_for(m),
+		.entry_valid = mount_valid_s(m),
+		.attr_valid = mount_valid_s(m),
 	};
 	fill_attr(&e->inode, &ret->attr);
 }
 
-static void fill_created(const struct mount *m, const struct entry *e, struct created_out *ret)
+void requests_fill_created(const struct mount *m, const struct entry *e, struct created_out *ret)
 {
 	*ret = (struct created_out){ 0 };
 	fill_entry(m, e, &ret->entry);
@@ -204,7 +148,7 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 
 static void reply_attr(fuse_req_t req, int r, const struct inode *i)
 {
-	struct fuse_attr_out out = { .attr_valid = valid_for(mount_of(req)) };
+	struct fuse_attr_out out = { .attr_valid = mount_valid_s(mount_of(req)) };
 
 	if (r < 0) {
 		reply_result(req, r);
@@ -224,7 +168,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t dir, const char *name)
 
 	if (r == -ENOENT && mount_uses(m, LEVER_CACHE)) {
 		/* Node id 0 with a lifetime: the kernel remembers that the name is not there. */
-		struct fuse_entry_out out = { .entry_valid = valid_for(m) };
+		struct fuse_entry_out out = { .entry_valid = mount_valid_s(m) };
 
 		reply_body(req, &out, sizeof(out));
 		return;
@@ -322,7 +266,7 @@ static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t m
 		reply_result(req, r);
 		return;
 	}
-	fill_created(m, &e, &out);
+	requests_fill_created(m, &e, &out);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e.node);
 }
@@ -522,9 +466,7 @@ static void op_statfs(fuse_req_t req, fuse_ino_t node)
 	}
 	st.f_bfree = st.f_bavail = stats.bytes_free / BLOCK_BYTES;
 	st.f_blocks = st.f_bfree + (stats.bytes_used + BLOCK_BYTES - 1) / BLOCK_BYTES;
-	/* Inodes are limited by space alone; as many as fit with one block each. */
-	st.f_ffree = st.f_favail = st.f_bfree;
-	st.f_files = stats.files + st.f_ffree;
+	/* Inodes stay 0: they are not counted, nor limited but by space (fs/README.md). */
 	fuse_reply_statfs(req, &st);
 }
 
@@ -757,150 +699,6 @@ static const struct fuse_lowlevel_ops ops = {
 	 */
 };
 
-/* ---- what libfuse 3.14 does not decode ---- */
-
-static void raw_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
-		      size_t len)
-{
-	struct fuse_out_header out = {
-		.len = (uint32_t)(sizeof(out) + (r < 0 ? 0 : len)),
-		.error = r < 0 ? -err_errno(r) : 0,
-		.unique = in->unique,
-	};
-	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
-
-	current.lost = send_reply(m, iov, r < 0 || len == 0 ? 1 : 2) < 0;
-}
-
-/* TMPFILE (proto 7.37): libfuse from 3.17. The name that follows is a placeholder. */
-static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
-{
-	const struct fuse_create_in *c = (const void *)(in + 1);
-	struct fs_new n = {
-		.dir = in->nodeid,
-		.mode = S_IFREG | (c->mode & 07777),
-		.cred = {
-			.uid = in->uid,
-			.gid = in->gid,
-			.pid = (int32_t)in->pid,
-			.umask = c->umask,
-		},
-	};
-	struct created_out out;
-	struct entry e;
-	int r = view_tmpfile(m->view, &n, &e);
-
-	if (r == 0)
-		fill_created(m, &e, &out);
-	raw_reply(m, in, r, &out, sizeof(out));
-	if (r == 0)
-		forget_if_lost(m, e.node);
-}
-
-static struct wire_sx_time sx_time(struct timens t)
-{
-	return (struct wire_sx_time){ .sec = t.sec, .nsec = t.nsec };
-}
-
-/* STATX (proto 7.39), which brings the birth time: libfuse from 3.18. */
-static void raw_statx(struct mount *m, const struct fuse_in_header *in)
-{
-	struct wire_statx_out out = { 0 };
-	struct inode i;
-	int r = view_getattr(m->view, in->nodeid, &i);
-
-	if (r == 0)
-		out = (struct wire_statx_out){
-			.attr_valid = valid_for(m),
-			.mask = STATX_GIVEN,
-			.blksize = BLOCK_BYTES,
-			.nlink = i.nlink,
-			.uid = i.uid,
-			.gid = i.gid,
-			.mode = (uint16_t)i.mode,
-			.ino = i.ino,
-			.size = i.size,
-			.blocks = (i.bytes + 511) / 512,
-			.atime = sx_time(i.atime),
-			.btime = sx_time(i.btime),
-			.ctime = sx_time(i.ctime),
-			.mtime = sx_time(i.mtime),
-			.rdev_major = major(i.rdev),
-			.rdev_minor = minor(i.rdev),
-		};
-	raw_reply(m, in, r, &out, sizeof(out));
-}
-
-/* COPY_FILE_RANGE_64 (proto 7.45), whose reply has room for more than 4 GiB: libfuse after 3.18. */
-static void raw_copy(struct mount *m, const struct fuse_in_header *in)
-{
-	const struct fuse_copy_file_range_in *c = (const void *)(in + 1);
-	uint64_t done = 0;
-	int r = view_copy_range(m->view, in->nodeid, c->off_in, c->nodeid_out, c->off_out, c->len,
-				&done);
-
-	raw_reply(m, in, r, &done, sizeof(done));
-}
-
-/*
- * SETXATTR with its flags, which no libfuse hands on. ACL_KILL_SGID comes with an access ACL from
- * somebody outside the file's group, to whom chmod would not leave the sgid bit either.
- */
-static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
-{
-	const struct fuse_setxattr_in *x = (const void *)(in + 1);
-	bool ext = m->offered & FUSE_SETXATTR_EXT;
-	size_t head = ext ? sizeof(*x) : FUSE_COMPAT_SETXATTR_IN_SIZE;
-	size_t rest = in->len - sizeof(*in) - FUSE_COMPAT_SETXATTR_IN_SIZE;
-	const char *name = (const char *)x + head;
-	size_t len;
-	struct inode i;
-	int r;
-
-	rest -= head - FUSE_COMPAT_SETXATTR_IN_SIZE;
-	len = strnlen(name, rest);
-	if (len == rest || x->size > rest - len - 1) {
-		raw_reply(m, in, -EINVAL, NULL, 0);
-		return;
-	}
-
-	r = view_setxattr(m->view, in->nodeid, name, name + len + 1, x->size, (int)x->flags);
-	if (r == 0 && ext && (x->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID)) {
-		r = view_getattr(m->view, in->nodeid, &i);
-		if (r == 0 && (i.mode & S_ISGID)) {
-			const struct fs_set set = { .mask = SET_MODE, .mode = i.mode & ~S_ISGID };
-
-			r = view_setattr(m->view, in->nodeid, &set, &i);
-		}
-	}
-	raw_reply(m, in, r, NULL, 0);
-}
-
-/* SYNCFS (proto 7.34), from kernels that send it for mounts like ours: libfuse from 3.18. */
-static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
-{
-	readers_step_aside();
-	raw_reply(m, in, view_sync(m->view), NULL, 0);
-}
-
-/* We never stop half-way; ENOSYS spares all further ones. Newer libfuse: conn->no_interrupt. */
-static void raw_interrupt(struct mount *m, const struct fuse_in_header *in)
-{
-	raw_reply(m, in, -ENOSYS, NULL, 0);
-}
-
-static const struct raw_op {
-	void (*fn)(struct mount *m, const struct fuse_in_header *in);
-	size_t body; /* bytes that its struct has at least */
-} raw_ops[OPS_MAX] = {
-	[FUSE_TMPFILE] = { raw_tmpfile, sizeof(struct fuse_create_in) },
-	[FUSE_SETXATTR] = { raw_setxattr, sizeof(struct fuse_setxattr_in) },
-	[FUSE_SYNCFS] = { raw_syncfs, 0 },
-	[FUSE_INTERRUPT] = { raw_interrupt, 0 },
-	[OP_STATX] = { raw_statx, sizeof(struct wire_statx_in) },
-	[OP_COPY_FILE_RANGE_64] = { raw_copy, sizeof(struct fuse_copy_file_range_in) },
-};
-
 /* ---- the session ---- */
 
 /*
@@ -915,7 +713,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 
 	if (m->starting && count == 2 && header->error == 0)
 		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
-	current.lost = !m->resuming && send_reply(m, iov, count) < 0;
+	current.lost = !m->resuming && requests_send(m, iov, count) < 0;
 	if (m->starting && current.lost)
 		m->negotiated = false;
 
@@ -1023,7 +821,6 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 {
 	const struct fuse_in_header *in = (const void *)buffers->request;
 	const struct fuse_buf buf = { .size = n, .mem = buffers->request };
-	const struct raw_op *raw = in->opcode < OPS_MAX ? &raw_ops[in->opcode] : NULL;
 
 	if (in->opcode < OPS_MAX)
 		__atomic_fetch_add(&m->ops[in->opcode], 1, __ATOMIC_RELAXED);
@@ -1041,12 +838,8 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	current.header = in;
 	current.buffers = buffers;
 	current.lost = false;
-	if (!raw || !raw->fn)
+	if (requests_raw(m, in, n) == ABSENT)
 		fuse_session_process_buf(m->session, &buf);
-	else if (in->len != n || n < sizeof(*in) + raw->body)
-		raw_reply(m, in, -EIO, NULL, 0);
-	else
-		raw->fn(m, in);
 	memo_request_end();
 	current.mount = NULL;
 }

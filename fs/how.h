@@ -16,7 +16,8 @@
 	X(NO_OPEN, "no-open", "opening and closing is not told to the daemon") \
 	X(READDIRPLUS, "readdirplus", "listings bring the attributes along") \
 	X(EPOCH, "epoch", "large restores in constant time; the view outlives plyfsd") \
-	X(AWAKE, "awake", "idle CPUs of a virtual machine stay awake for requests")
+	X(AWAKE, "awake", "idle CPUs of a virtual machine stay awake for requests") \
+	X(READ_AHEAD, "read-ahead", "1 MiB is read ahead of who reads in order, as root")
 
 #define LEVER_ENUM(lever, name, help) LEVER_##lever,
 enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
@@ -25,5 +26,4 @@ enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
 #define WITHOUT(lever) (1U << (lever))
 
 /* Levers have the lower half. */
-#define MOUNT_ALLOW_OTHER (1U << 16) /* several users: modes are checked either way */
 #define MOUNT_IO_URING (1U << 17)    /* requests through io_uring; ends with its daemon */

@@ -4,7 +4,8 @@
 /*
  * The control interface of a mounted view: ioctl(2) on any descriptor of the mount (a directory's
  * is best: open(".", O_RDONLY)). Works inside sandboxes and containers where the store's socket
- * cannot be reached. The caller must be root or the owner of the store (EPERM).
+ * cannot be reached. The caller must be root or the owner of the store (EPERM), and has the whole
+ * store then, other branches included: what is to stay within its branch runs as another user.
  *
  * Call syncfs(fd) first so that dirty pages of writable shared mappings are part of it.
  * Integers are native-endian; all structs have no padding and a fixed size (an ioctl carries at
@@ -51,8 +52,9 @@ struct plyfs_info {
 	char store[4096];             /* its path, as the daemon sees it */
 };
 /*
- * Any verb of the program through the ioctl: args are NUL-separated (verb first). The daemon runs
- * it with cwd = the view's root; its output is fetched with PLYFS_IOC_READ until `more` is 0.
+ * A verb of the program through the ioctl: args are NUL-separated (verb first). EOPNOTSUPP for one
+ * that would touch files outside of the store, or run a program. Its output is fetched with
+ * PLYFS_IOC_READ until `more` is 0.
  * ECONNRESET, from either: the daemon died meanwhile. The verb was begun at most once, and how far
  * it came can only be seen from what it was to do.
  */

@@ -52,6 +52,7 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_REMOVED = 8,
 	MEMO_LISTED = 16,
 	MEMO_CHANGED = 32, /* in an older realm: its bytes are gone with the process */
+	MEMO_DISPLACED = 64,
 };
 
 struct memo_node {

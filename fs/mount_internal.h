@@ -2,11 +2,12 @@
 #pragma once
 
 /*
- * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters) and
- * fuse.c (requests). What the kernel headers of older systems lack of the protocol is here too,
- * under names of our own, as newer headers define the kernel's.
+ * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters),
+ * fuse.c and raw.c (requests). What the kernel headers of older systems lack of the protocol is
+ * here too, under names of our own, as newer headers define the kernel's.
  */
 
+#include <assert.h>
 #include <linux/fuse.h>
 #include <sys/uio.h>
 
@@ -66,9 +67,24 @@ struct mount {
 	uint64_t entries, inodes, epochs;
 };
 
+struct created_out { /* the body of CREATE and TMPFILE replies */
+	struct fuse_entry_out entry;
+	struct fuse_open_out open;
+};
+static_assert(offsetof(struct created_out, open) == sizeof(struct fuse_entry_out), "no gap");
+
 static inline bool mount_uses(const struct mount *m, enum lever lever)
 {
 	return !(m->how & WITHOUT(lever));
+}
+
+/*
+ * For how long the kernel may keep what it is told (F2): 136 years. It adds them to its clock, so
+ * the largest number of all would wrap around.
+ */
+static inline uint64_t mount_valid_s(const struct mount *m)
+{
+	return mount_uses(m, LEVER_CACHE) ? UINT32_MAX : 0;
 }
 
 /* ---- mount.c ---- */
@@ -87,3 +103,11 @@ void requests_close(struct mount *m);
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
 /* May it wait for long, or for the kernel? (Else for the disk, now and then.) A whole request. */
 bool requests_may_wait(const struct reader_buffers *buffers);
+/* The reply to the request that this thread handles; a failure matters to F1. */
+int requests_send(struct mount *m, const struct iovec *iov, int count);
+void requests_fill_created(const struct mount *m, const struct entry *e, struct created_out *ret);
+
+/* ---- raw.c: what libfuse does not decode ---- */
+
+/* Handles a request of n bytes, with its reply. ABSENT: libfuse decodes this kind. */
+int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n);

@@ -35,13 +35,16 @@ static int load_parent(const struct fs *fs, uint64_t dir, const char *name, size
 	return ret->nlink == 0 ? -ENOENT : 0;
 }
 
-/* A place for a new name: -EEXIST, -ENOSPC. */
+/* A place for a new name, and the directory it is in: -EEXIST, -ENOSPC. */
 static int find_place(const struct fs *fs, uint64_t dir, const char *name, size_t len,
-		      uint64_t *ret_pos)
+		      struct inode *ret_dir, uint64_t *ret_pos)
 {
 	uint64_t pos, ino;
 	int r;
 
+	r = load_parent(fs, dir, name, len, ret_dir);
+	if (r < 0)
+		return r;
 	if (name_is_dots(name, len))
 		return -EEXIST;
 
@@ -242,10 +245,7 @@ int fs_create(const struct fs *fs, const struct fs_new *n, struct inode *ret)
 	uint64_t pos;
 	int r;
 
-	r = load_parent(fs, n->dir, n->name, n->len, &dir);
-	if (r < 0)
-		return r;
-	r = find_place(fs, n->dir, n->name, n->len, &pos);
+	r = find_place(fs, n->dir, n->name, n->len, &dir, &pos);
 	if (r < 0)
 		return r;
 	r = fresh_prepare(fs, n, &dir, &f);
@@ -313,10 +313,7 @@ int fs_add(const struct fs *fs, uint64_t dir, const char *name, size_t len, cons
 	uint64_t pos;
 	int r;
 
-	r = load_parent(fs, dir, name, len, &parent);
-	if (r < 0)
-		return r;
-	r = find_place(fs, dir, name, len, &pos);
+	r = find_place(fs, dir, name, len, &parent, &pos);
 	if (r < 0)
 		return r;
 	if (i->ino <= ROOT_INO || !inode_ok(i))
@@ -381,10 +378,7 @@ int fs_add_link(const struct fs *fs, uint64_t dir, const char *name, size_t len,
 	uint64_t pos;
 	int r;
 
-	r = load_parent(fs, dir, name, len, &parent);
-	if (r < 0)
-		return r;
-	r = find_place(fs, dir, name, len, &pos);
+	r = find_place(fs, dir, name, len, &parent, &pos);
 	if (r < 0)
 		return r;
 	r = inode_load(fs, ino, &i);
@@ -414,10 +408,7 @@ int fs_link(const struct fs *fs, uint64_t ino, uint64_t dir, const char *name, s
 	uint64_t pos;
 	int r;
 
-	r = load_parent(fs, dir, name, len, &parent);
-	if (r < 0)
-		return r;
-	r = find_place(fs, dir, name, len, &pos);
+	r = find_place(fs, dir, name, len, &parent, &pos);
 	if (r < 0)
 		return r;
 	r = inode_load(fs, ino, &i);

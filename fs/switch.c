@@ -451,7 +451,7 @@ static int note_every_name(struct plan *p)
 		struct retiring arg = { .plan = p };
 		struct vnode *n = v->slots[i];
 
-		if (!n || !n->hashed)
+		if (!n || !(n->hashed || n->displaced))
 			continue;
 		if (S_ISDIR(n->type)) {
 			r = note_every_appearing(p, n);
@@ -672,6 +672,7 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	_cleanup_(root_unrefp) struct root *left = NULL;
 	_cleanup_(root_unrefp) struct root *same = NULL;
 	struct journal_receipt unkept = { 0 }, *receipt = &unkept;
+	uint64_t left_lineage = v->cur_lineage;
 	int r;
 
 	p->view = v;
@@ -708,6 +709,8 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		commit_names(p);
 	else
 		commit_epoch(p);
+	if (p->lineage != left_lineage)
+		vnodes_return(v);
 	if (p->limbo)
 		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
 	if (v->memo)
@@ -811,6 +814,7 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 
 int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_id)
 {
+	_cleanup_free_ char *path = NULL;
 	int r, s;
 
 	if (!v->branch)
@@ -830,6 +834,8 @@ int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
 	s = snap_wait(v->store, *ret_id);
+	if (s == 0 && fs_find_unreadable(v->store, *ret_id, &path) == 0)
+		s = -EIO;
 	return s < 0 ? s : r;
 }
 

@@ -220,7 +220,11 @@ void view_close(struct view *v)
 	if (!v)
 		return;
 	store_keeper_remove(v->store, &v->keeper);
-	if (v->hash && v->branch) {
+	if (goes_on(v) && !v->kernel.inval_entry) {
+		/* Another process may do what we could not: as if we had been killed. */
+		memo_close(v->memo);
+		v->memo = NULL;
+	} else if (v->hash && v->branch) {
 		/* The kernel has let go of everything: unlinked files go now. */
 		BRANCH_CHANGE_GUARD(v->branch);
 		vnodes_forget_all(v);
@@ -416,8 +420,12 @@ int view_readdir(struct view *v, uint64_t dir, uint64_t cookie, bool plus,
 	r = vnode_bind(v, dir, &b);
 	if (r < 0)
 		return r;
+	/*
+	 * As a removed directory answers. An empty listing would be kept by the kernel, and with no
+	 * page to drop and the same mtime it would be the listing when the directory is back.
+	 */
 	if (b.dead)
-		return 0; /* a removed directory is empty, "." included */
+		return -ENOENT;
 	if (plus)
 		vnode_note_listed(v, dir);
 	r = fs_readdir(&b.fs, b.ino, cookie, list_one, &l);
@@ -440,7 +448,6 @@ int view_stat(struct view *v, struct view_stats *ret)
 	LOCK_GUARD(&v->table_lock);
 	ret->bytes_used = stats.pack_bytes + stats.unsealed_bytes;
 	ret->bytes_free = free_bytes;
-	ret->files = 0;
 	ret->nodes = v->n_slots - 1 - v->n_free;
 	return 0;
 }
@@ -495,14 +502,22 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 	BRANCH_CHANGE_GUARD((v)->branch);                                                          \
 	memo_expect()
 
-/* What a creating verb gives, said before its record is written. */
-static int created(struct view *v, struct entry *e)
+/* A verb that failed half-way has done nothing. r: what it returns. */
+static int ended(struct view *v, int r)
 {
-	int r = vnode_get(v, &e->inode, &e->node);
+	if (r < 0)
+		branch_take_back(v->branch);
+	return r;
+}
 
+/* What a creating verb gives, said before its record is written. */
+static int created(struct view *v, int r, struct entry *e)
+{
+	if (r >= 0)
+		r = vnode_get(v, &e->inode, &e->node);
 	if (r >= 0)
 		memo_did(MEMO_ENTRY, e->inode.ino);
-	return r;
+	return ended(v, r);
 }
 
 /* The same after a kill: the reference that the answer gives was counted then (K2). */
@@ -526,11 +541,11 @@ static int created_again(struct view *v, uint64_t ino, struct entry *ret)
 }
 
 /* For verbs whose answer is that they were done. */
-static int done(int r, enum memo_what what)
+static int done(struct view *v, int r, enum memo_what what)
 {
 	if (r >= 0)
 		memo_did(what, 0);
-	return r;
+	return ended(v, r);
 }
 
 int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
@@ -546,7 +561,7 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 		return fs_stat(&b.fs, b.ino, ret);
 	if (b.dead)
 		return -ENOENT;
-	return done(fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
+	return done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
 }
 
 /* A new file, with a name or without. */
@@ -568,8 +583,7 @@ static int create(struct view *v, const struct fs_new *n,
 	if (r < 0)
 		return r;
 	inner.dir = b.ino;
-	r = verb(&b.fs, &inner, &ret->inode);
-	return r < 0 ? r : created(v, ret);
+	return created(v, verb(&b.fs, &inner, &ret->inode), ret);
 }
 
 int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
@@ -600,40 +614,34 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 		return r;
 	if (!b.current)
 		return -ENOENT; /* an open file that a restore replaced: it has no name any more */
-	r = fs_link(&b.fs, b.ino, d.ino, name, len, &ret->inode);
-	return r < 0 ? r : created(v, ret);
+	return created(v, fs_link(&b.fs, b.ino, d.ino, name, len, &ret->inode), ret);
+}
+
+static int take_name(struct view *v, uint64_t dir, const char *name, size_t len,
+		     int (*verb)(const struct fs *, uint64_t, const char *, size_t, struct inode *))
+{
+	CHANGE_GUARD(v);
+	struct inode gone;
+	struct bound b;
+	int r;
+
+	if (memo_was_done(MEMO_REMOVE, NULL))
+		return 0;
+	r = vnode_bind_dir(v, dir, &b);
+	if (r < 0)
+		return r;
+	r = verb(&b.fs, b.ino, name, len, &gone);
+	return done(v, r < 0 ? r : unlinked(v, &b, &gone), MEMO_REMOVE);
 }
 
 int view_unlink(struct view *v, uint64_t dir, const char *name, size_t len)
 {
-	CHANGE_GUARD(v);
-	struct inode gone;
-	struct bound b;
-	int r;
-
-	if (memo_was_done(MEMO_REMOVE, NULL))
-		return 0;
-	r = vnode_bind_dir(v, dir, &b);
-	if (r < 0)
-		return r;
-	r = fs_unlink(&b.fs, b.ino, name, len, &gone);
-	return r < 0 ? r : done(unlinked(v, &b, &gone), MEMO_REMOVE);
+	return take_name(v, dir, name, len, fs_unlink);
 }
 
 int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
 {
-	CHANGE_GUARD(v);
-	struct inode gone;
-	struct bound b;
-	int r;
-
-	if (memo_was_done(MEMO_REMOVE, NULL))
-		return 0;
-	r = vnode_bind_dir(v, dir, &b);
-	if (r < 0)
-		return r;
-	r = fs_rmdir(&b.fs, b.ino, name, len, &gone);
-	return r < 0 ? r : done(unlinked(v, &b, &gone), MEMO_REMOVE);
+	return take_name(v, dir, name, len, fs_rmdir);
 }
 
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
@@ -653,7 +661,7 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	if (r < 0)
 		return r;
 	r = fs_rename(&o.fs, o.ino, oname, olen, n.ino, nname, nlen, flags, &gone);
-	return r < 0 ? r : done(unlinked(v, &o, &gone), MEMO_REMOVE);
+	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
@@ -666,7 +674,7 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	if (memo_was_done(MEMO_DATA, NULL))
 		return 0;
 	r = vnode_bind_to_change(v, node, &b);
-	return r < 0 ? r : done(fs_write(&b.fs, b.ino, off, buf, len, kill_priv), MEMO_DATA);
+	return r < 0 ? r : done(v, fs_write(&b.fs, b.ino, off, buf, len, kill_priv), MEMO_DATA);
 }
 
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
@@ -678,7 +686,7 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 	if (memo_was_done(MEMO_DATA, NULL))
 		return 0;
 	r = vnode_bind_to_change(v, node, &b);
-	return r < 0 ? r : done(fs_fallocate(&b.fs, b.ino, mode, off, len), MEMO_DATA);
+	return r < 0 ? r : done(v, fs_fallocate(&b.fs, b.ino, mode, off, len), MEMO_DATA);
 }
 
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
@@ -699,7 +707,7 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 	r = fs_copy_range(&s.fs, s.ino, src_off, &d.fs, d.ino, dst_off, len, ret_len);
 	if (r >= 0)
 		memo_did(MEMO_DATA, *ret_len);
-	return r;
+	return ended(v, r);
 }
 
 int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
@@ -715,7 +723,7 @@ int view_setxattr(struct view *v, uint64_t node, const char *name, const void *v
 	if (r < 0)
 		return r;
 	return b.dead ? -ENOENT :
-			done(fs_setxattr(&b.fs, b.ino, name, value, len, flags), MEMO_XATTR);
+			done(v, fs_setxattr(&b.fs, b.ino, name, value, len, flags), MEMO_XATTR);
 }
 
 int view_removexattr(struct view *v, uint64_t node, const char *name)
@@ -729,7 +737,7 @@ int view_removexattr(struct view *v, uint64_t node, const char *name)
 	r = vnode_bind_to_change(v, node, &b);
 	if (r < 0)
 		return r;
-	return b.dead ? -ENOENT : done(fs_removexattr(&b.fs, b.ino, name), MEMO_XATTR);
+	return b.dead ? -ENOENT : done(v, fs_removexattr(&b.fs, b.ino, name), MEMO_XATTR);
 }
 
 int view_sync(struct view *v)

@@ -113,14 +113,17 @@ int view_readdir(struct view *v, uint64_t dir, uint64_t cookie, bool plus,
 		 void *arg);
 
 struct view_stats {
-	uint64_t files, bytes_used, bytes_free; /* for statfs */
-	uint64_t nodes;                         /* node ids that the kernel knows */
+	uint64_t bytes_used, bytes_free; /* for statfs */
+	uint64_t nodes;                  /* node ids that the kernel knows */
 };
 int view_stat(struct view *v, struct view_stats *ret);
 
 /* ---- switching (switch.c) ---- */
 
-/* 0: made; EXISTS: nothing had changed, the id is the last one's. sync: wait until durable. */
+/*
+ * 0: made; EXISTS: nothing had changed, the id is the last one's. sync: wait until durable; -EIO:
+ * it was made, but cannot be saved, or not all of it (fs_find_unreadable).
+ */
 int view_checkpoint(struct view *v, const char *label, bool sync, uint64_t *ret_id);
 
 enum restore_mode {

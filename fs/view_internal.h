@@ -27,6 +27,9 @@
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
  *
  *  V7  What the memo (memo.h) has of each vnode is what is here; vnode_save says so after a change.
+ *  V8  Two lineages (imports) may use one inode number. A directory whose number is that of another
+ *      object now makes room (V1) and is *displaced*: as dead as one that the tree does not have.
+ *      It gets its place back when a switch comes to its lineage, and others make room for it.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
@@ -54,6 +57,7 @@ struct vnode {
 	uint64_t node; /* immutable */
 	uint32_t type; /* immutable: S_IFMT bits */
 	bool hashed;   /* under table_lock */
+	bool displaced; /* under table_lock: a directory that made room in the table (V8) */
 	bool orphan;   /* under table_lock: purge when forgotten (V6) */
 	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
@@ -82,7 +86,7 @@ struct view {
 	struct vnode *spare; /* owned, NULL or for the next one: vnode_reserve */
 	uint32_t n_slots, cap_slots, n_free;
 	struct vnode **hash; /* under table_lock: by inode number */
-	uint32_t hash_mask, n_hashed;
+	uint32_t hash_mask, n_hashed, n_displaced;
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
@@ -125,6 +129,8 @@ void vnodes_release(struct view *v);
 struct vnode *vnode_by_node(struct view *v, uint64_t node);
 struct vnode *vnode_by_ino(struct view *v, uint64_t ino); /* hashed ones */
 void vnode_unhash(struct view *v, struct vnode *n);
+/* The current state is of another lineage than the one before: keeps V8. view->lock held. */
+void vnodes_return(struct view *v);
 void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 int vnode_settle(struct view *v, struct vnode *n);

@@ -59,7 +59,8 @@ void vnode_save(struct view *v, const struct vnode *n)
 				      (n->adopted ? MEMO_ADOPTED : 0) |
 				      (n->removed ? MEMO_REMOVED : 0) |
 				      (n->listed ? MEMO_LISTED : 0) |
-				      (n->changed ? MEMO_CHANGED : 0),
+				      (n->changed ? MEMO_CHANGED : 0) |
+				      (n->displaced ? MEMO_DISPLACED : 0),
 			      memory_order_release);
 	atomic_store_explicit(&m->nlookup, n->nlookup, memory_order_release);
 	/* Last: an inode number that the current tree does not have would be taken for gone. */
@@ -101,6 +102,8 @@ static void vnode_hash(struct view *v, struct vnode *n)
 	v->hash[b] = n;
 	n->hashed = true;
 	v->n_hashed++;
+	v->n_displaced -= n->displaced;
+	n->displaced = false;
 }
 
 void vnode_unhash(struct view *v, struct vnode *n)
@@ -261,6 +264,7 @@ static void vnode_free(struct view *v, struct vnode *n)
 	uint32_t slot = (uint32_t)n->node;
 
 	vnode_unhash(v, n);
+	v->n_displaced -= n->displaced;
 	realm_unref(v, n->realm);
 	v->slots[slot] = NULL;
 	/* A slot whose serials are used up is retired, not reused (V2). */
@@ -279,6 +283,7 @@ static int settle_by_path(struct view *v, struct vnode *n)
 	_cleanup_free_ char *path = NULL;
 	struct inode i;
 	size_t len;
+	bool moves; /* to another place of the table */
 	int r;
 
 	r = fs_path(&old, n->ino, &path, &len);
@@ -293,9 +298,10 @@ static int settle_by_path(struct view *v, struct vnode *n)
 	if (r < 0)
 		return r;
 
-	if (!inode_is_dir(&i) || (i.ino != n->ino && vnode_by_ino(v, i.ino)))
+	moves = i.ino != n->ino || n->displaced;
+	if (!inode_is_dir(&i) || (moves && vnode_by_ino(v, i.ino)))
 		return ABSENT;
-	if (i.ino != n->ino) {
+	if (moves) {
 		vnode_unhash(v, n);
 		n->ino = i.ino;
 		vnode_hash(v, n);
@@ -323,7 +329,7 @@ int vnode_settle(struct view *v, struct vnode *n)
 	struct inode i;
 	int r;
 
-	if (n->realm == v->cur || !n->hashed)
+	if (n->realm == v->cur || !(n->hashed || n->displaced))
 		return 0;
 
 	if (n->removed) {
@@ -336,7 +342,7 @@ int vnode_settle(struct view *v, struct vnode *n)
 		return 0;
 	}
 	if (S_ISDIR(n->type)) {
-		if (same_lineage) {
+		if (same_lineage && !n->displaced) {
 			r = fs_stat(&cur, n->ino, &i);
 			if (r >= 0 && inode_is_dir(&i) && i.nlink) {
 				vnode_set_realm(v, n, v->cur);
@@ -361,6 +367,35 @@ int vnode_settle(struct view *v, struct vnode *n)
 		retire(v, n);
 	}
 	return 0;
+}
+
+/* Its number in the table is for another object. */
+static void make_room(struct view *v, struct vnode *n)
+{
+	vnode_unhash(v, n);
+	n->displaced = S_ISDIR(n->type) && !n->removed;
+	v->n_displaced += n->displaced;
+	vnode_save(v, n);
+}
+
+void vnodes_return(struct view *v)
+{
+	for (uint32_t i = 1; v->n_displaced > 0 && i < v->n_slots; i++) {
+		struct vnode *n = v->slots[i], *other;
+
+		if (!n || !n->displaced || n->realm->lineage != v->cur_lineage)
+			continue;
+		other = vnode_by_ino(v, n->ino);
+		if (other)
+			(void)vnode_settle(v, other); /* it may go elsewhere by its path */
+		other = vnode_by_ino(v, n->ino);
+		if (other && other->realm == v->cur)
+			continue;
+		if (other)
+			make_room(v, other);
+		vnode_hash(v, n);
+		vnode_save(v, n);
+	}
 }
 
 static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *ret)
@@ -437,7 +472,7 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 		 * directory of another lineage that only shares the number makes room (V1).
 		 */
 		if (n->hashed && n->ino == i->ino && n->realm != v->cur)
-			retire(v, n);
+			make_room(v, n);
 		if (!n->hashed || n->ino != i->ino)
 			n = NULL;
 	}
@@ -588,6 +623,8 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->removed = flags & MEMO_REMOVED;
 	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
+	n->displaced = flags & MEMO_DISPLACED;
+	v->n_displaced += n->displaced;
 	if (v->untold && S_ISDIR(n->type))
 		n->listed = true; /* maybe: the barrier of S4 has to come (again) */
 	vnode_set_realm(v, n, realm);

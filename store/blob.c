@@ -45,6 +45,9 @@
  *      which records it holds, the generation is odd, and nothing at all is overwritten: a blob
  *      made meanwhile may be in one of them.
  *
+ *   7. What cannot be read when it is to be sealed becomes, after PATIENCE_ROUNDS, SEALED with the
+ *      name of a lost chunk. Nothing new is put into its file, whose room goes back to the disk.
+ *
  * There are many blobs (one per file written between two seals), so they stay small and share LOCKS
  * locks by address. Order: blob lock > stage lock > chunk locks.
  *
@@ -93,6 +96,14 @@
 #define CHECK_BYTES ((uint64_t)4 << 20)
 #define CHECK_NS ((int64_t)50 * 1000 * 1000)
 
+/*
+ * What cannot be read when it is to be sealed holds up everything else of its branch, and those
+ * behind it. A disk that was away for a moment is asked again in so many rounds, a second each;
+ * meanwhile fsync goes on by the journal. When other files can still be written and synced after
+ * that, it is a bad sector.
+ */
+#define PATIENCE_ROUNDS 4
+
 /* 64 locks make two busy threads meet by chance in 1 of 64 cases. */
 #define LOCKS 64
 
@@ -109,6 +120,7 @@ struct stage_file {
 	uint64_t live; /* invariant 2 */
 	uint64_t until; /* with nothing alive: the last record of its time (invariant 5) */
 	unsigned syncing; /* somebody syncs it: it must not go */
+	bool bad;      /* some of it cannot be read: its room is not used again */
 	atomic_bool dirty; /* has bytes that are not synced; set after they were written */
 };
 
@@ -135,6 +147,9 @@ struct stage {
 	uint64_t free_bytes;            /* under lock: at the last check */
 	uint64_t since_check;           /* under lock: bytes staged since */
 	int64_t checked_ns, staged_ns;  /* under lock: of that check, and when a blob wanted room */
+	bool unreadable;                /* under lock: in this round something could not be read */
+	unsigned unreadable_rounds;     /* under lock: in so many before it, in a row */
+	uint64_t gave_up;               /* under lock: bytes that nobody was told of yet */
 };
 
 struct blob {
@@ -201,6 +216,17 @@ static void file_end(struct stage *s, struct stage_file *file, uint64_t end)
 	file->end = end;
 }
 
+static void file_free(struct stage *s, struct stage_file *file)
+{
+	char name[16];
+
+	s->disk -= file->size;
+	file_name(file->number, name);
+	(void)os_unlinkat(s->dir_fd, name, 0); /* if it stays, the next open deletes it */
+	(void)close(file->fd);
+	free(file);
+}
+
 /* Leaves `keep` of the spare files. */
 static void spares_delete(struct stage *s, unsigned keep)
 {
@@ -210,15 +236,9 @@ static void spares_delete(struct stage *s, unsigned keep)
 		at = &(*at)->next;
 	while (*at) {
 		struct stage_file *file = *at;
-		char name[16];
 
 		*at = file->next;
-		s->disk -= file->size;
-		file_name(file->number, name);
-		/* if it stays, the next open deletes it */
-		(void)os_unlinkat(s->dir_fd, name, 0);
-		(void)close(file->fd);
-		free(file);
+		file_free(s, file);
 	}
 }
 
@@ -234,6 +254,10 @@ static void file_delete(struct stage *s, struct stage_file *file)
 		s->current = NULL;
 
 	file_end(s, file, 0);
+	if (file->bad) {
+		file_free(s, file);
+		return;
+	}
 	*file = (struct stage_file){
 		.next = s->spare, .fd = file->fd, .number = file->number, .size = file->size
 	};
@@ -480,6 +504,25 @@ void stage_turn(struct stage *s)
 
 	if (s->current && s->current->end >= TURN_BYTES)
 		s->current = NULL;
+	s->unreadable_rounds = s->unreadable ? s->unreadable_rounds + 1 : 0;
+	s->unreadable = false;
+}
+
+void stage_give_up(struct stage *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	s->unreadable = true;
+	s->unreadable_rounds = PATIENCE_ROUNDS;
+}
+
+bool stage_gave_up(struct stage *s, uint64_t *ret_bytes)
+{
+	LOCK_GUARD(&s->lock);
+
+	*ret_bytes = s->gave_up;
+	s->gave_up = 0;
+	return *ret_bytes > 0;
 }
 
 void stage_hold_still(struct stage *s, bool still)
@@ -814,16 +857,10 @@ int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 /* AGAIN: it is sealed, read the chunk. */
 static int read_staged(struct blob *b, uint32_t off, void *buf, size_t len)
 {
-	int r;
-
 	READ_GUARD(blob_lock(b));
 	if (!b->file)
 		return AGAIN;
-	r = os_pread_full(b->file->fd, buf, len, (uint64_t)b->off + off);
-	if (r == END)
-		return note(&b->stage->noter, -EIO, "stage file %08" PRIx32 " was cut",
-			    b->file->number);
-	return r;
+	return os_pread_full(b->file->fd, buf, len, (uint64_t)b->off + off);
 }
 
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)
@@ -835,6 +872,9 @@ int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)
 
 	if (atomic_load_explicit(&b->state, memory_order_acquire) != SEALED) {
 		r = read_staged(b, off, buf, len);
+		if (r == END)
+			return note(&b->stage->noter, -EIO, "stage file %08" PRIx32 " was cut",
+				    b->number);
 		if (r != AGAIN)
 			return r;
 	}
@@ -863,6 +903,35 @@ static void seal_end(struct blob *b, const struct name *name)
 	unplace(b, blob_len(b));
 }
 
+/* Its bytes cannot be read. As blob_seal. */
+static int give_up(struct blob *b, struct name *ret_name)
+{
+	struct stage *s = b->stage;
+	struct name name;
+	int r;
+
+	{
+		LOCK_GUARD(&s->lock);
+		if (s->unreadable_rounds < PATIENCE_ROUNDS) {
+			s->unreadable = true;
+			return AGAIN;
+		}
+	}
+	r = chunk_put_lost(s->chunks, blob_len(b), &name);
+	if (r < 0)
+		return r;
+	{
+		LOCK_GUARD(&s->lock);
+		s->gave_up += blob_len(b);
+		b->file->bad = true;
+		if (s->current == b->file)
+			s->current = NULL;
+	}
+	seal_end(b, &name);
+	*ret_name = name;
+	return ABSENT;
+}
+
 int blob_seal(struct blob *b, struct name *ret_name)
 {
 	_cleanup_free_ uint8_t *bytes = NULL;
@@ -881,6 +950,8 @@ int blob_seal(struct blob *b, struct name *ret_name)
 	if (!bytes)
 		return -ENOMEM;
 	r = read_staged(b, 0, bytes, len);
+	if (r == -EIO || r == END)
+		return give_up(b, ret_name);
 	if (r < 0)
 		return r;
 	r = chunk_put(b->stage->chunks, CHUNK_DATA, bytes, len, &name);

@@ -106,8 +106,16 @@ int blob_write(struct blob *b, uint32_t off, const void *data, size_t len);
 /* Reads len bytes at off; off + len must lie within blob_len. */
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);
 
-/* Makes it a chunk (idempotent, one caller at a time: the sealer). Hash, compare, pack. */
+/*
+ * Makes it a chunk (idempotent, one caller at a time: the sealer). Hash, compare, pack. ABSENT: its
+ * bytes could not be read for several rounds and are given up, so that all else can be saved: the
+ * name is that of a lost chunk. AGAIN: they cannot be read, but that may pass.
+ */
 int blob_seal(struct blob *b, struct name *ret_name);
+/* What cannot be read in the next round is given up at once. */
+void stage_give_up(struct stage *s);
+/* True once after something was given up: how much since then. */
+bool stage_gave_up(struct stage *s, uint64_t *ret_bytes);
 
 /* True and the chunk's name once it is sealed; any thread, no disk. */
 bool blob_name(const struct blob *b, struct name *ret_name);

@@ -320,6 +320,12 @@ bool branch_lost_something(struct branch *b)
 	return b->entry->lost;
 }
 
+void branch_take_back(struct branch *b)
+{
+	if (b->log)
+		oplog_take_back(b->log, b->tree);
+}
+
 void branch_unlock_changed(struct branch *b)
 {
 	struct store *s = b->store;

@@ -20,6 +20,25 @@
 #include "store/store_internal.h"
 #include "store/tableop.h"
 
+/*
+ * Before the table's lock: a snapshot that may be wanted, room for the record that tells of it, and
+ * the branch's own changes into the journal ahead of that.
+ */
+static int begin(struct branch *b, const char *label, uint32_t flags, struct snap **ret,
+		 struct table_log *log)
+{
+	int r;
+
+	r = snap_new(b->lineage, b->name, label, flags, ret);
+	if (r < 0)
+		return r;
+	r = log_begin(b->store, log);
+	if (r < 0)
+		return r;
+	log_branch(b);
+	return 0;
+}
+
 /* What a checkpoint hands out is no longer dropped by itself. */
 static void keep_for_good(struct store *s, struct snap *sn, uint32_t flags, struct table_log *log)
 {
@@ -74,13 +93,9 @@ int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint6
 	int r;
 
 	WRITE_GUARD(&b->lock);
-	r = snap_new(b->lineage, b->name, label, flags, &sn);
+	r = begin(b, label, flags, &sn, &log);
 	if (r < 0)
 		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
@@ -243,13 +258,9 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 	struct snap *sn;
 	int r;
 
-	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
+	r = begin(b, NULL, SNAP_AUTO, &fresh, &log);
 	if (r < 0)
 		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
@@ -273,13 +284,9 @@ int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t line
 	int r;
 
 	WRITE_GUARD(&b->lock);
-	r = snap_new(b->lineage, b->name, NULL, SNAP_AUTO, &fresh);
+	r = begin(b, NULL, SNAP_AUTO, &fresh, &log);
 	if (r < 0)
 		return r;
-	r = log_begin(s, &log);
-	if (r < 0)
-		return r;
-	log_branch(b);
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);

@@ -458,13 +458,27 @@ int chunk_find(struct chunks *c, const struct name *name)
 	return chunk_locate(c, name, &loc);
 }
 
+/* The record's header says what the index says of it. */
+static int header_agrees(const void *header, const struct name *name, const struct chunk_loc *loc)
+{
+	struct record rec;
+	int r = record_header_get(header, &rec);
+
+	if (r < 0)
+		return r;
+	if (!name_eq(&rec.name, name) || rec.kind != loc->kind || rec.codec != loc->codec ||
+	    rec.salt != loc->salt || rec.stored_len != loc->stored_len ||
+	    rec.raw_len != loc->raw_len)
+		return -ERR_RECORD_DAMAGED;
+	return 0;
+}
+
 int chunk_read_record(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
 		      uint8_t **ret_record, size_t *ret_len)
 {
 	const size_t header = sizeof(struct record_header_bytes);
 	_cleanup_free_ uint8_t *bytes = NULL, *raw = NULL;
 	size_t span = record_span(loc->stored_len);
-	struct record rec;
 	int r;
 
 	if (loc->codec == CODEC_LOST)
@@ -479,18 +493,15 @@ int chunk_read_record(struct chunks *c, const struct name *name, const struct ch
 		      NULL);
 	if (r < 0)
 		return r;
-	r = record_header_get(bytes, &rec);
+	r = header_agrees(bytes, name, loc);
 	if (r < 0)
 		return r;
-	if (!name_eq(&rec.name, name) || rec.kind != loc->kind || rec.codec != loc->codec ||
-	    rec.salt != loc->salt || rec.stored_len != loc->stored_len ||
-	    rec.raw_len != loc->raw_len)
-		return -ERR_RECORD_DAMAGED;
 
-	r = payload_decode(c->packs, rec.codec, bytes + header, rec.stored_len, raw, rec.raw_len);
+	r = payload_decode(c->packs, loc->codec, bytes + header, loc->stored_len, raw,
+			   loc->raw_len);
 	if (r < 0)
 		return r;
-	if (!has_name(raw, rec.raw_len, rec.salt, name))
+	if (!has_name(raw, loc->raw_len, loc->salt, name))
 		return -ERR_CHUNK_DAMAGED;
 
 	*ret_record = TAKE_PTR(bytes);
@@ -647,6 +658,39 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 	}
 }
 
+int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name)
+{
+	const struct chunk_loc lost = {
+		.kind = CHUNK_DATA,
+		.codec = CODEC_LOST,
+		.off = sizeof(struct pack_header_bytes), /* place and length: no content is there */
+		.stored_len = 1,
+		.raw_len = (uint32_t)len,
+	};
+	struct name name;
+	int r;
+
+	r = os_random(&name, sizeof(name)); /* 128 bits: no other chunk has it */
+	if (r < 0)
+		return r;
+
+	LOCK_GUARD(&c->put_lock);
+	LOCK_GUARD(&c->lock);
+	r = pending_reserve(c);
+	if (r < 0)
+		return r;
+	pending_add(c, &name, &lost);
+	*ret_name = name;
+	return 0;
+}
+
+bool chunk_is_lost(struct chunks *c, const struct name *name)
+{
+	struct chunk_loc loc;
+
+	return chunk_locate(c, name, &loc) == 0 && loc.codec == CODEC_LOST;
+}
+
 /* ---- flushing and committing ---- */
 
 /*
@@ -663,7 +707,7 @@ static int rescue(struct chunks *c)
 		size_t span;
 		int r;
 
-		if (!pack_is_bad(c->packs, entry.loc.pack))
+		if (entry.loc.codec == CODEC_LOST || !pack_is_bad(c->packs, entry.loc.pack))
 			continue;
 		r = chunk_read_record(c, &entry.name, &entry.loc, &bytes, &span);
 		if (r < 0)
@@ -793,24 +837,19 @@ int chunks_each(struct chunks *c, int (*fn)(void *arg, const struct chunk_info *
 	return index_each_chunk(c->index, each_info, &e);
 }
 
-/* The header agrees with the index, and the file is long enough for the payload. */
+/* The header is as the index says, and the file is long enough for the payload. */
 static int verify_header(struct chunks *c, const struct name *name, const struct chunk_loc *loc)
 {
 	uint8_t header[sizeof(struct record_header_bytes)];
-	struct record rec;
 	uint64_t size;
 	int r;
 
 	r = pack_read(c->packs, loc->pack, loc->off, header, sizeof(header), NULL);
 	if (r < 0)
 		return r;
-	r = record_header_get(header, &rec);
+	r = header_agrees(header, name, loc);
 	if (r < 0)
 		return r;
-	if (!name_eq(&rec.name, name) || rec.kind != loc->kind || rec.codec != loc->codec ||
-	    rec.salt != loc->salt || rec.stored_len != loc->stored_len ||
-	    rec.raw_len != loc->raw_len)
-		return -ERR_RECORD_DAMAGED;
 
 	r = pack_size(c->packs, loc->pack, &size);
 	if (r < 0)

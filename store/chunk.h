@@ -61,6 +61,13 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 	      struct name *ret_name);
 
 /*
+ * A chunk whose len bytes are gone: a name of its own, which is pending like any other; reading it
+ * is -ERR_CHUNK_LOST.
+ */
+int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name);
+bool chunk_is_lost(struct chunks *c, const struct name *name);
+
+/*
  * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in
  * bytes; the hook of chunks_set_io_hook is called before a read waits for the disk.
  * -ERR_CHUNK_MISSING, -ERR_CHUNK_DAMAGED, ...: noted with the chunk's name. Given: chunkbuf_unref.
@@ -110,7 +117,7 @@ struct chunk_info {
 	uint32_t raw_len;    /* bytes of the chunk */
 	uint32_t salt;
 	enum chunk_kind kind;
-	bool lost; /* given up by a repair: where it lay is history */
+	bool lost; /* given up: where it lay is history */
 };
 
 /*

@@ -29,7 +29,10 @@
  *      not was cut by somebody: it is refused at open, and takes no more commits. A commit would
  *      fill the gap with zeros, and the store would let go of the journal for it. See cover_file();
  *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
- *      the writer is excluded by write_lock.
+ *      the writer is excluded by write_lock;
+ *   5. reading goes on after a commit that failed. LMDB refuses everything once it could not write
+ *      its meta page, so the environment is opened anew, from what is on disk: the old commit or
+ *      the new one. See reopen().
  *
  * Lock order: write_lock > map_lock > pool_lock. A callback of index_each*() may read the index but
  * not write it: index_begin would wait for a grow that waits for that very reader.
@@ -62,11 +65,13 @@
 #define FULL_BYTES ((uint64_t)1 << 20)
 
 struct index {
-	MDB_env *env;        /* immutable pointer, owned; the map behind it under map_lock */
-	MDB_dbi chunks;      /* immutable */
-	MDB_dbi tables[TABLES]; /* immutable, by enum index_table */
+	/* Under map_lock, with the map behind it; owned. NULL: it could not be opened anew. */
+	MDB_env *env;
+	MDB_dbi chunks;      /* likewise */
+	MDB_dbi tables[TABLES]; /* likewise, by enum index_table */
 	uint64_t page_bytes; /* immutable */
-	int data_fd;         /* immutable, LMDB's own */
+	int data_fd;         /* likewise, LMDB's own */
+	int dir_fd;          /* immutable, owned: directory "index" */
 	struct noter noter;  /* immutable */
 
 	pthread_mutex_t write_lock; /* held by whoever has the write transaction */
@@ -116,7 +121,7 @@ static int fail(struct index *ix, int rc, const char *what)
 	 * LMDB answers a short write with EIO; on a full disk it is that, and freeing space mends
 	 * it.
 	 */
-	if (r == -EIO && os_free_bytes(ix->data_fd, &free_bytes) >= 0 && free_bytes < FULL_BYTES)
+	if (r == -EIO && os_free_bytes(ix->dir_fd, &free_bytes) >= 0 && free_bytes < FULL_BYTES)
 		r = -ENOSPC;
 	return note(&ix->noter, r, "index: %s: %s", what, mdb_strerror(rc));
 }
@@ -220,7 +225,7 @@ static int reader_take(struct index *ix, MDB_txn **ret, bool *ret_fresh)
 		return 0;
 	}
 
-	rc = mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn);
+	rc = ix->env ? mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) : MDB_PANIC;
 	if (rc != 0)
 		return fail(ix, rc, "reading");
 	ix->made++;
@@ -266,8 +271,9 @@ static int reader_begin(struct index *ix, struct reader *ret)
 	if (rc != 0) {
 		mdb_txn_abort(txn);
 		reader_give(ix, NULL);
+		r = fail(ix, rc, "reading");
 		pthread_rwlock_unlock(&ix->map_lock);
-		return fail(ix, rc, "reading");
+		return r;
 	}
 	*ret = (struct reader){ .ix = ix, .txn = txn };
 	return 0;
@@ -378,38 +384,12 @@ static void index_freep(struct index **p)
 		index_close(*p);
 }
 
-int index_open(int dir_fd, const struct noter *noter, struct index **ret)
+/* Not on a second environment beside one that is open: LMDB's locks would go with either. */
+static int env_open(struct index *ix)
 {
-	_cleanup_(index_freep) struct index *ix = NULL;
-	_cleanup_close_ int index_fd = -1;
 	char path[64];
 	MDB_stat stat;
-	bool is_new;
 	int r, rc, dead;
-
-	ix = os_calloc(1, sizeof(*ix));
-	if (!ix)
-		return -ENOMEM;
-	if (noter)
-		ix->noter = *noter;
-	pthread_mutex_init(&ix->write_lock, NULL);
-	pthread_rwlock_init(&ix->map_lock, NULL);
-	pthread_mutex_init(&ix->pool_lock, NULL);
-	pthread_cond_init(&ix->pool_returned, NULL);
-
-	r = os_mkdirat(dir_fd, "index", 0700);
-	if (r < 0 && r != -EEXIST)
-		return r;
-	r = os_openat(dir_fd, "index", O_RDONLY | O_DIRECTORY, 0, &index_fd);
-	if (r < 0)
-		return r;
-	r = verify_file(ix, index_fd);
-	if (r < 0)
-		return r;
-	is_new = r == ABSENT;
-	r = allocate_lock(index_fd);
-	if (r < 0)
-		return note(&ix->noter, r, "index/lock.mdb: %s", err_str(r));
 
 	rc = mdb_env_create(&ix->env);
 	if (rc != 0)
@@ -425,7 +405,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 		return fail(ix, rc, "setting it up");
 
 	/* LMDB wants a path; this one means the directory we hold whatever was renamed meanwhile */
-	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", index_fd);
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", ix->dir_fd);
 	rc = mdb_env_open(ix->env, path, MDB_NOTLS, 0600);
 	if (rc == MDB_INVALID || rc == MDB_VERSION_MISMATCH || rc == MDB_CORRUPTED)
 		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb: %s", mdb_strerror(rc));
@@ -449,12 +429,45 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	if (r == 0)
 		r = open_tables(ix);
 	measure_span(ix);
-	if (r == 0)
-		r = cover_file(ix);
+	return r == 0 ? cover_file(ix) : r;
+}
+
+int index_open(int dir_fd, const struct noter *noter, struct index **ret)
+{
+	_cleanup_(index_freep) struct index *ix = NULL;
+	bool is_new;
+	int r;
+
+	ix = os_calloc(1, sizeof(*ix));
+	if (!ix)
+		return -ENOMEM;
+	ix->dir_fd = -1;
+	if (noter)
+		ix->noter = *noter;
+	pthread_mutex_init(&ix->write_lock, NULL);
+	pthread_rwlock_init(&ix->map_lock, NULL);
+	pthread_mutex_init(&ix->pool_lock, NULL);
+	pthread_cond_init(&ix->pool_returned, NULL);
+
+	r = os_mkdirat(dir_fd, "index", 0700);
+	if (r < 0 && r != -EEXIST)
+		return r;
+	r = os_openat(dir_fd, "index", O_RDONLY | O_DIRECTORY, 0, &ix->dir_fd);
+	if (r < 0)
+		return r;
+	r = verify_file(ix, ix->dir_fd);
+	if (r < 0)
+		return r;
+	is_new = r == ABSENT;
+	r = allocate_lock(ix->dir_fd);
+	if (r < 0)
+		return note(&ix->noter, r, "index/lock.mdb: %s", err_str(r));
+
+	r = env_open(ix);
 	if (r < 0)
 		return r;
 	if (is_new) { /* LMDB syncs the file, not its name */
-		r = os_fsync(index_fd);
+		r = os_fsync(ix->dir_fd);
 		if (r < 0)
 			return r;
 	}
@@ -481,11 +494,33 @@ void index_close(struct index *ix)
 		pool_empty(ix);
 		mdb_env_close(ix->env);
 	}
+	closep(&ix->dir_fd);
 	pthread_cond_destroy(&ix->pool_returned);
 	pthread_mutex_destroy(&ix->pool_lock);
 	pthread_rwlock_destroy(&ix->map_lock);
 	pthread_mutex_destroy(&ix->write_lock);
 	free(ix);
+}
+
+/*
+ * Keeps invariant 5, after a commit that failed. write_lock held. A second failure leaves no
+ * environment: reads and commits fail until the store is opened again.
+ */
+static void reopen(struct index *ix)
+{
+	MDB_txn *txn = NULL;
+
+	WRITE_GUARD(&ix->map_lock);
+	if (mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) != MDB_PANIC) {
+		mdb_txn_abort(txn);
+		return;
+	}
+	pool_empty(ix);
+	mdb_env_close(TAKE_PTR(ix->env));
+	if (verify_file(ix, ix->dir_fd) == 0 && env_open(ix) == 0)
+		return;
+	if (ix->env)
+		mdb_env_close(TAKE_PTR(ix->env));
 }
 
 int index_grow(struct index *ix)
@@ -497,7 +532,7 @@ int index_grow(struct index *ix)
 	WRITE_GUARD(&ix->map_lock);
 	pool_empty(ix); /* with both locks ours, every reader is in the pool */
 
-	rc = mdb_env_info(ix->env, &info);
+	rc = ix->env ? mdb_env_info(ix->env, &info) : MDB_PANIC;
 	if (rc == 0 && info.me_mapsize > SIZE_MAX / 4)
 		return note(&ix->noter, -ENOMEM, "index: the map cannot grow any more");
 	if (rc == 0)
@@ -656,7 +691,7 @@ int index_each_chunk(struct index *ix,
 int index_check(struct index *ix)
 {
 	LOCK_GUARD(&ix->write_lock);
-	return index_verify(ix->data_fd, &ix->noter);
+	return ix->env ? index_verify(ix->data_fd, &ix->noter) : -ERR_INDEX_FAILED;
 }
 
 int index_count_chunks(struct index *ix, uint64_t *ret)
@@ -688,7 +723,7 @@ int index_begin(struct index *ix, struct index_txn **ret)
 	t->ix = ix;
 
 	pthread_mutex_lock(&ix->write_lock);
-	r = cover_file(ix);
+	r = ix->env ? cover_file(ix) : -ERR_INDEX_FAILED;
 	rc = r == 0 ? mdb_txn_begin(ix->env, NULL, 0, &t->txn) : 0;
 	if (r < 0 || rc != 0) {
 		pthread_mutex_unlock(&ix->write_lock);
@@ -812,10 +847,14 @@ int index_commit(struct index_txn **t)
 		measure_span(ix);
 		(void)cover_file(ix); /* if it was cut just now, the next one says so */
 	}
+	if (rc != 0) {
+		r = fail(ix, rc, "committing");
+		reopen(ix);
+	}
 	pthread_mutex_unlock(&ix->write_lock);
 	index_ops_release(&txn->ops);
 	free(txn);
-	return rc == 0 ? r : fail(ix, rc, "committing");
+	return r;
 }
 
 void index_abortp(struct index_txn **t)

@@ -372,7 +372,7 @@ static int walk_nodes(struct walk *w, uint64_t page, unsigned level, const uint8
 	const unsigned lower = get_le16(b + 12), upper = get_le16(b + 14);
 	const unsigned n = (lower - PAGE_HEADER) / 2;
 	size_t spans = 0;
-	struct parsed p, next;
+	struct parsed p, next = {};
 	int r;
 
 	for (unsigned i = 0; i < n; i++) {

@@ -63,6 +63,7 @@ struct journal_found {
 	uint64_t lost;    /* whole records that were given up: not synced before the power went */
 	bool damaged;     /* there are records behind a place that cannot be read */
 	uint32_t segment; /* of that place */
+	bool missing;     /* the file of that segment is not there */
 };
 
 /*
@@ -83,21 +84,6 @@ int journal_each(struct journal *j, uint64_t from,
 		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
 			   size_t len),
 		 void *arg);
-
-/*
- * After a journal_read that found damage: hands out the whole records behind that place, as far as
- * they can be read. They are given up.
- */
-int journal_each_lost(struct journal *j,
-		      int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind,
-				const uint8_t *payload, size_t len),
-		      void *arg);
-
-/*
- * Of a store that nobody has open: what cannot be read of the segments (-EIO) is given up, with a
- * note each. Such a segment is written anew, with zeros there. EXISTS: there was one.
- */
-int journal_give_up(int dir_fd, const struct noter *noter);
 
 /* Records may be appended from now on, with numbers above `floor` and above all that were read. */
 void journal_start(struct journal *j, uint64_t floor);

@@ -34,6 +34,8 @@ struct nodes {
 	struct node **table;       /* owned; size is a power of two */
 	size_t size;
 	size_t used;
+	struct key unreadable[UNREADABLE_MAX];
+	unsigned n_unreadable;
 };
 
 int nodes_new(struct chunks *chunks, const struct noter *noter, struct nodes **ret)
@@ -104,6 +106,14 @@ struct chunks *nodes_chunks(struct nodes *ns)
 const struct noter *nodes_noter(struct nodes *ns)
 {
 	return ns->noter;
+}
+
+unsigned nodes_unreadable(struct nodes *ns, struct key ret[static UNREADABLE_MAX])
+{
+	LOCK_GUARD(&ns->lock);
+
+	memcpy(ret, ns->unreadable, ns->n_unreadable * sizeof(*ret));
+	return ns->n_unreadable;
 }
 
 /* ---- the table ---- */
@@ -507,6 +517,18 @@ static struct key key_decode(const uint8_t *p)
 	return (struct key){ .a = get_le64(p), .t = p[8], .b = get_le64(p + 9) };
 }
 
+/* Someone asks which files that were: nodes_unreadable. */
+static void note_unreadable(struct nodes *ns, const struct key *k)
+{
+	LOCK_GUARD(&ns->lock);
+
+	for (unsigned i = 0; i < ns->n_unreadable; i++)
+		if (key_cmp(&ns->unreadable[i], k) == 0)
+			return;
+	if (ns->n_unreadable < UNREADABLE_MAX)
+		ns->unreadable[ns->n_unreadable++] = *k;
+}
+
 int node_encode(const struct node *n, uint8_t *buf, uint32_t *ret_len)
 {
 	uint8_t *p = buf + NODE_HEADER;
@@ -539,8 +561,10 @@ int node_encode(const struct node *n, uint8_t *buf, uint32_t *ret_len)
 			struct name name;
 
 			r = blob_seal(v.ref.blob, &name);
-			if (r < 0)
-				return r;
+			if (r > 0)
+				note_unreadable(n->ns, &k);
+			if (r != 0 && r != ABSENT)
+				return r < 0 ? r : -EIO;
 			v.ref.kind = REF_CHUNK;
 			v.ref.name = name;
 		}

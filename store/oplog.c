@@ -4,15 +4,17 @@
  * A change record: the branch, its counters, then items. FORMAT.md has the bytes.
  *
  * Room in the journal is set aside in steps, at the latest before the tree changes. The first step
- * is more than all but a few operations need, so that these fail at their first change or not at
- * all; one that runs out of room later (a truncation of a huge file) stops half-way, like one that
- * runs out of memory, and is recorded as far as it came: tree and journal never differ.
+ * is more than all but a few operations need. An operation that runs out of room, or of memory, or
+ * meets what it cannot read after its first change is taken back; or, where that does no harm (the
+ * items of a file that nobody can find any more), recorded as far as it came. So tree and journal
+ * never differ.
  */
 
 #include "store/oplog.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <time.h>
 
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -25,6 +27,8 @@
 
 /* A buffer beyond this is given back after its operation. */
 #define KEEP_BYTES ((size_t)64 << 10)
+
+#define WAIT_FOR_MEMORY_NS 10000000
 
 /* Kind of an item, in the upper four bits of its word; the lower twelve are the value's length. */
 enum item_kind { ITEM_PLAIN = 0, ITEM_CHUNK = 1, ITEM_BLOB = 2, ITEM_GONE = 15 };
@@ -42,6 +46,15 @@ struct held_blob {
 	size_t at;         /* of its name in buf */
 };
 
+/* What a key had before a change. */
+struct former {
+	struct key key;
+	bool there;
+	uint32_t len;
+	size_t at;      /* of the value's bytes in former_bytes */
+	struct ref ref; /* a blob is referenced */
+};
+
 struct oplog {
 	struct journal *journal; /* borrowed */
 	_Atomic uint64_t *last;  /* borrowed */
@@ -52,6 +65,10 @@ struct oplog {
 	size_t reserved;
 	struct held_blob *blobs; /* owned */
 	size_t n_blobs, cap_blobs;
+	struct former *formers; /* owned: one for each item in buf */
+	size_t n_formers, cap_formers;
+	uint8_t *former_bytes;  /* owned */
+	size_t former_len, cap_former_bytes;
 };
 
 static void oplog_freep(struct oplog **l)
@@ -82,8 +99,10 @@ void oplog_free(struct oplog *l)
 {
 	if (!l)
 		return;
-	assert(l->n_blobs == 0 && l->reserved == 0);
+	assert(l->n_blobs == 0 && l->n_formers == 0 && l->reserved == 0);
 	free(l->blobs);
+	free(l->formers);
+	free(l->former_bytes);
 	free(l->buf);
 	free(l);
 }
@@ -145,23 +164,61 @@ static uint8_t *put_blob(uint8_t *p, const struct key *k, const struct val *v, u
 	return p + v->len;
 }
 
-int oplog_put(struct oplog *l, const struct key *k, const struct val *v)
+/* Room for what add_former will add. */
+static int make_room_for_former(struct oplog *l, const struct val *old)
+{
+	size_t len = l->former_len + (old ? old->len : 0);
+	int r;
+
+	r = os_grow(&l->formers, &l->cap_formers, l->n_formers + 1, sizeof(*l->formers));
+	return r < 0 ? r : os_grow(&l->former_bytes, &l->cap_former_bytes, len, 1);
+}
+
+static void add_former(struct oplog *l, const struct key *k, const struct val *old)
+{
+	struct former *f = &l->formers[l->n_formers++];
+
+	*f = (struct former){ .key = *k, .at = l->former_len };
+	if (!old)
+		return;
+	f->there = true;
+	f->len = old->len;
+	f->ref = old->ref;
+	if (f->ref.kind == REF_BLOB)
+		(void)blob_ref(f->ref.blob);
+	if (f->len > 0)
+		memcpy(l->former_bytes + f->at, old->data, f->len);
+	l->former_len += f->len;
+}
+
+static void drop_former(struct oplog *l)
+{
+	struct former *f = &l->formers[--l->n_formers];
+
+	if (f->ref.kind == REF_BLOB)
+		blob_unref(f->ref.blob);
+	l->former_len = f->at;
+}
+
+int oplog_put(struct oplog *l, const struct key *k, const struct val *v, const struct val *old)
 {
 	uint8_t *end, *name;
 	int r;
 
 	r = make_room(l, ITEM_HEAD + BLOB_REF + v->len);
+	if (r >= 0)
+		r = make_room_for_former(l, old);
+	if (r >= 0 && v->ref.kind == REF_BLOB)
+		r = os_grow(&l->blobs, &l->cap_blobs, l->n_blobs + 1, sizeof(*l->blobs));
 	if (r < 0)
 		return r;
 	l->before = l->len;
+	add_former(l, k, old);
 	if (v->ref.kind != REF_BLOB) {
 		l->len = (size_t)(put_plain(l->buf + l->len, k, v) - l->buf);
 		return 0;
 	}
 
-	r = os_grow(&l->blobs, &l->cap_blobs, l->n_blobs + 1, sizeof(*l->blobs));
-	if (r < 0)
-		return r;
 	end = put_blob(l->buf + l->len, k, v, &name);
 	l->blobs[l->n_blobs++] = (struct held_blob){ .blob = blob_ref(v->ref.blob),
 						     .at = (size_t)(name - l->buf) };
@@ -169,13 +226,16 @@ int oplog_put(struct oplog *l, const struct key *k, const struct val *v)
 	return 0;
 }
 
-int oplog_del(struct oplog *l, const struct key *k)
+int oplog_del(struct oplog *l, const struct key *k, const struct val *old)
 {
 	int r = make_room(l, ITEM_HEAD);
 
+	if (r >= 0)
+		r = make_room_for_former(l, old);
 	if (r < 0)
 		return r;
 	l->before = l->len;
+	add_former(l, k, old);
 	(void)put_head(l->buf + l->len, k, ITEM_GONE, 0);
 	l->len += ITEM_HEAD;
 	return 0;
@@ -185,6 +245,31 @@ void oplog_undo(struct oplog *l)
 {
 	l->len = l->before;
 	while (l->n_blobs > 0 && l->blobs[l->n_blobs - 1].at >= l->len)
+		blob_unref(l->blobs[--l->n_blobs].blob);
+	drop_former(l);
+}
+
+void oplog_take_back(struct oplog *l, struct tree *t)
+{
+	const struct timespec moment = { .tv_nsec = WAIT_FOR_MEMORY_NS };
+
+	tree_set_log(t, NULL);
+	while (l->n_formers > 0) {
+		const struct former *f = &l->formers[l->n_formers - 1];
+		const struct val v = {
+			.data = l->former_bytes + f->at, .len = f->len, .ref = f->ref
+		};
+		int r;
+
+		/* The path is the tree's own since the change: nothing is loaded or copied. */
+		while ((r = f->there ? tree_put(t, &f->key, &v) : tree_del(t, &f->key)) == -ENOMEM)
+			(void)nanosleep(&moment, NULL);
+		assert(r == 0);
+		drop_former(l);
+	}
+	tree_set_log(t, l);
+	l->len = l->head;
+	while (l->n_blobs > 0)
 		blob_unref(l->blobs[--l->n_blobs].blob);
 }
 
@@ -213,6 +298,8 @@ void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino)
 	l->len = l->head;
 	while (l->n_blobs > 0)
 		blob_unref(l->blobs[--l->n_blobs].blob);
+	while (l->n_formers > 0)
+		drop_former(l);
 	if (l->cap > KEEP_BYTES) {
 		uint8_t *less = realloc(l->buf, l->head);
 
@@ -220,6 +307,11 @@ void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino)
 			l->buf = less;
 			l->cap = l->head;
 		}
+	}
+	if (l->cap_formers * sizeof(*l->formers) + l->cap_former_bytes > KEEP_BYTES) {
+		free(TAKE_PTR(l->formers));
+		free(TAKE_PTR(l->former_bytes));
+		l->cap_formers = l->cap_former_bytes = 0;
 	}
 }
 

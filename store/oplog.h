@@ -3,8 +3,9 @@
 
 /*
  * The operation log of a branch's tree: what one operation puts and deletes, collected while it
- * runs, and written as one record of the journal when it is over. So an operation is replayed
- * whole or not at all.
+ * runs, and written as one record of the journal when it is over. So an operation is replayed whole
+ * or not at all. It remembers what was there before, too, so that an operation which cannot go
+ * on is not done at all.
  *
  * Bytes in blobs are not copied: the record says where they lie in the stage, and which chunk they
  * became, if they did.
@@ -26,13 +27,20 @@ int oplog_new(struct journal *j, const char *branch, _Atomic uint64_t *last, str
 void oplog_free(struct oplog *l);
 
 /*
- * Called by the tree before it changes: -ENOSPC and -ENOMEM refuse the change. What was collected
- * is sure to reach the journal.
+ * Called by the tree before it changes, with what is there now (NULL: nothing): -ENOSPC and -ENOMEM
+ * refuse the change. What was collected is sure to reach the journal.
  */
-int oplog_put(struct oplog *l, const struct key *k, const struct val *v);
-int oplog_del(struct oplog *l, const struct key *k);
+int oplog_put(struct oplog *l, const struct key *k, const struct val *v, const struct val *old);
+int oplog_del(struct oplog *l, const struct key *k, const struct val *old);
 /* Takes the last call back: the change was not made after all. */
 void oplog_undo(struct oplog *l);
+
+/*
+ * The operation failed half-way: the tree gets back what it had, and there will be no record.
+ * Cannot fail: it reads nothing, and where it wants memory (nodes that merged meanwhile split
+ * again) it waits for it. t's log is l.
+ */
+void oplog_take_back(struct oplog *l, struct tree *t);
 
 /*
  * The operation is over: its record is appended, if it changed anything. changes: the branch's

@@ -25,7 +25,7 @@ struct packs;
 enum codec {
 	CODEC_PLAIN = 0,
 	CODEC_ZSTD = 1,
-	CODEC_LOST = 2, /* in the index only: a repair found the chunk to be lost */
+	CODEC_LOST = 2, /* in the index only: the chunk was given up */
 };
 
 /* A record's kind that no chunk has: changes of the store's tables, see table.h. */

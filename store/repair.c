@@ -32,6 +32,7 @@
 #include <stdarg.h>
 
 #include "store/base/os.h"
+#include "store/blob.h"
 #include "store/check_internal.h"
 #include "store/chunk_internal.h"
 #include "store/scan.h"
@@ -506,6 +507,7 @@ int store_repair(struct store *s, const struct check_ops *ops, const struct prog
 	r = claim_all(s);
 	if (r < 0)
 		return note(&s->noter, r, "repair: an import, a check or a gc is running");
+	stage_give_up(s->stage);
 	r = seal_round(s, SEAL_LIVE); /* nothing is pending then */
 	for (unsigned round = 0; r == 0 || r == AGAIN; round++) {
 		r = one_round(s, ops, progress, round > 0, ret);

@@ -16,6 +16,7 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/journal.h"
+#include "store/journal_lost.h"
 #include "store/oplog.h"
 #include "store/store_internal.h"
 #include "store/tableop.h"
@@ -25,6 +26,7 @@ struct replay {
 	struct branch **open; /* owned; handles, so that each branch is opened once */
 	size_t n_open, cap_open;
 	uint64_t last_lsn;
+	bool again; /* this record is tried a second time */
 };
 
 static void replay_release(struct replay *rp)
@@ -66,10 +68,19 @@ static void forget_branch(struct replay *rp, const struct entry *e)
 	}
 }
 
-/* Only what is the machine's failure ends the whole; else this branch's recovery ends here. */
+/*
+ * What is given up here was acknowledged, and is gone for good. So what is the machine's failure
+ * ends the whole, and the next start may do better; and a disk is asked twice.
+ */
+static bool is_final(const struct replay *rp, int r)
+{
+	return r != -ENOMEM && r != -EMFILE && r != -ENFILE && (r != -EIO || rp->again);
+}
+
+/* Else this branch's recovery ends here. */
 static int give_up(struct replay *rp, struct entry *e, uint64_t lsn, int r)
 {
-	if (r == -ENOMEM)
+	if (!is_final(rp, r))
 		return r;
 	e->lost = true;
 	return note(&rp->store->noter, 0,
@@ -244,7 +255,7 @@ static int replay_create(struct replay *rp, uint64_t lsn, const struct table_op 
 	if (r == 0)
 		r = branch_create(s, op->branch, root, snap_lookup(s, op->snap) ? op->snap : 0,
 				  op->lineage, &b);
-	if (r == -ENOMEM)
+	if (r < 0 && !is_final(rp, r))
 		return r;
 	if (r < 0)
 		return note(&s->noter, 0, "branch '%s' cannot be recovered: %s", op->branch,
@@ -341,11 +352,18 @@ static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload,
 static int replay_one(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
 		      size_t len)
 {
+	int (*fn)(struct replay *, uint64_t, const uint8_t *, size_t) =
+		kind == JOURNAL_CHANGE ? replay_change : replay_table;
 	struct replay *rp = arg;
+	int r;
 
 	rp->last_lsn = lsn;
-	return kind == JOURNAL_CHANGE ? replay_change(rp, lsn, payload, len) :
-				       replay_table(rp, lsn, payload, len);
+	rp->again = false;
+	r = fn(rp, lsn, payload, len);
+	if (r != -EIO)
+		return r;
+	rp->again = true;
+	return fn(rp, lsn, payload, len);
 }
 
 /* ---- the whole ---- */
@@ -431,10 +449,10 @@ static void report(struct store *s, const struct journal_found *found)
 {
 	if (found->damaged) {
 		(void)note(&s->noter, 0,
-			   "the journal is damaged in segment %08" PRIx32
-			   ": %" PRIu64 " operations before that place were kept, those behind it "
-			   "are lost",
-			   found->segment, found->records);
+			   "the journal is damaged in segment %08" PRIx32 "%s: %" PRIu64
+			   " operations before that place were kept, those behind it are lost",
+			   found->segment, found->missing ? ", which is missing" : "",
+			   found->records);
 		report_lost(s);
 	}
 	if (found->lost)

@@ -23,6 +23,7 @@
 #include "store/base/os.h"
 #include "store/chunk.h"
 #include "store/journal.h"
+#include "store/journal_lost.h"
 #include "store/scan.h"
 #include "store/store_internal.h"
 #include "store/table_log.h"
@@ -356,7 +357,7 @@ int store_salvage(int dir_fd, const struct noter *noter, const struct progress *
 	_cleanup_close_ int fd = -1, lock_fd = -1;
 	struct salvage s = { .noter = noter };
 	uint8_t uuid[16];
-	bool known;
+	bool known = false;
 	int r;
 
 	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &fd);

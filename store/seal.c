@@ -23,6 +23,10 @@
  * A crash between any two steps leaves the index as the last transaction made it; chunks that no
  * index entry names are garbage in a pack until gc rewrites it.
  *
+ * Bytes in the stage that cannot be read fail a round like anything else, but after some rounds
+ * they are given up (blob_seal): they are lost, as a chunk is that a repair gives up, and all else
+ * is saved.
+ *
  * After a failure the next round comes RETRY_NS later, whoever waits is told of the failure, and
  * one note is written for a whole row of equal failures. A failed commit is different when the
  * reason is not lack of room: nobody knows what reached the disk, so nothing is written any more
@@ -30,6 +34,7 @@
  */
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -559,6 +564,17 @@ static void batch_settle(struct store *s, struct batch *batch)
 	s->table_lsn = batch->table_lsn;
 }
 
+static void tell_given_up(struct store *s)
+{
+	uint64_t bytes;
+
+	if (stage_gave_up(s->stage, &bytes))
+		(void)note(&s->noter, 0,
+			   "%" PRIu64 " bytes of files that were not saved yet cannot be read from "
+			   "the disk and are given up; 'plyfs check' names the files",
+			   bytes);
+}
+
 /* The journal and the stage let go of what is covered now. */
 static void let_go(struct store *s)
 {
@@ -634,6 +650,7 @@ int seal_round(struct store *s, enum seal_mode mode)
 
 		if (sealed < 0)
 			incomplete = sealed; /* commit what can be: O3 */
+		tell_given_up(s);
 		batch_encode(s, &batch, mode);
 		if (anything_to_write(s, &batch)) {
 			r = batch_commit(s, &batch, &unsure);

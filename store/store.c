@@ -129,6 +129,10 @@ int store_init(int dir_fd)
 		r = make_directory(top_fd, "journal");
 	if (r < 0)
 		return r;
+	/* Of one that was cut short: half an index would be damage. */
+	r = os_unlinkat(top_fd, "index/data.mdb", 0);
+	if (r < 0 && r != -ENOENT)
+		return r;
 	r = index_open(top_fd, NULL, &index);
 	if (r < 0)
 		return r;
@@ -140,9 +144,11 @@ int store_init(int dir_fd)
 	r = os_random(uuid, sizeof(uuid));
 	if (r == 0)
 		r = store_write_format(top_fd, uuid);
+	if (r == 0)
+		r = os_fsync(top_fd);
 	if (r < 0)
-		return r;
-	return os_fsync(top_fd);
+		(void)os_unlinkat(top_fd, "format", 0); /* it was not made: it can be tried again */
+	return r;
 }
 
 /* ---- opening and closing ---- */

@@ -207,6 +207,11 @@ static inline void branch_unlock_changedp(struct branch **b)
 	if (*b)
 		branch_unlock_changed(*b);
 }
+/*
+ * The operation failed: what it put and deleted, as far as it came, is taken back. Before the
+ * unlock. (A branch without a journal stays as it is: it was dropped, or this is a comparison.)
+ */
+void branch_take_back(struct branch *b);
 /* Scope guard: the write lock for an operation on the tree. */
 #define BRANCH_CHANGE_GUARD(b)                                                                     \
 	_cleanup_(branch_unlock_changedp) _unused_ struct branch *CONCAT(guard_, __LINE__) =       \
@@ -323,7 +328,7 @@ struct check_ops {
 struct check_stats {
 	uint64_t snapshots, branches, nodes, chunks, bytes, unreferenced;
 	uint64_t damaged;
-	uint64_t lost; /* given up by repairs, no damage any more */
+	uint64_t lost; /* given up, no damage any more */
 };
 /*
  * Walks everything: format, the index's pages and entries, record headers, trees, references; with

@@ -450,7 +450,7 @@ static int path_split_put(struct tree *t, struct path *p, const struct key *k,
 int tree_put(struct tree *t, const struct key *k, const struct val *v)
 {
 	uint8_t data[VAL_MAX]; /* v may be lent by the very node that moves below */
-	struct val val = { .data = data, .len = v->len, .ref = v->ref };
+	struct val val = { .data = data, .len = v->len, .ref = v->ref }, old;
 	struct key key = *k;
 	struct path p;
 	struct node *leaf;
@@ -476,12 +476,14 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 	r = path_own(t, &p);
 	if (r < 0)
 		return r;
-	r = t->log ? oplog_put(t->log, &key, &val) : 0;
+	leaf = p.at[p.depth - 1].node;
+	pos = p.at[p.depth - 1].pos;
+	if (p.found)
+		leaf_val(leaf, pos, &old);
+	r = t->log ? oplog_put(t->log, &key, &val, p.found ? &old : NULL) : 0;
 	if (r < 0)
 		return r;
 
-	leaf = p.at[p.depth - 1].node;
-	pos = p.at[p.depth - 1].pos;
 	size = leaf->size + item_size(val.ref.kind, val.len);
 	if (p.found)
 		size -= item_size(node_slots(leaf)[pos].kind, node_slots(leaf)[pos].len);
@@ -621,6 +623,7 @@ static void path_rebalance(struct tree *t, struct path *p)
 
 int tree_del(struct tree *t, const struct key *k)
 {
+	struct val old;
 	struct path p;
 	int r;
 
@@ -633,7 +636,8 @@ int tree_del(struct tree *t, const struct key *k)
 	if (r < 0)
 		return r;
 
-	r = t->log ? oplog_del(t->log, k) : 0;
+	leaf_val(p.at[p.depth - 1].node, p.at[p.depth - 1].pos, &old);
+	r = t->log ? oplog_del(t->log, k, &old) : 0;
 	if (r < 0)
 		return r;
 
@@ -710,7 +714,8 @@ static int cursor_settle(struct cursor *c, int step)
 	}
 }
 
-int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k)
+/* To the first item >= k in its leaf, or past that leaf's end. END in an empty tree. */
+static int cursor_start(struct cursor *c, const struct tree *t, const struct key *k)
 {
 	struct node *top;
 	int r;
@@ -720,12 +725,14 @@ int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k)
 	r = tree_top(t, &top);
 	if (r < 0)
 		return r;
-	if (!top)
-		return END;
-	r = cursor_down(c, top, WAY_KEY, k);
-	if (r < 0)
-		return r;
-	return cursor_settle(c, 1);
+	return top ? cursor_down(c, top, WAY_KEY, k) : END;
+}
+
+int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k)
+{
+	int r = cursor_start(c, t, k);
+
+	return r < 0 || r == END ? r : cursor_settle(c, 1);
 }
 
 int cursor_next(struct cursor *c)
@@ -738,21 +745,10 @@ int cursor_next(struct cursor *c)
 
 int cursor_seek_last(struct cursor *c, const struct tree *t, const struct key *k)
 {
-	struct node *top;
-	int r;
+	int r = cursor_start(c, t, k);
 
-	c->tree = t;
-	c->depth = 0;
-	r = tree_top(t, &top);
-	if (r < 0)
+	if (r < 0 || r == END)
 		return r;
-	if (!top)
-		return END;
-	r = cursor_down(c, top, WAY_KEY, k);
-	if (r < 0)
-		return r;
-
-	/* the leaf's position is the first item >= k */
 	if (!leaf_has(cursor_node(c, c->depth - 1), c->path[c->depth - 1].pos, k))
 		c->path[c->depth - 1].pos--;
 	return cursor_settle(c, -1);

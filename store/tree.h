@@ -78,6 +78,12 @@ int nodes_new(struct chunks *chunks, const struct noter *noter, struct nodes **r
 void nodes_free(struct nodes *ns); /* all roots and trees must be gone */
 /* Nodes in memory and their heap bytes. */
 void nodes_stats(struct nodes *ns, uint64_t *ret_nodes, uint64_t *ret_bytes);
+/*
+ * The keys of items whose bytes could not be read when they were to be sealed, since the store was
+ * opened; how many there are. The first UNREADABLE_MAX: enough to name files, check names all.
+ */
+#define UNREADABLE_MAX 16
+unsigned nodes_unreadable(struct nodes *ns, struct key ret[static UNREADABLE_MAX]);
 /* Gives memory back to the system when much of it has been freed since the last time. */
 void nodes_give_back(struct nodes *ns);
 

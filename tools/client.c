@@ -174,12 +174,14 @@ static int looked(struct client *cl, const char *dir, struct look *l)
 	_cleanup_close_ int fd = -1;
 
 	if (l->opened)
-		return l->opened == EIO ? -ENOTCONN : -l->opened; /* see below */
+		return l->opened == EIO || l->opened == ENODEV ? -ENOTCONN :
+								 -l->opened; /* see below */
 	switch (l->asked) {
 	case 0:
 		break;
 	case ENOTCONN:
 	case ECONNABORTED:
+	case ENODEV: /* it is just being taken down */
 	case EIO:
 		return -ENOTCONN; /* its daemon is dead, the last one as well (EIO) */
 	case EPERM:
@@ -691,6 +693,8 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 				   cl->store);
 	if (r < 0)
 		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
+	if (answer.status && *answer.text) /* it could not even begin */
+		return client_fail(cl, "%s", answer.text);
 	return answer.status;
 }
 

@@ -92,13 +92,18 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what);
 
 struct fuse_mount {
 	const char *mountpoint; /* absolute */
-	bool read_only, private;
+	bool read_only;
+	bool private;	/* root's: for root only */
 	bool over; /* the directory need not be empty */
+	bool suid, dev; /* setuid programs and devices in it count; root's */
+	struct mount_options options;
 };
 /* Checks the mount point; what it makes absolute is given in *ret_path. */
 int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_path);
 /* Does the mount; *ret_fd must get to the daemon. */
 int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd);
+/* Lets the kernel read further ahead in a view that is served, where we may. */
+void fuse_read_ahead(const char *mountpoint);
 /* Takes it down again when the daemon refused. */
 void fuse_unmount(const char *mountpoint);
 /*
@@ -108,10 +113,11 @@ void fuse_unmount(const char *mountpoint);
  */
 int fuse_remount(struct client *cl, const char *mountpoint, char *options);
 /*
- * Adds to the words for the daemon how it shall serve the mount (fs/how.h): up to four, one of
- * them in `text`. Returns how many words there are then.
+ * Adds to the words for the daemon how it shall serve the mount: up to three, one of them in
+ * `text`. Returns how many words there are then.
  */
-int add_how(char **argv, int argc, bool private, uint32_t how, char text[static LEVERS_TEXT_SIZE]);
+int add_options(char **argv, int argc, const struct mount_options *o,
+		char text[static LEVERS_TEXT_SIZE]);
 /* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */

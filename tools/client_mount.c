@@ -103,15 +103,14 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	return DONE;
 }
 
-int add_how(char **argv, int argc, bool private, uint32_t how, char text[static LEVERS_TEXT_SIZE])
+int add_options(char **argv, int argc, const struct mount_options *o,
+		char text[static LEVERS_TEXT_SIZE])
 {
-	if (private)
-		argv[argc++] = (char *)"--private";
-	if (*levers_to_text(how, text)) {
+	if (*levers_to_text(o->without, text)) {
 		argv[argc++] = (char *)"--without";
 		argv[argc++] = text;
 	}
-	if (how & MOUNT_IO_URING)
+	if (o->io_uring)
 		argv[argc++] = (char *)"--io-uring";
 	return argc;
 }
@@ -134,8 +133,11 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 		closep(&fuse_fd); /* aborts the connection: whoever waits in it is let go */
 		fuse_fd = -1;
 		fuse_unmount(m->mountpoint);
+		return r;
 	}
-	return r;
+	if (!(m->options.without & WITHOUT(LEVER_READ_AHEAD)))
+		fuse_read_ahead(m->mountpoint);
+	return DONE;
 }
 
 /* ---- the short form ---- */
@@ -263,11 +265,12 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
 }
 
-static int mount_short(struct client *cl, const char *dir, bool fresh, bool update, bool private,
-		       uint32_t how, bool fsmonitor)
+/* base: the options of the mount itself. */
+static int mount_short(struct client *cl, const char *dir, bool fresh, bool update,
+		       const struct fuse_mount *base, bool fsmonitor)
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
-	struct fuse_mount m = { .private = private, .over = true };
+	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
 	char cwd[PATH_MAX];
@@ -311,8 +314,9 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 			path);
 	}
 
+	m.over = true;
 	m.mountpoint = argv[2] = path;
-	argc = add_how(argv, argc, private, how, without);
+	argc = add_options(argv, argc, &m.options, without);
 	r = mount_and_send(cl, &m, argc, argv);
 	n = strlen(path);
 	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
@@ -324,26 +328,28 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool private = false, fresh = false, update = false, fsmonitor = false, io_uring = false;
-	uint32_t how = 0;
+	bool fresh = false, update = false, fsmonitor = false;
+	struct fuse_mount m = {};
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch }, { .name = "snapshot", .text = &snapshot },
-		{ .name = "at", .text = &at },	       { .name = "private", .flag = &private },
-		{ .name = "fresh", .flag = &fresh },   { .name = "update", .flag = &update },
+		{ .name = "branch", .text = &branch },
+		{ .name = "snapshot", .text = &snapshot },
+		{ .name = "at", .text = &at },
+		{ .name = "fresh", .flag = &fresh },
+		{ .name = "update", .flag = &update },
 		{ .name = "fsmonitor", .flag = &fsmonitor },
-		{ .name = "io-uring", .flag = &io_uring },
-		OPTION_WITHOUT(&how),
+		{ .name = "suid", .flag = &m.suid },
+		{ .name = "dev", .flag = &m.dev },
+		{ .name = "private", .flag = &m.private },
+		OPTIONS_MOUNT(&m.options),
 	};
 	char without[LEVERS_TEXT_SIZE];
 	_cleanup_free_ char *mountpoint = NULL;
-	struct fuse_mount m = {};
 	char *argv[10];
 	int argc = 0, r;
 
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
 	if (r)
 		return r;
-	how |= io_uring ? MOUNT_IO_URING : 0;
 	if (branch && snapshot)
 		return client_misuse(cl, "either --branch or --snapshot");
 	if (at && cl->args.n)
@@ -352,8 +358,7 @@ int client_mount(struct client *cl)
 		if (branch || snapshot)
 			return client_misuse(cl,
 					     "which store? give --store STORE or set PLYFS_STORE");
-		return mount_short(cl, cl->args.v[0], fresh, update, private, how,
-				   fsmonitor);
+		return mount_short(cl, cl->args.v[0], fresh, update, &m, fsmonitor);
 	}
 	if (fresh || update)
 		return client_misuse(
@@ -370,9 +375,8 @@ int client_mount(struct client *cl)
 	if (r)
 		return r;
 
-	m = (struct fuse_mount){ .mountpoint = mountpoint,
-				 .read_only = snapshot,
-				 .private = private };
+	m.mountpoint = mountpoint;
+	m.read_only = snapshot;
 	argv[argc++] = (char *)"mount";
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;
@@ -380,7 +384,7 @@ int client_mount(struct client *cl)
 		argv[argc++] = (char *)(branch ? "--branch" : "--snapshot");
 		argv[argc++] = (char *)(branch ? branch : snapshot);
 	}
-	argc = add_how(argv, argc, private, how, without);
+	argc = add_options(argv, argc, &m.options, without);
 	argv[argc] = NULL;
 	r = mount_and_send(cl, &m, argc, argv);
 	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint) : r;

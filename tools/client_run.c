@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * plyfs run: a command in a view. Without --fork and --timeout it is an exec; else we stay as its
+ * plyfs run: a command in a view. With no option but --in it is an exec; else we stay as its
  * parent, and pass on what ended it: its exit code, 128 + its signal, 124 on timeout, 127 and 126
  * when it could not be started.
  *
  * The command gets a process group of its own, and the terminal if we had it. We are the subreaper
  * of whatever it starts: a timeout ends all of it, wherever it went. With --fork so does the
- * command's end, since orphans would keep the fork's view busy.
+ * command's end, since orphans would keep the fork's view busy; and with limits, which are kept by
+ * a control group that goes when we do.
  */
 
 #include "tools/client.h"
@@ -22,6 +23,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "env/group.h"
 #include "env/tree.h"
 #include "store/base/util.h"
 
@@ -31,6 +33,17 @@
 
 /* After a polite SIGTERM a command has this long until SIGKILL. */
 #define GRACE_SECONDS 2
+
+struct how_to_run {
+	double timeout; /* 0: none */
+	bool in_fork;
+	struct proc_limits limits;
+};
+
+static bool is_limited(const struct proc_limits *l)
+{
+	return l->memory || l->processes || l->cpu_time;
+}
 
 static int start_failed(struct client *cl, int error)
 {
@@ -73,10 +86,12 @@ static int exit_code(int status)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static void run_child(struct client *cl, const char *dir, const sigset_t *mask, int failure)
+static void run_child(struct client *cl, const char *dir, const struct group *group,
+		      const struct proc_limits *limits, const sigset_t *mask, int failure)
 {
 	int error;
 
+	group_enter(group, limits);
 	if (chdir(dir) < 0) {
 		error = errno;
 	} else {
@@ -117,11 +132,12 @@ static void end_orphans(const sigset_t *chld, pid_t group)
 }
 
 /* Runs the command in dir; its exit code. */
-static int supervise(struct client *cl, const char *dir, double timeout, bool in_fork)
+static int supervise(struct client *cl, const char *dir, const struct how_to_run *how)
 {
-	double end = timeout > 0 ? now_seconds() + timeout : 0;
+	double end = how->timeout > 0 ? now_seconds() + how->timeout : 0;
+	_cleanup_(group_freep) struct group *group = NULL;
+	bool timed_out = false, terminal, no_memory, too_many;
 	_cleanup_close_ int in = -1, out = -1;
-	bool timed_out = false, terminal;
 	sigset_t chld, old;
 	int p[2], error, code = FAILED, status;
 	pid_t pid, got;
@@ -130,6 +146,10 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool in
 		return client_fail(cl, "a pipe: %s", strerror(errno));
 	in = p[0];
 	out = p[1];
+	group = group_make(&how->limits);
+	if (!group_holds(group, &how->limits))
+		client_talk(cl, "no control group can be made here: --memory holds for each "
+				"process, --processes for all of the user, and not for root");
 	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* else orphans only outlive us */
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
@@ -146,7 +166,7 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool in
 			(void)tcsetpgrp(0, getpid());
 			(void)signal(SIGTTOU, SIG_DFL);
 		}
-		run_child(cl, dir, &old, out);
+		run_child(cl, dir, group, &how->limits, &old, out);
 	}
 	setpgid(pid, pid); /* both sides do it, so that it is done whoever is first */
 	passed_on_to = pid;
@@ -176,8 +196,13 @@ static int supervise(struct client *cl, const char *dir, double timeout, bool in
 		end = timed_out ? 0 : now_seconds() + GRACE_SECONDS;
 		timed_out = true;
 	}
-	if (timed_out || in_fork)
+	if (timed_out || how->in_fork || is_limited(&how->limits))
 		end_orphans(&chld, pid);
+	group_events(group, &no_memory, &too_many);
+	if (no_memory)
+		client_talk(cl, "it met the limit of memory: a process was killed");
+	if (too_many)
+		client_talk(cl, "it met the limit of processes: some could not be started");
 out:
 	passed_on_to = 0;
 	if (terminal) {
@@ -234,7 +259,8 @@ static void loud(int *saved)
 	*saved = -1;
 }
 
-static int run_in_fork(struct client *cl, char *dir, double timeout, const char *name, bool drop)
+static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *how,
+		       const char *name, bool drop)
 {
 	const char *tmp = getenv("XDG_RUNTIME_DIR") ?: getenv("TMPDIR") ?: "/tmp";
 	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
@@ -275,7 +301,7 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 	}
 
 	snprintf(inside, sizeof(inside), "%s%s", mountpoint, below_root(dir));
-	code = supervise(cl, inside, timeout, true);
+	code = supervise(cl, inside, how);
 
 	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
 	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", made);
@@ -295,15 +321,18 @@ static int run_in_fork(struct client *cl, char *dir, double timeout, const char 
 
 int client_run(struct client *cl)
 {
-	bool in_fork = false, drop = false;
 	const char *in = ".", *name = NULL;
-	double timeout = 0;
+	struct how_to_run how = {};
+	bool drop = false;
 	const struct option_def defs[] = {
-		{ .name = "fork", .flag = &in_fork },
+		{ .name = "fork", .flag = &how.in_fork },
 		{ .name = "drop", .flag = &drop },
 		{ .name = "in", .text = &in },
 		{ .name = "name", .text = &name },
-		{ .name = "timeout", .seconds = &timeout },
+		{ .name = "timeout", .seconds = &how.timeout },
+		{ .name = "memory", .size = &how.limits.memory },
+		{ .name = "processes", .number = &how.limits.processes },
+		{ .name = "cpu-time", .number = &how.limits.cpu_time },
 	};
 	_cleanup_free_ char *dir = NULL;
 	int r;
@@ -311,13 +340,13 @@ int client_run(struct client *cl)
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), OPTIONS_LEADING, 1, -1);
 	if (r)
 		return r;
-	if ((drop || name) && !in_fork)
+	if ((drop || name) && !how.in_fork)
 		return client_misuse(cl, "--%s goes with --fork", drop ? "drop" : "name");
 	if (name && strlen(name) >= PLYFS_NAME_SIZE)
 		return client_misuse(cl, "a branch name has at most %d bytes", PLYFS_NAME_SIZE - 1);
 
 	r = client_look(cl, in);
-	if (r == -EPERM && in_fork)
+	if (r == -EPERM && how.in_fork)
 		return client_ioctl_failed(cl, EPERM, "a fork");
 	if (r < 0 && r != -EPERM)
 		return client_look_failed(cl, r, in);
@@ -330,12 +359,12 @@ int client_run(struct client *cl)
 	if (!dir)
 		return client_fail(cl, "'%s': %s", in, strerror(errno));
 
-	if (in_fork)
-		return run_in_fork(cl, dir, timeout, name, drop);
+	if (how.in_fork)
+		return run_in_fork(cl, dir, &how, name, drop);
 	closep(&cl->view_fd);
 	cl->view_fd = -1;
-	if (timeout > 0)
-		return supervise(cl, dir, timeout, false);
+	if (how.timeout > 0 || is_limited(&how.limits))
+		return supervise(cl, dir, &how);
 
 	if (chdir(dir) < 0)
 		return start_failed(cl, errno);

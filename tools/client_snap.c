@@ -65,8 +65,13 @@ int client_checkpoint(struct client *cl)
 
 	c.flags = sync_too ? PLYFS_CHECKPOINT_SYNC : 0;
 	strcpy(c.label, label);
-	if (ioctl(cl->view_fd, PLYFS_IOC_CHECKPOINT, &c) < 0)
+	if (ioctl(cl->view_fd, PLYFS_IOC_CHECKPOINT, &c) < 0) {
+		char *in_words[] = { cl->argv[0], "--sync", "--branch", cl->info.branch };
+
+		if (sync_too && errno == EIO) /* the daemon can say which file that is */
+			return client_send(cl, true, ARRAY_SIZE(in_words), in_words, -1);
 		return client_ioctl_failed(cl, errno, NULL);
+	}
 	printf("%.*s\n", PLYFS_ID_SIZE, c.id);
 	return fflush(stdout) ? client_fail(cl, "writing the id: %s", strerror(errno)) : DONE;
 }
@@ -144,10 +149,9 @@ int client_undo(struct client *cl)
 
 /* The mounted form: one mount(2), one message. */
 static int fork_and_mount(struct client *cl, const char *from, const char *name, const char *at,
-			  bool private, uint32_t how)
+			  struct fuse_mount *m)
 {
 	_cleanup_free_ char *mountpoint = NULL;
-	struct fuse_mount m = { .private = private };
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[12];
 	int argc = 0, r;
@@ -155,7 +159,7 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 	r = mount_point_check(cl, at, false, &mountpoint);
 	if (r)
 		return r;
-	m.mountpoint = mountpoint;
+	m->mountpoint = mountpoint;
 
 	argv[argc++] = (char *)"fork";
 	if (from) {
@@ -164,24 +168,22 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 	}
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;
-	argc = add_how(argv, argc, private, how, without);
+	argc = add_options(argv, argc, &m->options, without);
 	argv[argc++] = (char *)"--";
 	argv[argc++] = (char *)name;
 	argv[argc] = NULL;
-	return mount_and_send(cl, &m, argc, argv);
+	return mount_and_send(cl, m, argc, argv);
 }
 
 int client_fork(struct client *cl)
 {
 	const char *from = NULL, *at = NULL, *name;
-	bool private = false, io_uring = false;
-	uint32_t how = 0;
+	struct fuse_mount m = {};
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
-		{ .name = "private", .flag = &private },
-		{ .name = "io-uring", .flag = &io_uring },
-		OPTION_WITHOUT(&how),
+		{ .name = "private", .flag = &m.private },
+		OPTIONS_MOUNT(&m.options),
 	};
 	struct plyfs_fork q = {};
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
@@ -206,8 +208,7 @@ int client_fork(struct client *cl)
 			return r;
 	}
 	if (at)
-		return fork_and_mount(cl, from, name, at, private,
-				      how | (io_uring ? MOUNT_IO_URING : 0));
+		return fork_and_mount(cl, from, name, at, &m);
 	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)
 		return client_send(cl, true, cl->argc, cl->argv, -1);
 

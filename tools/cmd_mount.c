@@ -108,15 +108,13 @@ int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, uint32_t
 int cmd_mount(struct cmd *c)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool is_private = false, io_uring = false;
-	uint32_t how = 0;
+	struct mount_options options = {};
+	uint32_t how;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch },
 		{ .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },
-		{ .name = "private", .flag = &is_private },
-		{ .name = "io-uring", .flag = &io_uring },
-		OPTION_WITHOUT(&how),
+		OPTIONS_MOUNT(&options),
 	};
 	_cleanup_(branch_closep) struct branch *b = NULL;
 	uint64_t id;
@@ -127,7 +125,7 @@ int cmd_mount(struct cmd *c)
 		return r;
 	if (!at)
 		return cmd_misuse(c, "where? --at MOUNTPOINT");
-	how |= (is_private ? 0 : MOUNT_ALLOW_OTHER) | (io_uring ? MOUNT_IO_URING : 0);
+	how = mount_how(&options);
 	if (snapshot) {
 		r = snap_find(c->store, snapshot, &id);
 		if (r < 0)

@@ -65,8 +65,9 @@ int cmd_checkpoint(struct cmd *c)
 		{ .name = "sync", .flag = &sync_too },
 	};
 	_cleanup_(target_release) struct target t = {};
+	_cleanup_free_ char *path = NULL;
 	char text[SNAP_ID_SIZE];
-	uint64_t id;
+	uint64_t id = 0;
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
@@ -83,10 +84,14 @@ int cmd_checkpoint(struct cmd *c)
 		r = view_checkpoint(mount_view(t.entry->mount), label, sync_too, &id);
 	} else {
 		r = branch_checkpoint(t.branch, label, 0, &id);
-		if (r >= 0 && sync_too) {
+		if (r >= 0 && sync_too)
 			r = snap_wait(c->store, id);
-		}
 	}
+	if (sync_too && id && fs_find_unreadable(c->store, id, &path) == 0)
+		return cmd_fail(c, 0,
+				"checkpoint %s lacks what was written to '%s': it cannot be read "
+				"back from the disk",
+				snap_id_to_text(id, text), path);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", name);
 	fprintf(c->out, "%s\n", snap_id_to_text(id, text));
@@ -198,14 +203,11 @@ static int fork_from(struct cmd *c, const char *from, const char *name)
 int cmd_fork(struct cmd *c)
 {
 	const char *from = NULL, *at = NULL, *name;
-	bool private = false, io_uring = false;
-	uint32_t how = 0;
+	struct mount_options options = {};
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
-		{ .name = "private", .flag = &private },
-		{ .name = "io-uring", .flag = &io_uring },
-		OPTION_WITHOUT(&how),
+		OPTIONS_MOUNT(&options),
 	};
 	int r;
 
@@ -224,8 +226,7 @@ int cmd_fork(struct cmd *c)
 	if (!at)
 		return CMD_DONE;
 
-	how |= (private ? 0 : MOUNT_ALLOW_OTHER) | (io_uring ? MOUNT_IO_URING : 0);
-	r = cmd_mount_branch(c, name, at, how);
+	r = cmd_mount_branch(c, name, at, mount_how(&options));
 	if (r)
 		(void)branch_drop(c->store, name); /* it was to be a mounted fork or none */
 	return r;

@@ -14,7 +14,7 @@
 
 /* What is shown of a view. */
 struct view_status {
-	uint64_t head, changes, nodes, files, entries, inodes, epochs;
+	uint64_t head, changes, nodes, entries, inodes, epochs;
 };
 
 static void view_status_get(struct view_entry *e, struct view_status *ret)
@@ -32,7 +32,6 @@ static void view_status_get(struct view_entry *e, struct view_status *ret)
 	}
 	if (view_stat(v, &stats) == 0) {
 		ret->nodes = stats.nodes;
-		ret->files = stats.files;
 	}
 	mount_notifications(e->mount, &ret->entries, &ret->inodes, &ret->epochs);
 }
@@ -72,13 +71,13 @@ static int view_to_json(void *arg, struct view_entry *e)
 	json_t *view;
 
 	view_status_get(e, &s);
-	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:I, s:{s:I, s:I, s:I}}",
+	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}}",
 			 "mountpoint", json_text(e->mountpoint), "branch",
 			 *e->branch ? json_string(e->branch) : json_null(), "snapshot",
 			 json_id(e->snapshot), "head", json_id(s.head), "read_only", !*e->branch,
-			 "changes", (json_int_t)s.changes, "files", (json_int_t)s.files, "nodes",
-			 (json_int_t)s.nodes, "notifications", "entries", (json_int_t)s.entries,
-			 "inodes", (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
+			 "changes", (json_int_t)s.changes, "nodes", (json_int_t)s.nodes,
+			 "notifications", "entries", (json_int_t)s.entries, "inodes",
+			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
 	json_object_set_new(view, "without", without_to_json(e->how));
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
 	if (p->ops) {

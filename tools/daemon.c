@@ -47,7 +47,6 @@
 
 #include "fs/memo.h"
 #include "store/base/err.h"
-#include "store/base/fault.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "tools/log.h"
@@ -127,15 +126,6 @@ static bool greet(struct daemon *d, int sock)
 	return wire_send_answer(sock, &a) == 0 && a.status == 0;
 }
 
-/* For tests: the n-th call of the system, or allocation, from here on fails. */
-static void arm_fault(const char *n)
-{
-#ifdef PLYFS_TEST_HOOKS
-	if (n)
-		fault_arm(atoi(n), 1, ENOMEM);
-#endif
-}
-
 static void *conn_main(void *arg)
 {
 	struct conn *conn = arg;
@@ -166,9 +156,16 @@ static void *conn_main(void *arg)
 	c->err_tty = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]);
 	c->out = stream_to_fd(q.fd[WIRE_OUT], false, &c->cancel);
 	c->err = stream_to_fd(q.fd[WIRE_ERR], true, &c->cancel);
-	arm_fault(env_of(&q, "PLYFS_TEST_FAULT"));
-	a.status = c->out && c->err ? verb_run(c) : CMD_FAILED;
-	fault_disarm();
+	if (c->out && c->err) {
+		a.status = verb_run(c);
+	} else {
+		if (c->out)
+			(void)fclose(c->out); /* nothing is in it */
+		if (c->err)
+			(void)fclose(c->err);
+		a.status = CMD_FAILED;
+		snprintf(a.text, sizeof(a.text), "%s", err_str(-ENOMEM));
+	}
 	closep(&c->fuse_fd); /* when the verb did not take it */
 
 	/* What is the client's is closed before it hears that we are done: it may unmount next. */
@@ -491,7 +488,11 @@ static int serve(struct daemon *d, int idle_ms)
 	}
 	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
 	began = now_ms();
-	views_resume(d);
+	r = views_resume(d);
+	if (r < 0) {
+		start_failed("going on with the views: %s", err_str(r));
+		_exit(1); /* as if we were killed: the next one finds all as it was */
+	}
 	if (successor && views_count(d))
 		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), views_count(d),
 			   views_count(d) == 1 ? "" : "s");

@@ -84,11 +84,12 @@ int views_start(struct daemon *d, const char *branch, uint64_t snapshot, const c
 		int fuse_fd, uint32_t how);
 /*
  * Views that a daemon before us left: first what they remember is opened, then, when the store is
- * (its options have views_recovered), they are served again. What cannot be is told in the log.
+ * (its options have views_recovered), they are served again. What cannot be is told in the log;
+ * views_resume is < 0 when the next daemon should try again instead.
  */
 int views_find_formers(struct daemon *d);
 void views_recovered(void *arg, struct store *s, uint64_t lsn);
-void views_resume(struct daemon *d);
+int views_resume(struct daemon *d);
 void views_leave_formers(struct daemon *d); /* to the next daemon: we cannot start */
 /* Could another daemon go on with all of them? */
 bool views_are_kept(struct daemon *d);

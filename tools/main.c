@@ -60,6 +60,7 @@ struct verb {
 #define CLIENT_ENV(name) pass_to_env
 #define CLIENT_DAEMON(name) pass_on
 #define CLIENT_FILES(name) pass_on
+#define CLIENT_HOST(name) client_##name
 #define VERB(name, where, synopsis, summary, details) { #name, CLIENT_##where(name) },
 static const struct verb verbs[] = { VERB_LIST(VERB) };
 

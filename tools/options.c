@@ -4,6 +4,7 @@
 
 #include "tools/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +62,16 @@ static int set_value(const struct option_def *d, const char *value, char *why, s
 		if (errno || end == value || *end || value[0] == '-')
 			return MISTAKE("--%s wants a number, not '%s'", d->name, value);
 		*d->number = v;
+	} else if (d->size) {
+		static const char units[] = "KMGT";
+		unsigned long long v = strtoull(value, &end, 10);
+		const char *unit = end > value && *end ? strchr(units, toupper(*end)) : NULL;
+		unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+
+		if (errno || end == value || end[unit ? 1 : 0] || value[0] == '-' ||
+		    v > UINT64_MAX >> shift)
+			return MISTAKE("--%s wants a size as 512M or 2G, not '%s'", d->name, value);
+		*d->size = v << shift;
 	} else {
 		double v = strtod(value, &end);
 

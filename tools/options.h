@@ -20,6 +20,7 @@ struct option_def {
 	bool *flag;
 	const char **text; /* lent: points into argv */
 	uint64_t *number;  /* decimal */
+	uint64_t *size;	   /* bytes; K, M, G or T behind it are powers of 1024 */
 	double *seconds;   /* decimal with fraction, not negative */
 	uint32_t *bits;	   /* words with commas between; the nth of `words` sets the nth bit */
 	const char *const *words; /* NULL-terminated */

@@ -23,6 +23,7 @@ struct supervisor {
 	struct {
 		_Atomic int state;
 		_Atomic int fuse_fd, memo_fd; /* the supervisor's; 0: none */
+		int failed_resumes;           /* in a row */
 		uint64_t snapshot;
 		uint32_t how;
 		char branch[BRANCH_NAME_MAX + 1];

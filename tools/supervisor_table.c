@@ -90,6 +90,7 @@ int supervisor_add(struct supervisor *s, const struct supervised_view *view)
 		memcpy(s->slot[i].branch, view->branch, sizeof(view->branch));
 		s->slot[i].snapshot = view->snapshot;
 		s->slot[i].how = view->how;
+		s->slot[i].failed_resumes = 0;
 		atomic_store(&s->slot[i].state, TAKEN);
 		return i;
 	}
@@ -149,6 +150,12 @@ void supervisor_remove(struct supervisor *s, int slot)
 		return;
 	atomic_store(&s->slot[slot].state, FREE);
 	tell(LET_GO, slot, -1, -1);
+}
+
+unsigned supervisor_note_resume(struct supervisor *s, int slot, bool good)
+{
+	s->slot[slot].failed_resumes = good ? 0 : s->slot[slot].failed_resumes + 1;
+	return (unsigned)s->slot[slot].failed_resumes;
 }
 
 int supervisor_next(struct supervisor *s, int from, struct supervised_view *ret)

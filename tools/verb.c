@@ -14,11 +14,13 @@
 #define FN_BOTH(name) cmd_##name
 #define FN_DAEMON(name) cmd_##name
 #define FN_FILES(name) cmd_##name
+#define FN_HOST(name) cmd_##name
 #define VIEW_LOCAL false
 #define VIEW_ENV false
 #define VIEW_BOTH true
 #define VIEW_DAEMON true
 #define VIEW_FILES false
+#define VIEW_HOST false
 
 static const struct daemon_verb {
 	const char *name;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "fs/how.h"
@@ -14,6 +15,7 @@
  *             DAEMON  sent to the daemon as it stands (cmd_<name>), also through a view's ioctl
  *             ENV     plyfs-env or plyfs-session do it (env.h); the client turns into them
  *             FILES   as DAEMON, but it touches files of the client: never through an ioctl
+ *             HOST    as BOTH, but it runs a program of the caller's choice: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
  *   details   for `plyfs NAME --help`, at most 79 columns. Every "--word" in synopsis and details
  *             is offered by the completion.
@@ -44,6 +46,8 @@
 	  "  --branch NAME   the branch (main); one view per branch\n" \
 	  "  --snapshot ID   a snapshot, read-only\n" \
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
+	  "  --suid, --dev   as root: setuid programs, devices in it count (a container's\n" \
+	  "                  root may want that; whoever wrote the view then is trusted)\n" \
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
 	  "  --io-uring      for several busy clients at once; the view then ends when\n" \
 	  "                  the daemon is killed. See plyfs doctor\n" \
@@ -108,10 +112,13 @@
 	  "list [--json]. destroy NAME: ends its sessions, unmounts it, drops a fork.\n" \
 	  "  --write-back    bring the differences into the directory that it covers\n" \
 	  "  --force         also when it is in use\n") \
-	X(run, LOCAL, "[--fork] [--timeout S] [--] COMMAND...", "run a command in a view", \
+	X(run, LOCAL, "[OPTION]... [--] COMMAND...", "run a command in a view", \
 	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n" \
 	  "  --in DIR        in this directory of a view (.)\n" \
 	  "  --timeout S     end it and whatever it started after S seconds\n" \
+	  "  --memory SIZE   of it and all that it starts: 512M, 2G\n" \
+	  "  --processes N   at the same time\n" \
+	  "  --cpu-time S    of each process\n" \
 	  "  --fork          in a new branch of the view, mounted for this run only\n" \
 	  "  --name NAME     with --fork: the branch's name (run-...)\n" \
 	  "  --drop          with --fork: drop the branch afterwards\n") \
@@ -181,7 +188,7 @@
 	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
 	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \
 	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "") \
-	X(daemon, BOTH, "--replace", "let this version's daemon take over the views", \
+	X(daemon, HOST, "--replace", "let this version's daemon take over the views", \
 	  "After an upgrade: the daemon of this program goes on with the views of the one\n" \
 	  "that runs. Whoever works in them waits a moment. Prints the new one's pid.\n") \
 	X(completion, LOCAL, "bash", "print a completion script", "") \
@@ -197,8 +204,20 @@ extern const unsigned n_verb_texts;
 
 const struct verb_text *verb_find(const char *name);
 
-/* The option --without of verbs that mount. */
-#define OPTION_WITHOUT(how) { .name = "without", .bits = (how), .words = lever_names }
+/* The options of verbs that mount which client and daemon both read, and the number they make. */
+struct mount_options {
+	bool io_uring;
+	uint32_t without; /* bits of levers */
+};
+/* clang-format off */
+#define OPTIONS_MOUNT(o) \
+	{ .name = "io-uring", .flag = &(o)->io_uring }, \
+	{ .name = "without", .bits = &(o)->without, .words = lever_names }
+/* clang-format on */
+static inline uint32_t mount_how(const struct mount_options *o)
+{
+	return o->without | (o->io_uring ? MOUNT_IO_URING : 0);
+}
 extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-terminated */
 /* Those that are switched off, as --without takes them; "" when none is. */
 #define LEVERS_TEXT_SIZE 64

@@ -167,6 +167,8 @@ static int start(struct daemon *d, const struct supervised_view *what, int fuse_
 
 	pthread_mutex_lock(&d->lock);
 	if (r < 0) {
+		if (slot >= 0)
+			e->slot = -1; /* a former daemon's: views_resume decides */
 		take_out_locked(e);
 		pthread_mutex_unlock(&d->lock);
 		free(e);
@@ -277,33 +279,44 @@ static void *finish_restores(void *arg)
 	return NULL;
 }
 
-void views_resume(struct daemon *d)
+/*
+ * What one process cannot do for want of memory or threads, another one can: the second daemon in a
+ * row that fails gives a view up. All are tried first, so that many cost one death.
+ */
+#define RESUME_TRIES 2
+
+int views_resume(struct daemon *d)
 {
 	struct former *f;
+	int again = 0, r;
 
 	if (!d->formers)
-		return;
+		return 0;
 	while ((f = d->formers)) {
-		int r = f->memo_failure;
-
+		r = f->memo_failure;
 		d->formers = f->next;
 		if (r == 0)
 			r = start(d, &f->what, f->what.fuse_fd, TAKE_PTR(f->memo), f->slot);
 		else
 			(void)close(f->what.fuse_fd); /* nothing was written */
-		if (r < 0) {
+		if (supervisor_note_resume(d->supervisor, f->slot, r == 0) >= RESUME_TRIES) {
 			daemon_log("error: going on with the view on '%s': %s; unmount it",
 				   f->what.mountpoint, err_str(r));
 			supervisor_remove(d->supervisor, f->slot);
+		} else if (r < 0) {
+			again = r;
+			f->pinned = false; /* it stays so */
 		}
 		if (f->pinned)
 			snap_unpin(d->store, f->what.snapshot);
 		free(f);
 	}
+	if (again < 0)
+		return again;
 	/* In a thread of its own: it may wait for clients, and for more when it is killed (G7). */
-	d->finishing = pthread_create(&d->finisher, NULL, finish_restores, d) == 0;
-	if (!d->finishing)
-		daemon_log("warning: no thread to finish restores, ignoring");
+	r = pthread_create(&d->finisher, NULL, finish_restores, d);
+	d->finishing = r == 0;
+	return -r;
 }
 
 static int is_not_kept(void *arg, struct view_entry *e)

@@ -41,7 +41,8 @@ struct wire_answer {
 	int32_t status;
 	int32_t pid;
 	char text
-		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty */
+		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty.
+				  * The last one: why the verb was not begun; else empty */
 };
 
 /* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for senseless bytes. */

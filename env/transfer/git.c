@@ -450,11 +450,16 @@ static int make_patch(const struct side *a, const struct side *b, bool binary, g
 	options.flags = GIT_DIFF_SHOW_BINARY | GIT_DIFF_INDENT_HEURISTIC |
 			(binary ? GIT_DIFF_FORCE_BINARY : GIT_DIFF_FORCE_TEXT);
 	options.max_size = (int64_t)PATCH_FILE_MAX + 1; /* load_side knows the limit */
-	return git_patch_from_buffers(ret, a->mode ? a->data : NULL, a->len,
-				      a->mode ? "file" : NULL, b->mode ? b->data : NULL, b->len,
-				      b->mode ? "file" : NULL, &options) < 0
-		       ? -ENOMEM
-		       : 0;
+	if (git_patch_from_buffers(ret, a->mode ? a->data : NULL, a->len, a->mode ? "file" : NULL,
+				   b->mode ? b->data : NULL, b->len, b->mode ? "file" : NULL,
+				   &options) < 0)
+		return -ENOMEM;
+
+	/* libgit2 1.5 does not look whether its diff had memory: then nothing differs. */
+	if (!binary && a->len + b->len > 0 && strcmp(a->id, b->id) != 0 &&
+	    git_patch_num_hunks(*ret) == 0)
+		return -ENOMEM;
+	return 0;
 }
 
 static void git_patch_freep(git_patch **p)

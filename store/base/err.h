@@ -24,7 +24,7 @@ enum outcome {
 #define ERR_LIST(X)                                                                                \
 	X(ERR_CHUNK_MISSING, EIO, "a chunk that the tree refers to is not in the index")           \
 	X(ERR_CHUNK_DAMAGED, EIO, "the bytes of a chunk do not match its name")                    \
-	X(ERR_CHUNK_LOST, EIO, "a chunk was damaged, and given up by 'plyfs check --repair'")      \
+	X(ERR_CHUNK_LOST, EIO, "a chunk was damaged or could not be read, and was given up")       \
 	X(ERR_CHUNK_TOO_LARGE, EFBIG, "a chunk is larger than the format allows")                  \
 	X(ERR_RECORD_DAMAGED, EIO, "a pack record header is damaged")                              \
 	X(ERR_PACK_HEADER, EIO, "a pack header is damaged")                                        \

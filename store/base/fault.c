@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/base/fault.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <sys/stat.h>
 
 /*
  * The one piece of process-wide state in the library: a test wants to fail "the n-th call of
@@ -14,6 +15,11 @@
 static atomic_bool armed;
 static atomic_int ticks, first, last; /* calls numbered first..last-1 fail */
 static atomic_int fault_error;
+
+static struct {
+	atomic_bool there; /* set last */
+	uint64_t inode, off, end;
+} sector;
 
 void fault_arm(int countdown, int repeat, int error)
 {
@@ -30,6 +36,26 @@ void fault_arm(int countdown, int repeat, int error)
 void fault_disarm(void)
 {
 	atomic_store(&armed, false);
+}
+
+void fault_bad_sector(uint64_t inode, uint64_t off, uint64_t len)
+{
+	atomic_store(&sector.there, false);
+	sector.inode = inode;
+	sector.off = off;
+	sector.end = off + len;
+	atomic_store(&sector.there, len > 0);
+}
+
+int fault_read(int fd, uint64_t off, uint64_t len)
+{
+	struct stat st;
+
+	if (!atomic_load_explicit(&sector.there, memory_order_acquire))
+		return 0;
+	if (off >= sector.end || off + len <= sector.off)
+		return 0;
+	return fstat(fd, &st) == 0 && st.st_ino == sector.inode ? -EIO : 0;
 }
 
 int fault_ticks(void)

@@ -124,10 +124,14 @@ int os_each_name(int dir_fd, const char *path, int (*fn)(void *arg, const char *
 int os_pread_full(int fd, void *buf, size_t len, uint64_t off)
 {
 	uint8_t *p = buf;
+	int r;
 
 	TICK();
 	if (!range_ok(off, len))
 		return -EINVAL;
+	r = fault_read(fd, off, len);
+	if (r < 0)
+		return r;
 	while (len > 0) {
 		ssize_t n = RETRY(pread(fd, p, len, (off_t)off));
 

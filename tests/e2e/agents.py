@@ -10,6 +10,7 @@ mini-swe-agent (its source archive on PyPI) and with SWE-agent. PyPI has no SWE-
 """
 import os
 import re
+import shlex
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -60,7 +61,7 @@ def test_mini_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
     source = server.sdist("mini-swe-agent", MINI, PYTHON)
     if not source:
         ply.skip("no source archive of mini-swe-agent")
-    mini = "#!/bin/sh\nexec %s -m minisweagent.run.mini \"$@\"\n" % PYTHON
+    mini = "#!/bin/sh\nexec %s -m minisweagent.run.mini \"$@\"\n" % shlex.quote(PYTHON)
     p = demo(t, "mini-swe-agent", program={"mini": mini},
              env={"PYTHONPATH": os.path.join(source, "src"), "MSWEA_SILENT_STARTUP": "1",
                   "MSWEA_GLOBAL_CONFIG_DIR": t.at("mini")})
@@ -78,7 +79,7 @@ def test_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
     if not os.path.exists(own):
         ply.skip("no .venv/bin/sweagent in " + checkout)
     p = demo(t, "swe-agent", checkout, env={},
-             program={"sweagent": "#!/bin/sh\nexec %s \"$@\"\n" % own})
+             program={"sweagent": "#!/bin/sh\nexec %s \"$@\"\n" % shlex.quote(own)})
     snapshots = solved(p, "step %(n)d")
     steps = re.findall(r"(?m)^([0-9a-f]{12}) ([a-z].*)", p.stdout)
     assert [snap for snap, _ in steps] == snapshots[1:], p.stdout

@@ -4,6 +4,7 @@
 # timeout: 240
 """Bad input of every kind: one clear line, the right exit code, nothing harmed."""
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -370,7 +371,6 @@ def test_a_mapped_file_that_is_cut_ends_the_daemon_with_one_line(t):
 
 def test_flipped_bytes_in_the_index_never_give_wrong_data(t):
     store = damaged(t)
-    good_tree = ply.treelist(t.at("source"), "--exclude", "d000/s0000")
     path = index_files(store)[0]
     good = open(path, "rb").read()
     refused = 0
@@ -407,7 +407,7 @@ def test_a_second_daemon_on_the_same_store(t):
     pid = view.store.daemon()
     # The socket vanished (someone tidied): the lock still tells.
     os.rename(os.path.join(view.store.path, "sock"), t.at("sock"))
-    says = view.store.fails("log", says="lock|use|another|daemon")
+    view.store.fails("log", says="lock|use|another|daemon")
     assert ply.alive(pid)
     os.rename(t.at("sock"), os.path.join(view.store.path, "sock"))
     assert view.read("a.txt") == "one\n"
@@ -471,6 +471,23 @@ def test_nonsense_ioctls_harm_nobody(t):
     assert view.store.daemon()
     assert view.read("a.txt") == "one\n"
     view.store.ply("log")
+
+
+def test_no_program_is_run_for_an_ioctl(t):
+    """Whoever sits in a sandbox has the view, and would have it run outside."""
+    view = t.view()
+    ran = t.at("ran")
+    view.write("program", f"#!/bin/sh\n: > '{ran}'\n")
+    os.chmod(view.at("program"), 0o755)
+    args = b"daemon\0--replace\0--program\0" + view.at("program").encode() + b"\0"
+    with view.fd() as fd:
+        try:
+            handle = ply.ioctl(fd, ply.IOC_CALL, ply.CALL, len(args), 0, 0, args)[2]
+            while ply.ioctl(fd, ply.IOC_READ, ply.READ, handle, 0, 0, 0, 0, b"")[2]:
+                pass
+            raise AssertionError(f"it was taken; run: {os.path.exists(ran)}")
+        except OSError as e:
+            assert e.errno == errno.EOPNOTSUPP
 
 
 def test_other_users_are_refused(t):

@@ -22,7 +22,7 @@ SLACK = 20 if SANITIZED else 1
 
 def test_the_quick_bench(t):
     p = t.run([ply.PLYFS, "bench", "snapshot", "--quick", "--json", "--only", "plyfs",
-               "--dir", t.path], timeout=230)
+               "--dir", t.path], timeout=230 * SLACK)
     rows = json.loads(p.stdout)["rows"]
 
     def p50(who, what):
@@ -49,7 +49,7 @@ def test_the_quick_bench_of_the_servers(t):
     if ply.LONG and os.path.exists(real):
         reference = real
     p = t.run([ply.PLYFS, "bench", "serve", "--quick", "--json", "--dir", t.path,
-               "--reference", reference], timeout=230)
+               "--reference", reference], timeout=230 * SLACK)
     found = {(r["server"], r["what"]): r for r in json.loads(p.stdout)["rows"]}
     for what, limit in (("alive", 50e3), ("command", 100e3), ("anew", 100e3), ("create", 500e3),
                         ("close", 500e3), ("interrupt", 500e3), ("execute", 200e3),
@@ -75,12 +75,24 @@ def asked(requests):
     return sum(n for kind, n in requests.items() if "FORGET" not in kind)
 
 
+def view_bench(t, *more):
+    p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--dir", t.path, *more],
+              timeout=200 * SLACK)
+    return json.loads(p.stdout)
+
+
+WARM = ("stat", "open", "read")
+
+
+def not_warm(found):
+    """The groups that asked the daemon (a walk may want the directory's free space)."""
+    return [g for g in found["groups"] if g["group"] in WARM and asked(g["requests"]["plyfs"]) > 2]
+
+
 def test_the_quick_view_bench(t):
     # Once, and tiny. What takes seconds anywhere (npm, make, venv, git) is left to real runs.
     rows = "untar,stat,open,search,overwrite,read,storm,sqlite-nosync,rm"
-    p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--only", rows, "--plot",
-               t.at("table.svg"), "--dir", t.path], timeout=200)
-    found = json.loads(p.stdout)
+    found = view_bench(t, "--only", rows, "--plot", t.at("table.svg"))
     for place, why in found["left_out"]:
         print("# %s is left out: %s" % (place, why))
     assert {"plyfs", "disk", "floor"} <= set(found["places"]), found["left_out"]
@@ -89,9 +101,14 @@ def test_the_quick_view_bench(t):
     for r in found["rows"]:
         print("# %s: %s ms, %s" % (r["row"], r["ms"], r["ratio"]))
         assert all(r["ms"][place] > 0 for place in found["places"]), r
-    # What is warm asks for nothing (a walk may want the directory's free space).
-    for warm in ("stat", "open", "read"):
-        assert asked(groups[warm]["requests"]["plyfs"]) <= 2, groups[warm]
+    # What is warm asks for nothing. Unless somebody has the machine forget its files meanwhile
+    # (drop_caches, too little memory): not every time.
+    cold = not_warm(found)
+    for _ in range(2):
+        if cold:
+            print("# not warm: %s" % cold)
+            cold = not_warm(view_bench(t, "--only", ",".join(WARM)))
+    assert not cold, cold
     # The floor has our flags, so the kernel asks it for as much as it asks us.
     for name, g in groups.items():
         ours, floor = (asked(g["requests"][place]) for place in ("plyfs", "floor"))
@@ -103,7 +120,7 @@ def test_the_quick_view_bench(t):
 
 def test_the_quick_view_bench_with_a_history(t):
     p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--history", "--only",
-               "stat,write", "--dir", t.path], timeout=200)
+               "stat,write", "--dir", t.path], timeout=200 * SLACK)
     found = json.loads(p.stdout)
     assert set(found["places"]) == {"plyfs", "behind", "restored"}
     for r in found["rows"]:
@@ -115,7 +132,8 @@ def test_the_quick_view_bench_with_a_history(t):
 
 
 def test_the_quick_bench_of_scale(t):
-    p = t.run([ply.PLYFS, "bench", "scale", "--quick", "--json", "--dir", t.path], timeout=200)
+    p = t.run([ply.PLYFS, "bench", "scale", "--quick", "--json", "--dir", t.path],
+              timeout=200 * SLACK)
     rows = {(r["part"], r["what"]): r["value"] for r in json.loads(p.stdout)["rows"]}
     print("# %s" % rows)
     assert rows["idle", "threads"] <= 8

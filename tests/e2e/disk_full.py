@@ -31,7 +31,7 @@ def fill(view, name, megabytes):
 def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     ply.small_disk(t)
     store = t.store("disk/store")
-    first = store.import_(t.tree({"a": "precious"}))
+    store.import_(t.tree({"a": "precious"}))
     ply.make_tree(t.at("big"), {"f%d" % i: os.urandom(10 << 20) for i in range(12)})
     p = store.ply("import", "--branch", "big", t.at("big"), check=False, timeout=170)
     assert p.returncode == 1 and "space" in p.stderr.lower(), p
@@ -48,7 +48,7 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
 def test_disk_full_during_writes_in_the_view(t):
     ply.small_disk(t)
     store = t.store("disk/store")
-    first = store.import_(t.tree({"a": "precious", "b": "old" * 1000}))
+    store.import_(t.tree({"a": "precious", "b": "old" * 1000}))
     view = store.mount()
     view.write("kept", "written before")
     snap = view.checkpoint("before")

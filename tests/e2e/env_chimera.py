@@ -9,6 +9,7 @@ upstream's result is a defect (env/README.md lists them), ours is compared with 
 """
 import os
 import random
+import shlex
 import stat
 import string
 import sys
@@ -285,7 +286,8 @@ def test_test_reports(t):
 
 def test_pytest_itself(t):
     files = {"test_x.py": "def test_a(): pass\ndef test_b(): assert 0\ndef test_c(): pass\n"}
-    p = Pair(t, files=files, test_cmd=sys.executable + " -m pytest -q -p no:cacheprovider test_x.py")
+    python = shlex.quote(sys.executable)
+    p = Pair(t, files=files, test_cmd=python + " -m pytest -q -p no:cacheprovider test_x.py")
     theirs, ours = p.theirs.run_tests(), p.ours.run_tests()
     assert theirs[:6] == ours[:6] == (2, 1, 0, 3, 2 / 3, False), (theirs, ours)
 

@@ -322,7 +322,8 @@ def test_cleanup_lets_nothing_new_begin(t):
     env.cleanup()
     [thread.join() for thread in threads]
     assert len(refused) == 4, refused
-    assert all(status == "PLY_STATE" for status, _ in refused), refused
+    for status, sentence in refused:  # or it was about to begin just then
+        assert status == "PLY_STATE" or sentence.endswith("its keeper was killed"), refused
     assert not plyfs_mounts(t)
 
 

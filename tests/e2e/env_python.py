@@ -382,8 +382,9 @@ def child(t, script, **kw):
     """A Python of its own with the package, in the test's surroundings."""
     t.surroundings()
     return subprocess.Popen(
-        [sys.executable, "-c", "import plyfs, os, sys, time, gc\n" + textwrap.dedent(script)],
-        env=dict(os.environ, PYTHONPATH=plypy.PACKAGE), stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", "import plypy, os, sys, time, gc\nplyfs = plypy.package()\n"
+         + textwrap.dedent(script)],
+        env=dict(os.environ, PYTHONPATH=plypy.HERE), stdout=subprocess.PIPE, text=True,
         cwd=t.path, **kw)
 
 

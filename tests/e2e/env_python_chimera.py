@@ -9,6 +9,7 @@ is where upstream is known to be wrong; env/README.md lists it.
 """
 import os
 import shutil
+import shlex
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -29,6 +30,7 @@ from plyfs.chimera import PlyEnvironment, register
 
 FILES = {"a.txt": "one\n", "dir/b.py": "two\n", "dir/sub/c.txt": "three\n", ".hidden": "h\n",
          "dir/.dot/d": "d\n", "x[1].txt": "bracket\n"}
+PYTEST = shlex.quote(sys.executable) + " -m pytest -p no:cacheprovider -q"
 
 
 class Pair:
@@ -235,7 +237,7 @@ def test_test_results_are_upstreams(t):
 def test_pytest_is_counted_alike(t):
     files = {"test_x.py": "import pytest\n\ndef test_a(): pass\n\ndef test_b(): assert 0\n\n"
                           "@pytest.fixture\ndef f(): 1/0\n\ndef test_c(f): pass\n"}
-    with pair(t, files, test_cmd="%s -m pytest -p no:cacheprovider -q" % sys.executable) as p:
+    with pair(t, files, test_cmd=PYTEST) as p:
         a, b = p.theirs.run_tests(), p.ours.run_tests()
         assert (a.passed, a.failed, a.errors) == (b.passed, b.failed, b.errors) == (1, 1, 1), (a, b)
 
@@ -421,12 +423,12 @@ def test_session_commands_that_upstream_gets_wrong(t):
 def test_without_chimera_it_is_a_class_of_its_own(t):
     t.surroundings()
     t.tree(FILES, "work")
-    script = ("import sys; sys.modules['chimera'] = None\n"
+    script = ("import plypy, sys; plypy.package(); sys.modules['chimera'] = None\n"
               "from plyfs.chimera import PlyEnvironment, TestResult\n"
               "with PlyEnvironment('work', 'echo 2 passed') as env:\n"
               "    cp = env.checkpoint(); env.write_file('a.txt', 'x'); env.restore(cp)\n"
               "    print(env.read_file('a.txt').strip(), env.run_tests().pass_rate)\n")
-    p = t.run([sys.executable, "-c", script], env=dict(os.environ, PYTHONPATH=plypy.PACKAGE))
+    p = t.run([sys.executable, "-c", script], env=dict(os.environ, PYTHONPATH=plypy.HERE))
     assert p.stdout == "one 1.0\n", p
 
 

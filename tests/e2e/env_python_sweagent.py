@@ -488,7 +488,8 @@ def test_swe_agents_own_environment_runs_on_it_from_a_configuration(t):
     repo = t.tree(FILES, "repo")
     t.run(["sh", "-euc", "git init -q; git add .; git commit -qm first"], cwd=repo)
     script = """
-import json, sys, types
+import json, plypy, sys, types
+plypy.package()
 sys.modules["ghapi"] = types.ModuleType("ghapi")  # a client of GitHub that nothing here uses
 sys.modules["ghapi.all"] = types.ModuleType("ghapi.all")
 sys.modules["ghapi.all"].GhApi = object
@@ -525,7 +526,7 @@ print("SEEN" + json.dumps(seen))
               "repo": {"type": "preexisting", "repo_name": repo[1:]},
               "post_startup_commands": ["export STARTED=yes"]}
     p = t.run([sys.executable, "-c", script, json.dumps(config), repo], timeout=100,
-              env=dict(os.environ, PYTHONPATH=plypy.PACKAGE + os.pathsep + checkout))
+              env=dict(os.environ, PYTHONPATH=plypy.HERE + os.pathsep + checkout))
     seen = json.loads(p.stdout[p.stdout.rindex("SEEN") + 4:])
     assert seen == [repo + "\nyes\n", " M a.txt\n D dir/b.txt\n", repo + "\n", "one\n", "a b\n",
                     "CommandTimeoutError", "one\n", repo + "\n"], seen

@@ -235,7 +235,7 @@ def test_a_session_keeps_its_state(t):
     assert run("--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
     assert run("-", input="for i in 1 2; do\n  echo $i\ndone\n").stdout == "1\n2\n"
     assert run("--", "printf 'no newline'").stdout == "no newline"
-    p = env.fails("session", "run", "s", "--", "for do", cwd=path, says="syntax")
+    env.fails("session", "run", "s", "--", "for do", cwd=path, says="syntax")
     assert run("--", "echo $X").stdout == "42\n"
 
 

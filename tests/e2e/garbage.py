@@ -94,7 +94,7 @@ def test_files_replaced_by_a_restore_survive_gc_while_open(t):
     f = open(view.at("f"), "rb", buffering=0)
     view.restore(first)
     view.write("h", "1")
-    second = view.checkpoint()
+    view.checkpoint()
     view.restore(first)
     for s in snapshots(view.store):
         if s["id"] != first:

@@ -16,7 +16,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-LEVERS = ["cache", "no-open", "readdirplus", "epoch", "awake"]
+LEVERS = ["cache", "no-open", "readdirplus", "epoch", "awake", "read-ahead"]
 # More than any restore tells by name where there are epochs (NAMES_MAX in fs/switch.c).
 MANY = 3000
 
@@ -185,6 +185,24 @@ def test_what_readdirplus_saves(t):
             assert plus == 0 and plain > 0 and lookups >= 200, (plus, plain, lookups)
         else:
             assert plus > 0 and lookups < 100, (plus, plain, lookups)
+
+
+def test_what_reading_ahead_saves(t):
+    """Who mounts as root may ask for it, where /sys can be written."""
+    spent = {}
+    for without in ("", "read-ahead"):
+        view = mounted(t, without, {"big": "some bytes\n" * 800000})
+        dev = os.stat(view.path).st_dev
+        kib = int(ply.read("/sys/class/bdi/%d:%d/read_ahead_kb" % (os.major(dev), os.minor(dev))))
+        if not without and kib < 1024:
+            ply.skip("needs root and a /sys that can be written")
+        assert (kib == 1024) == (not without), kib
+        before = ops(view, "READ")
+        with open(view.at("big"), "rb", buffering=0) as f:
+            while f.read(1 << 17):
+                pass
+        spent[without] = ops(view, "READ") - before
+    assert 2 * spent[""] < spent["read-ahead"], spent
 
 
 # ---- idle CPUs ----

@@ -340,6 +340,56 @@ def test_directory_descriptors_follow(t):
         os.close(fd)
 
 
+def test_a_listing_of_a_directory_that_was_gone_is_not_kept(t):
+    view = t.view({"keep": "k"})
+    without = view.checkpoint("without")
+    os.mkdir(view.at("d"))
+    view.write("d/f", "f")
+    whole = view.checkpoint("whole")
+    fd = os.open(view.at("d"), os.O_RDONLY)
+    for _ in range(2):
+        view.restore(without)
+        assert os.listdir(fd) == []
+        view.restore(whole)
+        assert view.ls("d") == os.listdir(fd) == ["f"]
+    os.close(fd)
+
+
+def test_directories_of_two_imports_that_share_numbers(t):
+    store = t.store()
+    trees = ({"x/f": "1", "x/sub/g": "2"}, {"y/z/f": "1", "k": "2", "y/z/q/e": "4"})
+    snaps = [store.import_(t.tree(tree, "source%d" % i), "--branch", "b%d" % i)
+             for i, tree in enumerate(trees)]
+    view = store.mount(branch="b0")
+
+    def walk():  # the kernel gets to know everything
+        return {os.lstat(os.path.join(d, n)).st_ino for d, ds, fs in os.walk(view.path)
+                for n in ds + fs}
+
+    here = [walk()]
+    fds = [{n: os.open(view.at(n), os.O_RDONLY) for n in ("x", "x/sub")}]
+    view.restore(snaps[1])
+    here.append(walk())
+    assert here[0] & here[1], here  # what this is about
+    fds.append({n: os.open(view.at(n), os.O_RDONLY) for n in ("y", "y/z", "y/z/q")})
+    for turn in range(6):
+        gone, back = turn % 2 == 0, turn % 2
+        view.restore(snaps[back])
+        if turn > 1:
+            assert walk() == here[back]
+        for name, fd in fds[back].items():
+            assert sorted(os.listdir(fd)) == sorted(view.ls(name)) != [], (turn, name)
+            assert os.fstat(fd).st_ino == os.stat(view.at(name)).st_ino, (turn, name)
+        for name, fd in fds[gone].items():
+            assert os.listdir(fd) == [], (turn, name)
+    view.write("x/new" if not back else "y/new", "n")
+    for each in fds:
+        for fd in each.values():
+            os.close(fd)
+    view.unmount()
+    store.ply("check")
+
+
 def test_negative_names_come_back_to_life(t):
     view = t.view({"d/f": "1"})
     first = view.checkpoint()

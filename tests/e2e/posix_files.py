@@ -408,6 +408,9 @@ def test_statfs_and_fsync(t):
     v = t.view({"x": ""})
     s = os.statvfs(v.path)
     assert s.f_bsize == 4096 and s.f_blocks >= s.f_bavail > 0 and s.f_namemax == 255
+    assert (s.f_files, s.f_ffree, s.f_favail) == (0, 0, 0), s  # not counted, and not limited
+    line = t.run(["df", "--output=itotal,iused,iavail", v.path]).stdout.splitlines()[-1]
+    assert line.split() in (["-", "-", "-"], ["0", "0", "0"]), line
     with open(v.at("f"), "w") as f:
         f.write("x")
         f.flush()

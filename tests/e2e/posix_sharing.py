@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -498,6 +499,34 @@ def test_bind_mounts_of_and_in_a_view(t):
     fails(errno.EROFS, ply.write, t.at("outside/x"), "")
     v.write("d/x", "writable here")
     t.run(["umount", t.at("outside")])
+
+
+def test_setuid_programs_and_devices_count_only_when_asked(t):
+    ply.need_root()
+    store = t.store()
+    store.import_(t.tree({}))
+    os.chmod(t.path, 0o755)
+
+    def judge(*options):
+        """The user that a setuid program of root's becomes, and whether a device opens."""
+        v = store.mount(None, None, None, *options)
+        shutil.copy(shutil.which("id"), v.at("id"))
+        os.chmod(v.at("id"), 0o4755)
+        if not os.path.exists(v.at("null")):
+            os.mknod(v.at("null"), stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        user = t.run([v.at("id"), "-u"], user=65534, group=65534, extra_groups=[], cwd="/").stdout
+        opens = t.run(["sh", "-c", ": >>'%s'" % v.at("null")], check=False).returncode == 0
+        # A remount keeps what it was mounted with.
+        for to in ("ro", "rw"):
+            t.run([ply.PLYFS, "plyfs", v.path, "-o", "remount," + to])
+        again = t.run([v.at("id"), "-u"], user=65534, group=65534, extra_groups=[], cwd="/").stdout
+        assert again == user
+        v.unmount()
+        return int(user), opens
+
+    assert judge() == (65534, False)
+    assert judge("--suid") == (0, False)
+    assert judge("--suid", "--dev") == (0, True)
 
 
 def test_remounting_read_only_and_back(t):

@@ -660,7 +660,6 @@ def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):
     for x in threads:
         x.start()
     while time.monotonic() < stop:
-        began = time.monotonic()
         assert n.server.get("/is_alive").status == 200
         time.sleep(0.05)
     for x in [*threads, slow]:
@@ -669,8 +668,8 @@ def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):
 
 
 def test_the_end_by_a_signal_leaves_nothing(t):
+    view = t.view(FILES)
     for sig in (signal.SIGTERM, signal.SIGINT):
-        view = t.view(FILES) if not t.stores else view
         s = server.serve(t, view, "--cloud")
         s.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
         s.post("/run_in_session", {"action_type": "bash", "command": "sleep 42.9 &"})

@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -195,11 +194,9 @@ def test_an_interrupt_passes_a_busy_session(t):
         busy = asyncio.create_task(r.run_in_session(quick("echo a; sleep 30; echo b", timeout=60,
                                                           check="silent")))
         await asyncio.sleep(0.3)
-        began = time.monotonic()
         o = await r.run_in_session(BashInterruptAction())
         first = await busy
         assert o.exit_code == 0 and first.exit_code == 130 and first.output.startswith("a\n"), first
-        assert time.monotonic() - began < 20
         assert (await r.run_in_session(quick("echo c"))).output == "c\n"
     run(go())
 

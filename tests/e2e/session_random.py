@@ -17,7 +17,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -383,24 +382,4 @@ def test_much_output_comes_whole(t):
     s.close()
 
 
-def bench(t):
-    """Not a fact: prints what a round trip costs, and large outputs."""
-    s = session(t)
-    times = []
-    for _ in range(2000):
-        began = time.perf_counter()
-        s.run("true")
-        times.append(time.perf_counter() - began)
-    times.sort()
-    print("true: median %.0f us, 99 of 100 below %.0f us" % (times[1000] * 1e6, times[1980] * 1e6))
-    for mb in (1, 10, 100):
-        began = time.perf_counter()
-        s.run("head -c %d /dev/zero" % (mb * 10 ** 6))
-        print("%d MB: %.3f s" % (mb, time.perf_counter() - began))
-    s.close()
-
-
-if __name__ == "__main__" and sys.argv[1:2] == ["bench"]:
-    def test_bench(t):
-        bench(t)
 ply.main(__name__)

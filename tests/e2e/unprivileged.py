@@ -127,6 +127,10 @@ def test_what_an_ordinary_user_may_not(t):
                    "setfattr -n trusted.x -v 1 mnt/a", "mount -o remount,suid mnt"):
         p = u.run(["sh", "-c", script], check=False)
         assert p.returncode != 0, script + ": allowed"
+    u.sh("mkdir other")
+    for option in ("--suid", "--dev"):
+        p = u.ply("mount", option, "--branch", "main", "--at", u.at("other"), check=False)
+        assert p.returncode == 1 and option + " is for root" in p.stderr, p
     u.sh("chmod 777 mnt; chmod 666 mnt/a; chgrp %d mnt/a; setfattr -n user.x -v 1 mnt/a" % u.gid)
     # It is that user's alone: neither another one nor root looks in.
     for uid in (0, 1234):

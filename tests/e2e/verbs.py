@@ -311,18 +311,6 @@ def test_completion_is_valid_shell(t):
     assert "checkpoint" in p.stdout
 
 
-def test_a_command_is_quick(t):
-    view = t.view()
-    best = 1.0
-    for i in range(30):
-        view.write("f", str(i))
-        began = time.perf_counter()
-        view.store.ply("checkpoint", view.path)
-        best = min(best, time.perf_counter() - began)
-    print("# checkpoint as a command, process included: %.1f ms at best" % (best * 1e3))
-    assert best < 0.05
-
-
 def test_broken_pipes_are_quiet(t):
     view = t.view({"f": "0"})
     for i in range(300):

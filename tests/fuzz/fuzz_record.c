@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Records of the index and the journal, headers and table records of packs and the format file from
- * arbitrary bytes. The first byte chooses; what is accepted must be written back as the same bytes.
+ * Records of the index and the journal, headers and table records of packs, the format file and
+ * access control lists from arbitrary bytes. The first byte chooses; what is accepted must be
+ * written back as the same bytes, or obey.
  */
 
 #include <string.h>
 
+#include "fs/acl.h"
 #include "store/base/util.h"
 #include "store/format.h"
 #include "store/hash.h"
@@ -132,11 +134,33 @@ static void change(const uint8_t *data, size_t size)
 	MUST((const uint8_t *)head.branch + head.branch_len == head.items);
 }
 
+/* What is made of a valid list is a valid list that says what was asked for. */
+static void acl(const uint8_t *data, size_t size)
+{
+	uint8_t *list = malloc(size + 1);
+	uint32_t perm, mode = 0100750;
+
+	MUST(list);
+	memcpy(list, data, size);
+	if (acl_check(list, size) == 0) {
+		acl_normalize(list, size);
+		MUST(acl_check(list, size) == 0);
+		(void)acl_inherit(list, size, &mode);
+		MUST(acl_check(list, size) == 0 && (mode & ~0750u) == 0100000);
+		(void)acl_mode(list, size, &perm);
+		MUST(perm == (mode & 0777));
+		acl_chmod(list, size, 0640);
+		(void)acl_mode(list, size, &perm);
+		MUST(acl_check(list, size) == 0 && perm == 0640);
+	}
+	free(list);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const kinds[])(const uint8_t *, size_t) = { snap,	     branch, key,
-								  format,    header, table,
-								  operation, change };
+	static void (*const kinds[])(const uint8_t *, size_t) = {
+		snap, branch, key, format, header, table, operation, change, acl,
+	};
 
 	if (size > 0)
 		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);

@@ -608,7 +608,7 @@ static void restore(const char *id)
 {
 	struct plyfs_restore r = { .mode = 0 };
 
-	snprintf(r.id, sizeof(r.id), "%s", id);
+	snprintf(r.id, sizeof(r.id), "%.*s", (int)sizeof(r.id) - 1, id);
 	need(ioctl(dir_fd, PLYFS_IOC_RESTORE, &r) == 0, "restore");
 }
 

@@ -14,10 +14,13 @@ with everything hanging off it), and `ply.main(__name__)` at the end:
 Each runs in a directory of its own; exit 0, 1, or 77 when all were skipped (ply.skip(reason)).
 `SCRIPT NAME...` runs only tests whose names contain a NAME.
 """
+import collections
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
+import mmap
 import os
 import random
 import re
@@ -36,6 +39,7 @@ BUILD = os.environ.get("PLYFS_BUILD") or os.path.join(SOURCE, "build")
 PLYFS = os.path.join(BUILD, "tools", "plyfs")
 PLYFSD = os.path.join(BUILD, "tools", "plyfsd")
 TREEDIGEST = os.path.join(BUILD, "tests", "treedigest")
+FAULTS = os.path.join(BUILD, "tests", "faults.so")
 LONG = bool(os.environ.get("PLYFS_TEST_LONG"))
 # Names of chunks collide all the time (store/hash.h): a second run of some scripts, on small trees.
 COLLIDE = "PLYFS_TEST_HASH_BITS" in os.environ
@@ -61,11 +65,34 @@ def need_tool(*names):
             skip("needs " + name)
 
 
-def is_sanitized(program):
-    """Was it, or a library, built with a sanitizer?"""
+def is_sanitized(program, by=("asan", "tsan")):
+    """Was it, or a library, built with one of these sanitizers?"""
     with open(program, "rb") as f:
         content = f.read()
-    return b"__asan_init" in content or b"__tsan_init" in content
+    return any(b"__%s_init" % name.encode() in content for name in by)
+
+
+NO_LEAKS = ":detect_leaks=0"
+
+
+def loads(library):
+    """
+    Can this process load it? A sanitizer's runtime must be in a process before all else: so Python
+    starts once more, with it, and without it for the programs that it starts. Python's own leaks are
+    left out.
+    """
+    with open(library, "rb") as f:
+        runtime = re.search(rb"lib(a|t)san\.so\.\d+", f.read())
+    if not runtime:
+        return not is_sanitized(library)
+    options = os.environ.get("ASAN_OPTIONS", "").removesuffix(NO_LEAKS)
+    if hasattr(ctypes.CDLL(None), "__%ssan_init" % runtime[1].decode()):
+        del os.environ["LD_PRELOAD"]
+        os.environ["ASAN_OPTIONS"] = options
+        return True
+    sys.stdout.flush()
+    os.environ.update(LD_PRELOAD=runtime[0].decode(), ASAN_OPTIONS=options + NO_LEAKS)
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def small_disk(t, megabytes=96):
@@ -199,11 +226,13 @@ def enter_mount_namespace():
 
 
 def alive(pid):
+    """Or dying: a first thread is a zombie as long as others have not closed their files yet."""
     try:
         with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            stat = f.read().rsplit(")", 1)[1].split()
     except OSError:
         return False
+    return stat[0] not in "ZX" or int(stat[17]) > 1  # its threads
 
 
 def wait_for(what, condition, seconds=15):
@@ -422,12 +451,25 @@ class Store:
             wait_for("the daemon's end", lambda: not alive(pid), seconds)
 
     def kill(self):
-        """The daemon dies at once. Returns when it is gone; its views go on (Bench.unsupervised)."""
+        """
+        The daemon dies at once. Returns when it is gone; its views go on. If not (Bench.unsupervised),
+        its supervisor has taken them off and let go of the store, too.
+        """
         pid = self.daemon()
         assert pid, "no daemon to kill"
         os.kill(pid, signal.SIGKILL)
         wait_for("the daemon's death", lambda: not alive(pid))
+        if "PLYFSD_SUPERVISE_OFF" in self.bench.env:
+            wait_for("the end of its supervisor", self.is_let_go)
         return pid
+
+    def is_let_go(self):
+        with open(os.path.join(self.path, "lock")) as f:
+            try:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
 
     def log_tail(self):
         try:
@@ -541,6 +583,70 @@ class Bench:
         if not keep:
             remove(self.path)
         return said
+
+
+class Faults:
+    """
+    Lets one call of the C library fail in the programs of that name which this test starts from now
+    on (lib/faults.c): in a test's with block, `with faults.armed(n): ...`.
+    """
+    ALLOCATIONS, CALLS = 1, 2
+    ANYWHERE, IN_REQUESTS, OUTSIDE_REQUESTS = 0, 1, 2
+
+    def __init__(self, t, program="plyfsd"):
+        if b"__tsan_init" in open(PLYFSD, "rb").read():
+            skip("ThreadSanitizer wants to stand where the faults do")
+        path = t.at("faults-" + program)
+        with open(path, "wb") as f:
+            f.truncate(4096)
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 4096)
+        library = t.at("faults.so")  # a list of names with spaces between cannot have any
+        if not os.path.islink(library):
+            os.symlink(FAULTS, library)
+        t.env.update(LD_PRELOAD=library, PLYFS_FAULTS=path, PLYFS_FAULTS_IN=program)
+        t.env["ASAN_OPTIONS"] = t.env.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+        self.sites = collections.Counter()
+
+    def _get(self, index):
+        return struct.unpack_from("=i", self.map, 4 * index)[0]
+
+    def _put(self, index, value):
+        struct.pack_into("=i", self.map, 4 * index, value)
+
+    @contextlib.contextmanager
+    def armed(self, n, error=errno.EIO, kinds=3, where=0, repeat=1):
+        """The n-th call from here on fails; n < 0: none, they are counted (ticks)."""
+        first = n if n >= 0 else 1 << 30
+        for i, value in enumerate((kinds, where, first, first + repeat, error, 0, 0)):
+            self._put(1 + i, value)
+        self._put(0, 1)
+        try:
+            yield self
+        finally:
+            self._put(0, 0)
+            if self.failed:
+                self.sites[self.what] += 1
+
+    @property
+    def ticks(self):
+        return self._get(6)
+
+    @property
+    def failed(self):
+        return self._get(7)
+
+    @property
+    def what(self):
+        """The call that failed last, who made it, and the opcode of the request meanwhile."""
+        return self.map[32:144].split(b"\0", 1)[0].decode() if self.failed else ""
+
+    def told(self):
+        calls = collections.Counter()
+        for site, n in self.sites.items():
+            calls[site.split()[0]] += n
+        return "%d failures at %d places: %s" % (sum(self.sites.values()), len(self.sites), ", ".join(
+            "%s %d" % c for c in calls.most_common()))
 
 
 def remove(path):

@@ -9,6 +9,7 @@ import os
 import ply
 
 LIBRARY = os.path.join(ply.BUILD, "env", "libplyfs.so")
+LOADS = os.path.exists(LIBRARY) and ply.loads(LIBRARY)
 
 
 class Text(ctypes.Structure):
@@ -54,8 +55,8 @@ _lib = None
 def lib():
     global _lib
     if _lib is None:
-        if ply.is_sanitized(LIBRARY):
-            ply.skip("a sanitizer's library does not load into Python")
+        if not LOADS:
+            ply.skip("this sanitizer's library does not load into Python")
         _lib = ctypes.CDLL(LIBRARY)
         for name in ("ply_error", "ply_status_name", "ply_env_get", "ply_env_workdir"):
             getattr(_lib, name).restype = ctypes.c_char_p

@@ -7,12 +7,13 @@ import weakref
 
 import ply
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(ply.SOURCE, "env", "python")
 LIBRARY = os.path.join(ply.BUILD, "env", "libplyfs.so.0")
 
 
 def need_plain_build():
-    """Ends the script (77) where the library is one of a sanitizer."""
+    """Ends the script (77) where the library is one of a sanitizer: other Pythons are to load it."""
     if ply.is_sanitized(LIBRARY):
         print("skip: a sanitizer's library needs a program that was built with it")
         sys.exit(77)
@@ -24,7 +25,9 @@ def package():
     if sys.version_info < (3, 11):
         print("skip: the Python package needs Python 3.11")
         sys.exit(77)
-    need_plain_build()
+    if ply.is_sanitized(LIBRARY, by=("tsan",)) or not ply.loads(LIBRARY):
+        print("skip: ThreadSanitizer does not bear that the package's callers fork")
+        sys.exit(77)
     os.environ["PLYFS_LIBRARY"] = LIBRARY
     sys.dont_write_bytecode = True
     sys.path.insert(0, PACKAGE)

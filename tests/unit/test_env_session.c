@@ -355,7 +355,6 @@ START_TEST(a_timeout_leaves_the_shell_usable)
 {
 	struct ply_observation o;
 	struct ply_text text;
-	double began = now_seconds();
 
 	ck_assert_int_eq(try("echo part; sleep 1000; echo no\necho nor", 0.2, &o), PLY_TIMEOUT);
 	ck_assert_str_eq(o.output.data, "part\n");
@@ -366,7 +365,6 @@ START_TEST(a_timeout_leaves_the_shell_usable)
 	ck_assert_str_eq(text.data, "part\n\n");
 	ply_text_free(&text);
 	gives("echo $?", "130\n");
-	ck_assert_double_lt(now_seconds() - began, 900);
 
 	/* What ends by itself is waited for. */
 	ck_assert_int_eq(try("sleep 0.4; echo late", 0.1, &o), PLY_TIMEOUT);
@@ -406,10 +404,14 @@ END_TEST
 /* bash by itself exits, or waits for ever, about once in twenty times. */
 START_TEST(an_interrupt_while_programs_are_being_started_ends_no_shell)
 {
-	for (int i = 0; i < 60; i++) {
-		hangs(i % 2 ? "while :; do echo ready; /bin/true; done"
-			    : "echo ready; sleep 1000 | sleep 1000 | cat",
-		      "ready\n");
+	static const char *const commands[] = {
+		"echo ready; sleep 1000 | sleep 1000 | cat",
+		"while :; do echo ready; /bin/true; done",
+		"while :; do echo ready; /bin/true | /bin/true; done",
+	};
+
+	for (size_t i = 0; i < 90; i++) {
+		hangs(commands[i % ARRAY_SIZE(commands)], "ready\n");
 		ok(ply_session_interrupt(session, 0.1, 2, NULL));
 		ck_assert_ptr_nonnull(strstr(out("echo fine", 0), "fine\n"));
 	}

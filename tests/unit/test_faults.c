@@ -445,9 +445,161 @@ START_TEST(salvage_survives_every_failure)
 }
 END_TEST
 
+/* ---- a bad sector under what is not sealed yet ---- */
+
+enum { PIECE = 8000, ROUNDS = 20 };
+
+static void put_piece(struct branch *b, uint64_t at)
+{
+	uint8_t bytes[PIECE];
+
+	scratch_fill(bytes, sizeof(bytes), at);
+	change_blob(b, at, bytes, sizeof(bytes));
+}
+
+/* Its bytes, however they are kept. */
+static int read_piece(const struct tree *t, uint64_t at)
+{
+	const struct key key = key_at(at);
+	uint8_t bytes[PIECE], want[PIECE];
+	struct val v;
+	int r;
+
+	ck_ok(tree_get(t, &key, &v));
+	if (v.ref.kind == REF_BLOB)
+		r = blob_read(v.ref.blob, 0, bytes, sizeof(bytes));
+	else
+		r = chunk_read(store_chunks(store), &v.ref.name, 0, bytes, sizeof(bytes));
+	if (r == 0) {
+		scratch_fill(want, sizeof(want), at);
+		ck_assert_mem_eq(bytes, want, sizeof(want));
+	}
+	return err_errno(r);
+}
+
+static void spoil_piece(struct branch *b, uint64_t at)
+{
+	const struct key key = key_at(at);
+	uint32_t number, off;
+	char path[40];
+	struct stat st;
+	struct val v;
+
+	ck_ok(tree_get(b->tree, &key, &v));
+	ck_assert_int_eq(v.ref.kind, REF_BLOB);
+	blob_place(v.ref.blob, &number, &off);
+	snprintf(path, sizeof(path), "stage/%08x", number);
+	ck_ok(os_statat(scratch.dir_fd, path, &st));
+	fault_bad_sector(st.st_ino, off + 100, 512);
+}
+
+/* A branch with pieces 1 to 3, the second of which cannot be read, and another branch. */
+static struct branch *with_bad_sector(void)
+{
+	struct branch *b, *other;
+
+	begin();
+	b = branch_at("main");
+	for (uint64_t at = 1; at <= 3; at++)
+		put_piece(b, at);
+	spoil_piece(b, 2);
+	other = branch_make("other");
+	put_piece(other, 4);
+	branch_close(other);
+	return b;
+}
+
+static void expect_pieces(const char *branch, uint64_t from, uint64_t to, uint64_t bad)
+{
+	struct branch *b = branch_at(branch);
+
+	for (uint64_t at = from; at <= to; at++)
+		ck_assert_int_eq(read_piece(b->tree, at), at == bad ? EIO : 0);
+	branch_close(b);
+}
+
+/* As after a kill and on a disk that is whole again: only what the index has counts. */
+static void expect_rest(void)
+{
+	struct check_stats stats;
+
+	ck_ok(store_close(store));
+	fault_bad_sector(0, 0, 0);
+	store_up();
+	expect_pieces("main", 1, 3, 2);
+	expect_pieces("other", 4, 4, 0);
+	expect_sound(&stats);
+	ck_assert_uint_eq(stats.lost, 1);
+	ck_ok(store_close(store));
+	store = NULL;
+	scratch_remove(&scratch);
+}
+
+START_TEST(a_bad_sector_costs_what_lies_on_it_and_no_more)
+{
+	struct branch *b = with_bad_sector();
+	struct key keys[UNREADABLE_MAX];
+	unsigned rounds = 0;
+	uint64_t id;
+	int r;
+
+	ck_ok(branch_checkpoint(b, "c", 0, &id));
+	scratch.notes = 0;
+	while ((r = snap_wait(store, id)) != 0) {
+		ck_err(r, -EIO); /* it may pass */
+		ck_assert_int_eq(read_piece(b->tree, 2), EIO);
+		ck_assert_int_eq(read_piece(b->tree, 3), 0);
+		ck_assert_uint_lt(++rounds, ROUNDS);
+	}
+	ck_assert_uint_gt(rounds, 1);
+	ck_ok(store_sync(store));
+	ck_assert_uint_le(scratch.notes, 2); /* that it fails, and what was given up */
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "given up"));
+	ck_assert_uint_eq(nodes_unreadable(store_nodes(store), keys), 1);
+	ck_assert_uint_eq(keys[0].a, 2);
+	ck_assert_int_eq(read_piece(b->tree, 2), EIO);
+
+	/* what is written there again is good */
+	put_piece(b, 5);
+	ck_ok(store_sync(store));
+	ck_assert_int_eq(read_piece(b->tree, 5), 0);
+	branch_close(b);
+	expect_rest();
+}
+END_TEST
+
+START_TEST(a_bad_sector_that_recovers_costs_nothing)
+{
+	struct branch *b = with_bad_sector();
+
+	ck_err(store_sync(store), -EIO);
+	fault_bad_sector(0, 0, 0);
+	ck_ok(store_sync(store));
+	ck_assert_int_eq(read_piece(b->tree, 2), 0);
+	branch_close(b);
+	expect_sound(NULL);
+	ck_ok(store_close(store));
+	store = NULL;
+	scratch_remove(&scratch);
+}
+END_TEST
+
+/* After the close that could not save it. */
+START_TEST(a_repair_gives_up_what_a_bad_sector_took)
+{
+	struct branch *b = with_bad_sector();
+
+	branch_close(b);
+	ck_err(store_close(store), -EIO);
+	ck_ok(repair());
+	store_up();
+	expect_rest();
+}
+END_TEST
+
 int main(void)
 {
-	TCase *tcase = tcase_create("faults");
+	TCase *tcase = tcase_create("faults"), *sectors = tcase_create("bad_sectors");
 	int turns = getenv("PLYFS_TEST_LONG") ? 3 : 1;
 
 	tcase_set_timeout(tcase, turns > 1 ? 3600 : 240);
@@ -455,5 +607,9 @@ int main(void)
 	tcase_add_loop_test(tcase, recovery_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, repair_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, salvage_survives_every_failure, 0, turns);
-	return run_case("faults", tcase);
+	tcase_set_timeout(sectors, 60);
+	tcase_add_test(sectors, a_bad_sector_costs_what_lies_on_it_and_no_more);
+	tcase_add_test(sectors, a_bad_sector_that_recovers_costs_nothing);
+	tcase_add_test(sectors, a_repair_gives_up_what_a_bad_sector_took);
+	return run_case("faults", tcase) | run_case("bad_sectors", sectors);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The FUSE adapter (fs/mount.c, fs/fuse.c) without a mount: the test plays the kernel on a socket
- * that keeps message boundaries, as /dev/fuse does.
+ * The FUSE adapter (fs/mount.c, fuse.c, raw.c) without a mount: the test plays the kernel on a
+ * socket that keeps message boundaries, as /dev/fuse does.
  */
 
 #include <semaphore.h>

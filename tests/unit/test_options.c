@@ -9,7 +9,7 @@
 struct got {
 	bool flag;
 	const char *text;
-	uint64_t number;
+	uint64_t number, size;
 	double seconds;
 	uint32_t bits;
 	struct arguments args;
@@ -24,10 +24,12 @@ static int parse(struct got *g, unsigned flags, int argc, char **argv)
 		{ .name = "text", .letter = 't', .text = &g->text },
 		{ .name = "count", .letter = 'n', .number = &g->number },
 		{ .name = "timeout", .seconds = &g->seconds },
+		{ .name = "memory", .size = &g->size },
 		{ .name = "without", .bits = &g->bits, .words = words },
 	};
 
-	return options_parse(argc, argv, defs, 5, flags, &g->args, g->why, sizeof(g->why));
+	return options_parse(argc, argv, defs, ARRAY_SIZE(defs), flags, &g->args, g->why,
+			     sizeof(g->why));
 }
 
 #define PARSE(g, flags, ...)                                                         \
@@ -122,6 +124,28 @@ START_TEST(a_single_dash_is_an_argument)
 }
 END_TEST
 
+START_TEST(sizes_have_units)
+{
+	static const struct {
+		const char *word;
+		uint64_t size;
+	} sizes[] = {
+		{ "--memory=7", 7 },
+		{ "--memory=3k", 3 << 10 },
+		{ "--memory=512M", 512 << 20 },
+		{ "--memory=2G", UINT64_C(2) << 30 },
+		{ "--memory=16777215T", UINT64_C(16777215) << 40 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		struct got g = {};
+
+		ck_assert_int_eq(PARSE(&g, 0, (char *)sizes[i].word), 0);
+		ck_assert_uint_eq(g.size, sizes[i].size);
+	}
+}
+END_TEST
+
 START_TEST(each_mistake_is_named)
 {
 	static const struct {
@@ -139,6 +163,10 @@ START_TEST(each_mistake_is_named)
 		{ "--timeout=nan", "--timeout wants seconds, not 'nan'" },
 		{ "--timeout=-1", "--timeout wants seconds, not '-1'" },
 		{ "--timeout=", "--timeout wants seconds, not ''" },
+		{ "--memory=M", "--memory wants a size as 512M or 2G, not 'M'" },
+		{ "--memory=1MB", "--memory wants a size as 512M or 2G, not '1MB'" },
+		{ "--memory=-1", "--memory wants a size as 512M or 2G, not '-1'" },
+		{ "--memory=16777216T", "--memory wants a size as 512M or 2G, not '16777216T'" },
 		{ "--fla", "there is no option --fla" },
 		{ "--without=oil,sal",
 		  "--without wants no 'sal', but some of salt, salt-free, oil" },
@@ -164,6 +192,7 @@ int main(void)
 	tcase_add_test(t, two_dashes_end_the_options);
 	tcase_add_test(t, a_leading_argument_ends_them_when_asked);
 	tcase_add_test(t, a_single_dash_is_an_argument);
+	tcase_add_test(t, sizes_have_units);
 	tcase_add_test(t, each_mistake_is_named);
 	return run_case("options", t);
 }

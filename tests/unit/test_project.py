@@ -33,6 +33,7 @@ ROOMS = {
 # A foreign header has one home.
 HOMES = {
     "xxhash.h": {"store/hash.c", "tests/lib/treedigest.c"},
+    "xxh_x86dispatch.h": {"store/hash.c"},
     "lmdb.h": {"store/index.c"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
     "git2.h": {"env/transfer/git.c", "env/repo_internal.h"},  # daemon and library link different halves

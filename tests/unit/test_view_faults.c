@@ -50,8 +50,14 @@ static void look(void)
 	at.sub = node_of(at.d, "sub");
 }
 
+/* Names enough that what a verb changes is in several nodes, of which the second may fail. */
+#define MANY 300
+
 static void scene_setup(void)
 {
+	struct entry e;
+	char name[16];
+
 	view_setup();
 	scratch_fill(bytes, sizeof(bytes), 1);
 	ck_ok(make(ROOT_NODE, "d", S_IFDIR | 0755, NULL));
@@ -60,6 +66,11 @@ static void scene_setup(void)
 	ck_ok(make(node_of(ROOT_NODE, "d"), "big", S_IFREG | 0644, NULL));
 	ck_ok(make(node_of(ROOT_NODE, "d"), "sub", S_IFDIR | 0755, NULL));
 	look();
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "many%d", i);
+		ck_ok(make(at.d, name, S_IFREG | 0644, NULL));
+	}
+	ck_ok(view_link(view, at.file, at.d, "other", 5, &e));
 	ck_ok(view_write(view, at.file, 0, "content", 7, false));
 	ck_ok(view_setxattr(view, at.file, "user.a", "value", 5, 0));
 	ck_ok(view_write(view, at.big, 0, bytes, sizeof(bytes), false));
@@ -113,6 +124,21 @@ static int link_it(void)
 static int unlink_it(void)
 {
 	return view_unlink(view, at.d, "big", 3);
+}
+
+static int unlink_first_of_two(void)
+{
+	return view_unlink(view, ROOT_NODE, "file", 4);
+}
+
+static int unlink_second_of_two(void)
+{
+	return view_unlink(view, at.d, "other", 5);
+}
+
+static int rename_second_of_two(void)
+{
+	return view_rename(view, at.d, "other", 5, at.sub, "moved", 5, 0);
 }
 
 static int remove_directory(void)
@@ -212,6 +238,9 @@ static const struct verb {
 	{ "unlink", unlink_it },
 	{ "rmdir", remove_directory },
 	{ "rename", rename_it },
+	{ "unlink the first of two", unlink_first_of_two },
+	{ "unlink the second of two", unlink_second_of_two },
+	{ "rename the second of two", rename_second_of_two },
 	{ "rename over", rename_over },
 	{ "rename exchange", rename_exchange },
 	{ "append", write_append },

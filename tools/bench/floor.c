@@ -7,10 +7,10 @@
  *   floor FD      serves the mount behind the descriptor FD; a line on stdin is answered by the
  *                 counters of requests, as one line of JSON; at its end the floor ends
  *
- * Flags, negotiation and the loop are the very same as of plyfs: its adapter (fs/fuse.c, mount.c,
- * readers.c) is linked here, and this file stands where the view, the model and the store are
- * there. So the difference between the two is what those cost: trees that can be frozen, data that
- * is shared, hashed and made durable. The adapter's own cost is in both, and shows beside the
+ * Flags, negotiation and the loop are the very same as of plyfs: its adapter (fs/fuse.c, raw.c,
+ * mount.c, readers.c) is linked here, and this file stands where the view, the model and the store
+ * are there. So the difference between the two is what those cost: trees that can be frozen, data
+ * that is shared, hashed and made durable. The adapter's own cost is in both, and shows beside the
  * underlying filesystem.
  *
  * No locks: the reader passes its mount to another thread only in fsync, which does nothing here.
@@ -408,7 +408,7 @@ int view_removexattr(struct view *v, uint64_t node, const char *name)
 
 int view_stat(struct view *v, struct view_stats *ret)
 {
-	*ret = (struct view_stats){ .files = v->last_ino, .bytes_free = UINT64_C(1) << 40 };
+	*ret = (struct view_stats){ .bytes_free = UINT64_C(1) << 40 };
 	return 0;
 }
 
@@ -574,7 +574,7 @@ int main(int argc, char **argv)
 	}
 	v.root->lookups = 1;
 	v.root->parent = v.root;
-	r = mount_start(rs, (int)fd, &v, MOUNT_ALLOW_OTHER, &hooks, &m);
+	r = mount_start(rs, (int)fd, &v, 0, &hooks, &m);
 	if (r < 0) {
 		fprintf(stderr, "floor: serving: %s\n", err_str(r));
 		return 1;

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* What the journal*.c files share: segments, and the records in them. */
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "store/base/note.h"
+#include "store/format.h"
+#include "store/journal.h"
+
+#define RECORD_HEADER sizeof(struct journal_record_bytes)
+#define PAD8(n) (((n) + 7) & ~(size_t)7)
+_Static_assert(RECORD_OVERHEAD >= sizeof(struct journal_record_bytes) + 7, "header and padding");
+
+#define BOOT_BYTES 16
+/* Files that are no segment: one to be used again, and one that is being made. */
+#define SPARE "spare"
+#define ANEW "new"
+
+struct segment {
+	struct segment *next; /* newer */
+	uint32_t number;
+	size_t size;         /* of the file */
+	size_t used;         /* the next record goes here */
+	uint64_t after, base, synced; /* as in the header */
+	uint64_t last;       /* number of its last record; base when it has none */
+	uint64_t limit;      /* while reading: later ones are given up (J3) */
+	uint64_t seed;       /* J2 */
+	bool this_boot;
+};
+
+struct journal {
+	int dir_fd; /* immutable, owned: "journal" */
+	struct noter noter;
+	uint8_t boot[BOOT_BYTES]; /* immutable */
+	size_t segment_bytes;     /* immutable: SEGMENT_BYTES, but in tests */
+
+	pthread_mutex_t lock; /* everything below */
+	struct segment *oldest, *newest;
+	uint32_t last_number;
+	int fd;       /* of the open segment, which is `newest` when map is set */
+	uint8_t *map; /* NULL: the next record needs a new segment */
+	size_t warm;  /* zeros were written up to here, but for the records; >= used */
+	size_t reserved;
+	_Atomic uint64_t lsn;
+	_Atomic uint64_t last; /* of the records that are not marks */
+	uint64_t read_last; /* the last record that was read and kept */
+	struct segment *damaged; /* where reading ended for damage, in the list; and the place */
+	size_t damaged_at;
+	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
+	uint64_t covered;
+	_Atomic uint64_t synced; /* records up to it, or what they did, are durable */
+	_Atomic uint64_t bytes;
+	uint64_t asked_bytes; /* when a round was last asked for */
+	atomic_bool wants_round;
+	bool spare;           /* there is a spare file, of segment_bytes */
+	bool spare_ready;     /* and it is durable that it is (J7) */
+
+	pthread_mutex_t mark_lock; /* one commit at a time; before `lock` */
+	/* under lock; changed under both: */
+	uint32_t whole; /* segments below this number are synced */
+	bool settled;   /* all before the newest are, and the directory (J7) */
+	bool torn;      /* a sync failed: what was appended so far may never reach the disk */
+	uint64_t doubt; /* records up to it may not be there: no mark until they are covered (J8) */
+};
+
+void segment_name(uint32_t number, char buf[static 16]);
+
+/* All bytes of a segment's file; what cannot be read is a note and a failure. Given: free. */
+int segment_load(struct journal *j, const struct segment *s, uint8_t **ret);
+
+/* The record at `at`, if it is whole: its length in the segment, else 0. */
+size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t *ret_lsn,
+		 enum journal_kind *ret_kind, size_t *ret_len);

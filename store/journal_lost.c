@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/journal_lost.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "store/base/err.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+#include "store/journal_internal.h"
+
+int journal_each_lost(struct journal *j,
+		      int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind,
+				const uint8_t *payload, size_t len),
+		      void *arg)
+{
+	for (struct segment *s = j->damaged; s; s = s->next) {
+		_cleanup_free_ uint8_t *bytes = NULL;
+		size_t at = s == j->damaged ? j->damaged_at : sizeof(struct journal_header_bytes);
+		size_t len, span;
+		enum journal_kind kind;
+		uint64_t lsn;
+		int r;
+
+		r = segment_load(j, s, &bytes);
+		if (r < 0)
+			return r;
+		for (; at + RECORD_HEADER <= s->size; at += span > 0 ? span : 8) {
+			span = record_at(s, bytes, at, &lsn, &kind, &len);
+			if (span == 0 || kind == JOURNAL_MARK || lsn <= j->read_last ||
+			    lsn > s->limit)
+				continue;
+			r = fn(arg, lsn, kind, bytes + at + RECORD_HEADER, len);
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
+}
+
+/* What a disk gives or refuses as one, and the largest that many do. */
+#define READ_BLOCK ((size_t)4096)
+
+/* *ret_bad: bytes that are zeros instead. */
+static int read_what_is_there(int fd, uint8_t *bytes, size_t size, size_t *ret_bad)
+{
+	*ret_bad = 0;
+	for (size_t at = 0, n; at < size; at += n) {
+		int r;
+
+		n = MIN(READ_BLOCK, size - at);
+		r = os_pread_full(fd, bytes + at, n, at);
+		if (r == -EIO) {
+			memset(bytes + at, 0, n);
+			*ret_bad += n;
+		} else if (r != 0) {
+			return r < 0 ? r : -EIO;
+		}
+	}
+	return 0;
+}
+
+/* Under a name that the next open deletes, first. */
+static int write_anew(int dir_fd, const char *name, const uint8_t *bytes, size_t size)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(dir_fd, SPARE, O_WRONLY | O_CREAT | O_TRUNC, 0600, &fd);
+	if (r == 0)
+		r = os_pwrite_full(fd, bytes, size, 0);
+	if (r == 0)
+		r = os_fdatasync(fd);
+	if (r == 0)
+		r = os_renameat(dir_fd, SPARE, name);
+	return r == 0 ? os_fsync(dir_fd) : r;
+}
+
+struct mending {
+	int dir_fd;
+	const struct noter *noter;
+	bool any;
+};
+
+static int mend_one(void *arg, const char *name)
+{
+	struct mending *m = arg;
+	_cleanup_free_ uint8_t *bytes = NULL;
+	_cleanup_close_ int fd = -1;
+	char again[16];
+	struct stat st;
+	size_t bad;
+	int r;
+
+	segment_name((uint32_t)strtoul(name, NULL, 16), again);
+	if (strcmp(name, again) != 0)
+		return 0;
+	r = os_openat(m->dir_fd, name, O_RDONLY, 0, &fd);
+	if (r == 0)
+		r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+	bytes = os_malloc((size_t)st.st_size + 1);
+	if (!bytes)
+		return -ENOMEM;
+	r = read_what_is_there(fd, bytes, (size_t)st.st_size, &bad);
+	if (r < 0 || bad == 0)
+		return r;
+	r = write_anew(m->dir_fd, name, bytes, (size_t)st.st_size);
+	if (r < 0)
+		return r;
+	m->any = true;
+	return note(m->noter, 0,
+		    "journal segment %s: %zu of its %zu bytes cannot be read and are given up; "
+		    "daemon.log says what is lost by that when the store is opened",
+		    name, bad, (size_t)st.st_size);
+}
+
+int journal_give_up(int dir_fd, const struct noter *noter)
+{
+	_cleanup_close_ int journal_fd = -1;
+	struct mending m = { .noter = noter };
+	int r;
+
+	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &journal_fd);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	m.dir_fd = journal_fd;
+	r = os_each_name(journal_fd, ".", mend_one, &m);
+	return r == 0 && m.any ? EXISTS : r;
+}

@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: fault
+# timeout: 180
+"""
+While the daemon starts, one call of the C library after the other fails in it, whoever makes it: it
+starts, or says in words why not; the next start finds everything that was acknowledged. Behind a
+mount that outlives it, nobody sees more than a pause.
+"""
+import os
+import random
+import shutil
+import signal
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+PATIENCE = 60
+SOME = 12  # of a start's calls, in the short form
+
+
+def numbers_of(calls, rng):
+    return range(calls) if ply.LONG else sorted(rng.sample(range(calls), min(calls, SOME)))
+
+
+def seeded():
+    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
+    print("# PLYFS_TEST_SEED=%d" % seed)
+    return random.Random(seed)
+
+
+def asked(store, *args):
+    """Exit 0, or 1 and one line of words."""
+    p = store.ply(*args, check=False, timeout=PATIENCE)
+    shown = "%s: exit %d\n%s%s" % (args, p.returncode, p.stdout, p.stderr)
+    assert p.returncode in (0, 1), shown
+    assert p.returncode == 0 or p.stderr.startswith("plyfs "), shown
+    assert p.returncode == 0 or len(p.stderr.splitlines()) == 1, shown
+    return p.returncode == 0
+
+
+def tried(t, faults, rng, attempt):
+    """attempt(n) for numbers of calls, after one of none, which counts them."""
+    attempt(-1)
+    calls, failed, wrong = faults.ticks, 0, []
+    for n in numbers_of(calls, rng):
+        try:
+            failed += not attempt(n)
+        except AssertionError as e:
+            wrong.append("call %d of %d (%s): %s" % (n, calls, faults.what, e))
+            break
+    print("# %d calls, %d told; %s" % (calls, failed, faults.told()))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_store_is_made_or_can_be_made(t):
+    faults = ply.Faults(t)
+
+    def attempt(n):
+        store = t.store("store%d" % n, init=False)
+        with faults.armed(n):
+            good = asked(store, "init", store.path)
+        if not good:
+            store.ply("init", store.path)
+        store.ply("check", "--read-data")
+        shutil.rmtree(store.path)
+        t.stores.remove(store)
+        return good
+
+    tried(t, faults, seeded(), attempt)
+
+
+def killed(t):
+    """A store whose daemon was killed with work in the journal; the digest of its tree."""
+    t.unsupervised()
+    t.env["PLYFSD_COMMIT_INTERVAL"] = "3000"
+    view = t.view()
+    for i in range(40):
+        view.write("d%d/f%d" % (i % 5, i), "x" * i * 100)
+    view.checkpoint("here")
+    os.rename(view.at("d1"), view.at("moved"))
+    os.truncate(view.at("d2/f37"), 5000)
+    os.setxattr(view.at("d2/f37"), "user.x", b"1")
+    digest = view.digest()
+    view.store.kill()
+    t.run(["umount", "-l", view.path], check=False)  # if the supervisor has not
+    return view.store, digest
+
+
+def test_a_journal_is_replayed_by_this_daemon_or_the_next(t):
+    template, digest = killed(t)
+    faults = ply.Faults(t)
+    os.mkdir(t.at("view"))
+    for name in ("PLYFSD_SUPERVISE_OFF", "PLYFSD_COMMIT_INTERVAL"):
+        del t.env[name]
+
+    def attempt(n):
+        store = t.store("copy%d" % n, init=False)
+        shutil.copytree(template.path, store.path, ignore=lambda *a: ["sock"])
+        with faults.armed(n):
+            good = asked(store, "mount", "--at", t.at("view"))
+        if not good:
+            store.ply("mount", "--at", t.at("view"))
+        store.daemon()
+        assert ply.treedigest(t.at("view")) == digest, store.log_tail()
+        store.ply("check", "--read-data")
+        store.ply("unmount", t.at("view"))
+        store.stop()
+        shutil.rmtree(store.path)
+        t.stores.remove(store)
+        return good
+
+    tried(t, faults, seeded(), attempt)
+
+
+def test_behind_a_mount_the_next_one_tries_again(t):
+    t.env["PLYFSD_DEATHS"] = "100000"
+    faults = ply.Faults(t)
+    view = t.view()
+    made = 0
+
+    def attempt(n):
+        nonlocal made
+        made += 1
+        view.write("f%d" % made, str(made))
+        pid = view.store.daemon()
+        with faults.armed(n, where=faults.OUTSIDE_REQUESTS):
+            os.kill(pid, signal.SIGKILL)
+            result = []
+
+            def use():
+                try:
+                    os.mkdir(view.at("d%d" % made))
+                    result.append(view.read("f%d" % made))
+                except OSError as e:
+                    result.append(e)
+
+            user = threading.Thread(target=use, daemon=True)
+            user.start()
+            user.join(PATIENCE)
+        if user.is_alive():
+            ply.write("/sys/fs/fuse/connections/%d/abort" % os.stat(view.path).st_dev, "1")
+            raise AssertionError("no answer for %d s\n%s" % (PATIENCE, view.store.log_tail()))
+        assert result == [str(made)], (result, view.store.log_tail())
+        return True
+
+    tried(t, faults, seeded(), attempt)
+    digest = view.digest()
+    view.store.ply("check", "--read-data")
+    view.unmount()
+    view.store.stop()
+    view.store.mount(at=view.path)
+    assert view.digest() == digest
+
+
+if __name__ == "__main__":
+    ply.main(__name__)
