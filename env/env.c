@@ -158,8 +158,7 @@ static void lock_to_end(struct ply_env *e)
 		if (e->keeper)
 			(void)keeper_kill(e->keeper); /* the kind's cleanup tells */
 		pthread_rwlock_unlock(&e->life);
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec++;
+		until = wait_until(1000);
 	} while (pthread_rwlock_timedwrlock(&e->life, &until) == ETIMEDOUT);
 	__atomic_store_n(&e->is_ending, false, __ATOMIC_RELAXED);
 }

@@ -93,7 +93,7 @@ int repo_is_dirty(const char *path, bool *ret)
 
 struct clone {
 	const char *url, *rev;
-	struct timespec end; /* of CLOCK_MONOTONIC; 0: never */
+	double end; /* by now_seconds(); 0: never */
 	bool timed_out;
 	bool fetched_all;
 	unsigned asked; /* for credentials */
@@ -104,11 +104,7 @@ struct clone {
 
 static int clone_time(struct clone *c)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	if (!c->end.tv_sec || now.tv_sec < c->end.tv_sec ||
-	    (now.tv_sec == c->end.tv_sec && now.tv_nsec < c->end.tv_nsec))
+	if (c->end == 0 || now_seconds() < c->end)
 		return 0;
 	c->timed_out = true;
 	return GIT_EUSER;
@@ -324,15 +320,8 @@ int repo_clone_at(const char *url, const char *rev, const char *path, int depth,
 		return fail_errno(errno, "making '%s'", path);
 	if (!made && !is_empty(path))
 		return fail(PLY_EXISTS, "cloning into '%s': it is not an empty directory", path);
-	if (timeout > 0) {
-		clock_gettime(CLOCK_MONOTONIC, &c.end);
-		c.end.tv_sec += (time_t)timeout;
-		c.end.tv_nsec += (long)((timeout - (double)(time_t)timeout) * 1e9);
-		if (c.end.tv_nsec >= 1000000000) {
-			c.end.tv_nsec -= 1000000000;
-			c.end.tv_sec++;
-		}
-	}
+	if (timeout > 0)
+		c.end = now_seconds() + timeout;
 	c.fetch.callbacks.transfer_progress = on_transfer;
 	c.fetch.callbacks.sideband_progress = on_talk;
 	c.fetch.callbacks.credentials = on_credential;

@@ -66,12 +66,8 @@ static time_t seconds(void)
 
 static void wait_changed(struct call *call, int ms)
 {
-	struct timespec until;
+	struct timespec until = wait_until((uint64_t)ms);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += ms % 1000 * 1000000L;
-	until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
 	pthread_cond_timedwait(&call->changed, &call->lock, &until);
 }
 

@@ -346,18 +346,12 @@ bool views_wait_gone(struct daemon *d, const char *mountpoint, const char *branc
 
 	/* In steps of 0.2 s, for nobody wakes us when the client goes away. */
 	for (int i = 0; i < 5 * seconds; i++) {
-		struct timespec until;
+		struct timespec until = wait_until(200);
 
 		if (!is_there_locked(d, mountpoint, branch, snapshot))
 			return true;
 		if (__atomic_load_n(cancel, __ATOMIC_RELAXED))
 			return false;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_nsec += 200000000;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_nsec -= 1000000000;
-			until.tv_sec++;
-		}
 		pthread_cond_timedwait(&d->changed, &d->lock, &until);
 	}
 	return !is_there_locked(d, mountpoint, branch, snapshot);

@@ -606,12 +606,8 @@ unsigned http_connections(const struct http_server *s)
 
 static void wait_for_handlers(struct http_server *s, double seconds)
 {
-	struct timespec until;
+	struct timespec until = wait_until((uint64_t)(seconds * 1000));
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	seconds += (double)until.tv_nsec / 1e9;
-	until.tv_sec += (time_t)seconds;
-	until.tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9);
 	LOCK_GUARD(&s->lock);
 	s->stopping = true;
 	while (s->running > 0 && pthread_cond_timedwait(&s->idle, &s->lock, &until) == 0)

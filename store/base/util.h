@@ -160,3 +160,18 @@ static inline double now_seconds(void)
 {
 	return (double)now_ns() / 1e9;
 }
+
+/* In ms, by the clock that pthread_cond_timedwait() and its like look at. */
+static inline struct timespec wait_until(uint64_t ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	t.tv_sec += (time_t)(ms / 1000);
+	t.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (t.tv_nsec >= 1000000000) {
+		t.tv_nsec -= 1000000000;
+		t.tv_sec++;
+	}
+	return t;
+}
