@@ -35,25 +35,31 @@ def test_version(t):
     assert re.fullmatch(r"plyfs \d+\.\d+\.\d+\n", t.run([ply.PLYFS, "--version"]).stdout)
 
 
-def test_the_first_session(t):
-    # As in the README.
+def readme_session():
+    """Of the README: the lines typed after a prompt, and what it says they print."""
+    block = re.search(r"^    \$ .*\n(?:    .*\n)+", ply.read(os.path.join(ply.SOURCE, "README.md")), re.M)[0]
+    lines = [line[4:] for line in block.splitlines()]
+    return ([line[2:] for line in lines if line.startswith("$ ")],
+            "".join(line + "\n" for line in lines if not line.startswith("$ ")))
+
+
+def test_the_session_of_the_readme_goes_as_it_says(t):
+    typed, says = readme_session()
+    assert len(typed) >= 8 and "M\ta.txt" in says, (typed, says)
     t.tree({"a.txt": "hello\n", "src/main.c": "int main(void) { return 0; }\n"}, "project")
-    env = dict(t.env, PLYFS_STORE=t.at("store"))
-    sh = lambda s, **kw: t.run(["sh", "-euc", s], env=dict(env, PATH=os.path.dirname(ply.PLYFS) +
-                                                          ":" + env["PATH"]), **kw).stdout
-    sh("plyfs init store")
-    t.stores.append(ply.Store(t, init=False))
-    sh("plyfs import project && mkdir work && plyfs mount --at work")
-    t.stores[-1].daemon()
-    first = sh("plyfs checkpoint -m start", cwd=t.at("work")).strip()
-    assert ply.ID.match(first), first
-    sh("rm -r src && echo oops >a.txt", cwd=t.at("work"))
-    assert sh("plyfs diff %s" % first, cwd=t.at("work")) == "M\ta.txt\nD\tsrc/main.c\n"
-    sh("plyfs restore %s" % first, cwd=t.at("work"))
-    assert sh("cat a.txt src/main.c", cwd=t.at("work")).startswith("hello\n")
-    sh("plyfs undo", cwd=t.at("work"))
+    env = dict(t.env, PATH=os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"])
+    env.pop("PLYFS_STORE", None)
+    store = ply.Store(t, init=False)
+    t.stores.append(store)
+    said = t.run(["sh", "-euc", "\n".join(typed)], env=env, cwd=t.path).stdout
+    store.daemon()
+    assert says in said and t.at("work2") in said, said
+    assert ply.read(t.at("work/a.txt")) == ply.read(t.at("work2/a.txt")) == "hello\n"
+    assert os.path.exists(t.at("work/src/main.c"))
+    sh = lambda s: t.run(["sh", "-euc", s], env=env, cwd=t.path)
+    sh("cd work && plyfs undo")
     assert ply.read(t.at("work/a.txt")) == "oops\n"
-    sh("plyfs unmount work")
+    sh("plyfs unmount work2 && plyfs unmount work")
     assert os.listdir(t.at("work")) == []
 
 
