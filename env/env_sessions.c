@@ -18,8 +18,6 @@
 #include "env/status.h"
 #include "store/base/util.h"
 
-/* Long enough for a bashrc that starts programs, on a busy machine. */
-#define STARTUP_TIMEOUT "20"
 /* After a timeout: 0.2 s for each of three Ctrl-C, as swe-rex has it, then harder. */
 #define INTERRUPT_WINDOW 0.2
 #define INTERRUPT_TRIES 3
@@ -63,8 +61,6 @@ static int add_shell(struct ply_env *e, const char *name, const char *shell)
 		r = ply_session_new(e, name, &s);
 	if (r == 0 && shell)
 		r = ply_session_set(s, "shell", shell);
-	if (r == 0)
-		r = ply_session_set(s, "startup_timeout", STARTUP_TIMEOUT);
 	if (r == 0)
 		r = session_start(s, NULL);
 	if (r < 0)

@@ -251,7 +251,7 @@ struct ply_session;
 
 /* env: where it lives; NULL: no environment, just this machine and the current directory. */
 PLY_API int ply_session_new(struct ply_env *env, const char *name, struct ply_session **ret);
-/* shell (/bin/bash), cwd, startup_source (again for each file), startup_timeout (1), env (K=V). */
+/* shell (/bin/bash), cwd, startup_source (again for each file), startup_timeout (20), env (K=V). */
 PLY_API int ply_session_set(struct ply_session *s, const char *option, const char *value);
 /* ret_output (may be NULL): what the startup files printed. PLY_EXISTS, PLY_TIMEOUT. */
 PLY_API int ply_session_start(struct ply_session *s, struct ply_text *ret_output);

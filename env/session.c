@@ -18,8 +18,8 @@
 #include "env/status.h"
 #include "store/base/util.h"
 
-/* As swe-rex has it. Sourcing a heavy bashrc takes longer: there is an option. */
-#define STARTUP_TIMEOUT 1.0
+/* Long enough for a bashrc that starts programs, on a busy machine. (swe-rex has 1.0: rex.c.) */
+#define STARTUP_TIMEOUT 20.0
 
 /* As output_limit of environments. */
 #define OUTPUT_LIMIT (UINT64_C(1) << 30)

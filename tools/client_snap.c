@@ -109,8 +109,9 @@ int client_restore(struct client *cl)
 	strcpy(q.id, id);
 	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
 		if (errno == ENOENT)
-			return client_fail(cl, "no snapshot is called '%s'; 'plyfs log' lists them",
-					   id);
+			return client_fail(cl,
+					   "no snapshot is called '%s'; 'plyfs log' lists them, "
+					   "a label is written @LABEL", id);
 		if (errno == EINVAL)
 			return client_fail(
 				cl, "more than one snapshot id starts with '%s'; give more digits",

@@ -46,7 +46,8 @@ enum outcome {
 	X(ERR_SALVAGE_NOTHING, EIO, "the packs hold no list of snapshots to bring back")           \
 	X(ERR_STORE_EXISTS, EEXIST, "there is a store already")                                    \
 	X(ERR_STORE_FAILED, EIO, "the store stopped writing after a failed commit; see its log")   \
-	X(ERR_SNAP_UNKNOWN, ENOENT, "no snapshot has this id; 'plyfs log' lists them")             \
+	X(ERR_SNAP_UNKNOWN, ENOENT,                                                                \
+	  "no snapshot has this id; 'plyfs log' lists them, a label is written @LABEL")            \
 	X(ERR_SNAP_AMBIGUOUS, EINVAL, "more than one snapshot id starts so; give more digits")     \
 	X(ERR_SNAP_IN_USE, EBUSY, "the snapshot is mounted; unmount it first")                     \
 	X(ERR_SNAP_DAMAGED, EIO, "a snapshot record is damaged")                                   \
