@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: real-programs
-# timeout: 600
+# timeout: 1200
 """Real programs in a view: this project is cloned, configured, built and tested inside one."""
 import os
 import shutil
