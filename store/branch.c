@@ -523,6 +523,16 @@ static int each_handle(struct store *s, int (*fn)(struct branch *b))
 	return failure;
 }
 
+static int begin_log(struct branch *b)
+{
+	return b->log ? 0 : handle_begin_log(b, b->entry);
+}
+
+int branch_begin_logs(struct store *s)
+{
+	return each_handle(s, begin_log);
+}
+
 int branch_freeze_live(struct store *s)
 {
 	return each_handle(s, freeze_one);

@@ -443,6 +443,9 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	s->logging = !(options && options->journal_off);
 	if (!s->logging && s->recovered_operations == 0)
 		stage_hold(s->stage, NULL);
+	r = branch_begin_logs(s);
+	if (r < 0)
+		return r;
 	s->node_budget = options ? options->node_budget : NODE_BUDGET;
 	s->commit_ns = (options ? options->commit_ms : COMMIT_INTERVAL_MS) * UINT64_C(1000000);
 	r = sealer_start(s);

@@ -379,6 +379,8 @@ static inline void entry_freep(struct entry **e)
 }
 /* Brings the copies of a handle up to date (S5); under its write lock and the table lock. */
 void handle_sync(struct branch *b);
+/* Once at open: for handles that a recovery had no memory to close (branch_close). */
+int branch_begin_logs(struct store *s);
 /* Freezes every changed live tree (S4). Takes branch locks. */
 int branch_freeze_live(struct store *s);
 /* Returns when every operation that was under way on a branch is over. Takes branch locks. */

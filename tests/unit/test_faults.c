@@ -143,8 +143,8 @@ static void use(void)
 	if (fork_live.there && done(branch_drop(store, "fork")))
 		fork_live.there = false;
 	(void)done(store_gc(store, NULL, &gc));
-	try_change(b, &live, 4, "at last", false);
 	try_checkpoint(b, &live);
+	try_change(b, &live, 4, "at last", false);
 	branch_close(b);
 }
 
@@ -268,6 +268,32 @@ START_TEST(use_survives_every_failure)
 }
 END_TEST
 
+/* ---- on copies of a store ---- */
+
+/* From here on scratch.dir_fd is a copy of the store; returns what it was. */
+static int copy_begin(void)
+{
+	char command[3 * 4200], path[4200];
+	int own = scratch.dir_fd;
+
+	snprintf(path, sizeof(path), "%s.copy", scratch.path);
+	snprintf(command, sizeof(command), "cp -a %s %s", scratch.path, path);
+	ck_assert_int_eq(system(command), 0);
+	scratch.dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	ck_assert_int_ge(scratch.dir_fd, 0);
+	return own;
+}
+
+static void copy_end(int own)
+{
+	char command[4300];
+
+	closep(&scratch.dir_fd);
+	scratch.dir_fd = own;
+	snprintf(command, sizeof(command), "rm -rf %s.copy", scratch.path);
+	ck_assert_int_eq(system(command), 0);
+}
+
 /* ---- a start after a kill ---- */
 
 /* Leaves a store behind that was killed with everything in its journal. */
@@ -320,6 +346,56 @@ START_TEST(recovery_survives_every_failure)
 }
 END_TEST
 
+/* Recovers with a fault, makes one change and is killed. 0: it was made; 1: it could not start. */
+static int change_after_recovery(int n, int turn)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	pid_t child = fork();
+	int status;
+
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		fault_arm(n, 1, error_of(n, turn));
+		if (store_open(scratch.dir_fd, &noter, &store) < 0)
+			_exit(fault_ticks() > n ? 1 : 3);
+		n = fault_ticks() <= n ? 2 : 0;
+		fault_disarm();
+		try_change(branch_at("main"), &live, 6, "kept", true);
+		_exit(n);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) <= 2);
+	return WEXITSTATUS(status);
+}
+
+START_TEST(what_is_done_after_a_recovery_with_a_failure_is_kept)
+{
+	int made = -1;
+
+	begin();
+	ck_ok(store_close(store));
+	store = NULL;
+	die_in_use();
+	for (int n = 0; made != 2; n++) {
+		int own = copy_begin();
+
+		made = change_after_recovery(n, _i);
+		store_up();
+		if (made != 1) {
+			_cleanup_(branch_closep) struct branch *b = branch_at("main");
+			const struct key key = key_at(6 + 1);
+			struct val v;
+
+			ck_assert_msg(tree_get(b->tree, &key, &v) == 0, "call %d", n);
+		}
+		ck_ok(store_close(store));
+		store = NULL;
+		copy_end(own);
+	}
+	scratch_remove(&scratch);
+}
+END_TEST
+
 /* ---- repair and salvage ---- */
 
 static void populate(void)
@@ -331,27 +407,14 @@ static void populate(void)
 	store = NULL;
 }
 
-static void copy_store(char path[static 4200])
-{
-	char command[3 * 4200];
-
-	snprintf(path, 4200, "%s.copy", scratch.path);
-	snprintf(command, sizeof(command), "cp -a %s %s.copy", scratch.path, scratch.path);
-	ck_assert_int_eq(system(command), 0);
-}
-
 /* Works on a copy each time; the store's own directory stays as it was. */
 static void with_faults(int (*work)(void), void (*after)(void), int turn)
 {
-	int own = scratch.dir_fd;
 	bool late = false;
 
 	for (int n = 0; !late; n = next(n)) {
-		char path[4200], command[4300];
+		int own = copy_begin();
 
-		copy_store(path);
-		scratch.dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-		ck_assert_int_ge(scratch.dir_fd, 0);
 		fault_seen = false;
 		fault_arm(n, 1, error_of(n, turn));
 		(void)done(work());
@@ -359,11 +422,8 @@ static void with_faults(int (*work)(void), void (*after)(void), int turn)
 		fault_disarm();
 		ck_assert_int_ge(work(), 0); /* the second time it works */
 		after();
-		closep(&scratch.dir_fd);
-		snprintf(command, sizeof(command), "rm -rf %s", path);
-		ck_assert_int_eq(system(command), 0);
+		copy_end(own);
 	}
-	scratch.dir_fd = own;
 }
 
 /* The header of the file, and that of its first record. */
@@ -605,6 +665,7 @@ int main(void)
 	tcase_set_timeout(tcase, turns > 1 ? 3600 : 240);
 	tcase_add_loop_test(tcase, use_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, recovery_survives_every_failure, 0, turns);
+	tcase_add_loop_test(tcase, what_is_done_after_a_recovery_with_a_failure_is_kept, 0, turns);
 	tcase_add_loop_test(tcase, repair_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, salvage_survives_every_failure, 0, turns);
 	tcase_set_timeout(sectors, 60);
