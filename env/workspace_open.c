@@ -101,8 +101,15 @@ static int look(const char *path, int *ret_fd, struct plyfs_info *ret)
 	if (fd < 0)
 		return fail_errno(errno, "'%s'", path);
 	/* A foreign filesystem might take our number for something of its own. */
-	if (fstatfs(fd, &fs) < 0 || fs.f_type != FUSE_SUPER_MAGIC ||
-	    ioctl(fd, PLYFS_IOC_INFO, ret) < 0 || ret->version != PLYFS_IOC_VERSION)
+	if (fstatfs(fd, &fs) < 0 || fs.f_type != FUSE_SUPER_MAGIC)
+		return 0;
+	if (ioctl(fd, PLYFS_IOC_INFO, ret) < 0) {
+		/* EPERM: somebody else's, and what is then tried on it says so. */
+		if (plyfs_is_no_view(errno) || plyfs_is_dead_view(errno) || errno == EPERM)
+			return 0;
+		return fail_errno(errno, "'%s'", path);
+	}
+	if (ret->version != PLYFS_IOC_VERSION)
 		return 0;
 	*ret_fd = TAKE_FD(fd);
 	return 1;

@@ -15,6 +15,8 @@
  * EROFS the view shows a snapshot; EEXIST branch exists; ENOSPC, EIO.
  */
 
+#include <errno.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
 
@@ -86,3 +88,18 @@ struct plyfs_read {
  * Between states of different lineages it does all the same.
  */
 #define PLYFS_IOC_KEEP_MOUNTS _IO('p', 0x47)
+
+/* What PLYFS_IOC_INFO fails with on other filesystems, which know no such question. */
+static inline bool plyfs_is_no_view(int error)
+{
+	return error == ENOTTY || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
+}
+
+/*
+ * And on a view whose daemon is dead: ENODEV while it is taken down, EIO from the supervisor. What
+ * is neither of the two, nor EPERM, tells nothing: there may well be a view.
+ */
+static inline bool plyfs_is_dead_view(int error)
+{
+	return error == ENOTCONN || error == ECONNABORTED || error == ENODEV || error == EIO;
+}

@@ -176,20 +176,12 @@ static int looked(struct client *cl, const char *dir, struct look *l)
 	if (l->opened)
 		return l->opened == EIO || l->opened == ENODEV ? -ENOTCONN :
 								 -l->opened; /* see below */
-	switch (l->asked) {
-	case 0:
-		break;
-	case ENOTCONN:
-	case ECONNABORTED:
-	case ENODEV: /* it is just being taken down */
-	case EIO:
-		return -ENOTCONN; /* its daemon is dead, the last one as well (EIO) */
-	case EPERM:
-	case EACCES:
+	if (plyfs_is_no_view(l->asked))
+		return 0;
+	if (plyfs_is_dead_view(l->asked))
+		return -ENOTCONN;
+	if (l->asked)
 		return -l->asked;
-	default:
-		return 0; /* ENOTTY and the like: no view */
-	}
 
 	if (l->info.version != PLYFS_IOC_VERSION)
 		return -EPROTO;
@@ -220,6 +212,21 @@ int client_look_with_patience(struct client *cl, const char *dir)
 	int r = look_in_child(dir, &l);
 
 	return r < 0 ? r : looked(cl, dir, &l);
+}
+
+bool client_look_is_unclear(int r)
+{
+	switch (r) {
+	case -ENOTCONN:
+	case -ETIMEDOUT:
+	case -EPERM:
+	case -EACCES:
+	case -ENOENT: /* a working directory that was removed */
+	case -EPROTO:
+		return false;
+	default:
+		return r < 0;
+	}
 }
 
 int client_look_failed(const struct client *cl, int r, const char *dir)
@@ -287,7 +294,7 @@ int client_store(struct client *cl)
 			return client_fail(
 				cl,
 				"this directory's view is dead; 'plyfs unmount' its mount point");
-		if (r == -ETIMEDOUT)
+		if (r == -ETIMEDOUT || client_look_is_unclear(r))
 			return client_look_failed(cl, r, ".");
 		if (r == -EPERM || r == -EACCES)
 			return client_fail(cl, "this view's store belongs to another user");
@@ -575,20 +582,22 @@ static void tell_umask(char *buf, size_t size)
 	(void)snprintf(buf, size, "UMASK=%o", mask);
 }
 
-/* Sets which view we are in, if it is one of the store that is asked. */
-static void tell_view(struct client *cl, struct wire_request *q)
+/* Sets which view we are in, if it is one of the store that is asked. Else: the default branch. */
+static int tell_view(struct client *cl, struct wire_request *q)
 {
 	struct stat of_view, of_store;
+	int r = cl->in_view ? 0 : client_look_with_patience(cl, ".");
 
-	if (!cl->in_view)
-		(void)client_look_with_patience(cl, "."); /* else: the default branch */
+	if (client_look_is_unclear(r))
+		return client_look_failed(cl, r, ".");
 	if (!cl->in_view || stat(cl->info.store, &of_view) < 0 ||
 	    fstat(cl->store_fd, &of_store) < 0 || of_view.st_dev != of_store.st_dev ||
 	    of_view.st_ino != of_store.st_ino)
-		return;
+		return DONE;
 	memcpy(q->branch, cl->info.branch, sizeof(q->branch));
 	if (!*cl->info.branch)
 		q->snapshot = strtoull(cl->info.head, NULL, 16);
+	return DONE;
 }
 
 /* An output descriptor that was closed by our caller is /dev/null, as for any program. */
@@ -671,7 +680,9 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 		if (env_matters(*e))
 			env[q.n_env++] = *e;
 	q.env = env;
-	tell_view(cl, &q);
+	r = tell_view(cl, &q);
+	if (r)
+		return r;
 	cwd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (cwd < 0)
 		cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);

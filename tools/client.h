@@ -58,6 +58,8 @@ int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs
 int client_look(struct client *cl, const char *dir);
 /* The same, slower by a fork(); -ETIMEDOUT when no answer comes. */
 int client_look_with_patience(struct client *cl, const char *dir);
+/* Whether that failure says nothing about dir: neither a view, nor none, nor a dead one. */
+bool client_look_is_unclear(int r);
 /* Says what a failure of client_look means. */
 int client_look_failed(const struct client *cl, int r, const char *dir);
 /* Whether --store or PLYFS_STORE names a store. */

@@ -78,7 +78,7 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 		struct client at = { .verb = cl->verb, .store_fd = -1, .view_fd = -1 };
 
 		r = client_look_with_patience(&at, path);
-		if (r == -ETIMEDOUT)
+		if (r == -ETIMEDOUT || client_look_is_unclear(r))
 			return client_look_failed(cl, r, path);
 		if (r != -ENOTCONN) {
 			closep(&at.view_fd);
@@ -281,7 +281,9 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	if (r)
 		return r;
 	r = client_look_with_patience(cl, path);
-	if (r == 0 && cl->in_view)
+	if (r < 0)
+		return client_look_failed(cl, r, path);
+	if (cl->in_view)
 		return client_fail(
 			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
 			path);
@@ -515,7 +517,7 @@ int client_unmount(struct client *cl)
 		return back ? client_fail(cl, "nothing was written back; mount it again first")
 			    : DONE;
 	}
-	if (r == -ETIMEDOUT && !lazy)
+	if ((r == -ETIMEDOUT || client_look_is_unclear(r)) && !lazy)
 		return client_look_failed(cl, r, path);
 	origin = cl->in_view ? read_origin(cl->info.store) : NULL;
 	is_short = origin && strcmp(origin, path) == 0 && strcmp(cl->info.branch, "main") == 0;

@@ -75,8 +75,11 @@ struct place {
 /* dir NULL: ".". A failure says that there is no view, and what to do. */
 int place_find(const struct cmd *c, const char *dir, struct place *ret);
 void place_release(struct place *p);
-/* Whether a view is mounted there, or above it. */
-bool place_is_view(const char *dir);
+/*
+ * 1: a view is mounted there, or above it; 0: none that lives and is ours; or -errno: it does not
+ * tell.
+ */
+int place_is_view(const char *dir);
 
 /* A directory of ours, mode 0700, made if needed: "session", "env". Its path; owned. */
 int place_runtime(const struct cmd *c, const char *name, char **ret);

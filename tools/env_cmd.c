@@ -114,7 +114,7 @@ static int branch_must_be_free(const struct cmd *c, const struct record *r)
 static int plan(const struct cmd *c, struct source *s, struct record *r)
 {
 	_cleanup_free_ char *top = NULL;
-	int code;
+	int is_view, code;
 
 	if (s->dir && (s->at || s->from))
 		return cmd_misuse(c, "either a directory that is there, or a fork (--from, --at)");
@@ -122,7 +122,10 @@ static int plan(const struct cmd *c, struct source *s, struct record *r)
 		r->path = realpath(s->dir, NULL);
 		if (!r->path)
 			return cmd_fail(c, "'%s': %s", s->dir, strerror(errno));
-		r->origin = place_is_view(r->path) ? ADOPTED : COVERED;
+		is_view = place_is_view(r->path);
+		if (is_view < 0)
+			return cmd_fail(c, "'%s': %s", r->path, strerror(-is_view));
+		r->origin = is_view ? ADOPTED : COVERED;
 		return DONE;
 	}
 
@@ -232,7 +235,7 @@ int verb_env_list(struct cmd *c)
 		code = record_list(c, &records, &n);
 	for (size_t i = 0; i < n; i++) {
 		struct record *r = &records[i];
-		bool mounted = place_is_view(r->path);
+		bool mounted = place_is_view(r->path) != 0;
 
 		if (json)
 			(void)json_array_append_new(
@@ -296,7 +299,8 @@ int verb_env_destroy(struct cmd *c)
 	if (code && !force)
 		return code;
 	lazily[3] = off[2] = r.path;
-	mounted = r.origin != ADOPTED && place_is_view(r.path);
+	/* A place that does not tell counts as a view: then unmount says what is wrong. */
+	mounted = r.origin != ADOPTED && place_is_view(r.path) != 0;
 	if (mounted) {
 		/* unmount by itself tells what stays behind */
 		code = r.origin == FORKED ? take_down(c, &r, "drop")

@@ -40,12 +40,16 @@ static char *mount_of(const char *dir)
 	return at;
 }
 
-bool place_is_view(const char *dir)
+int place_is_view(const char *dir)
 {
 	_cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	struct plyfs_info info;
 
-	return fd >= 0 && ioctl(fd, PLYFS_IOC_INFO, &info) == 0;
+	if (fd >= 0 && ioctl(fd, PLYFS_IOC_INFO, &info) == 0)
+		return 1;
+	if (fd < 0 ? errno == ENOENT || errno == ENOTDIR : plyfs_is_no_view(errno))
+		return 0;
+	return plyfs_is_dead_view(errno) || errno == EPERM || errno == EACCES ? 0 : -errno;
 }
 
 int place_find(const struct cmd *c, const char *dir, struct place *ret)
@@ -65,6 +69,8 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 		if (errno == EPERM || errno == EACCES)
 			return cmd_fail(c, "'%s': only root and the owner of the view's store may",
 					dir);
+		if (!plyfs_is_no_view(errno))
+			return cmd_fail(c, "the view at '%s': %s", dir, strerror(errno));
 		return cmd_fail(c,
 				"'%s' is not in a plyfs view; cd into one, name one with --in, "
 				"or make one: plyfs env create NAME DIR",

@@ -3,6 +3,7 @@
 # group: short-form
 # timeout: 120
 """plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
+import errno
 import os
 import sys
 
@@ -97,6 +98,38 @@ def test_update_imports_anew_when_nothing_would_be_lost(t):
     assert view.read("a.txt") == "not written back\n" and not os.path.exists(view.at("later"))
     p = ply_(t, "mount", "--update", "--at", t.at("x"), check=False)
     assert p.returncode == 2 and "--update" in p.stderr, p
+
+
+def test_what_may_be_a_view_is_not_taken_for_none(t):
+    told = ply.Faults(t)
+    view = t.view({"d/f": "1\n"})
+    asked = ply.Faults(t, "plyfs")
+    dark = []
+
+    def fails(*args):
+        p = ply_(t, *args, check=False)
+        dark.append(p.stderr)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+        assert "not in a plyfs view" not in p.stderr and view.read("d/f") == "1\n", p
+
+    # Whatever fails: a view that lies in a view is never made.
+    for n in range(1000):
+        with asked.armed(n, errno.EAGAIN):
+            fails("mount", view.at("d"))
+        if not asked.failed:
+            break
+    for n in range(1000):
+        with told.armed(n, errno.EAGAIN, where=told.IN_REQUESTS):
+            fails("mount", view.at("d"))
+        if not told.failed:
+            break
+    # Each of these asks the view first; what it says then is of no use to the others.
+    for args in (("checkpoint", view.path), ("run", "--in", view.path, "true"),
+                 ("env", "create", "x", view.path), ("unmount", view.path)):
+        with told.armed(0, errno.EAGAIN, kinds=told.ALLOCATIONS, where=told.IN_REQUESTS):
+            fails(*args)
+        assert told.failed, args
+    print("# " + ", ".join(sorted(set(said.split(": ")[-1].strip() for said in dark))))
 
 
 if __name__ == "__main__":
