@@ -2,8 +2,8 @@
 
 /*
  * What is mounted where. The client, the daemon and its guard use it, so it must work in a process
- * that was forked before there were threads, and never opens or stats a mount point: a dead or
- * busy view would hang whoever does.
+ * that was forked before there were threads, and never asks a mounted view for anything: a dead or
+ * busy one would hang whoever does.
  */
 
 #include "tools/mounts.h"
@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "store/base/util.h"
@@ -137,4 +138,39 @@ int mounts_unmount(const char *path, bool lazy)
 	if (errno != EPERM)
 		return -errno;
 	return run_fusermount(path, lazy) == 0 ? 0 : geteuid() ? -EBUSY : -EPERM;
+}
+
+#define MNT_ID_UNIQUE 0x4000U /* STATX_MNT_ID_UNIQUE of newer headers; older kernels pass over it */
+
+/* No filesystem is asked for that. */
+static uint64_t number_of(int dir, const char *path, int flags)
+{
+	struct statx x;
+
+	if (statx(dir, path, flags | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
+		  STATX_MNT_ID | MNT_ID_UNIQUE, &x) < 0)
+		return 0;
+	/* Until Linux 6.8 it is one that a later mount may get: rarely at once. */
+	return x.stx_mask & (STATX_MNT_ID | MNT_ID_UNIQUE) ? x.stx_mnt_id : 0;
+}
+
+uint64_t mounts_number(const char *path)
+{
+	return number_of(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW);
+}
+
+int mounts_detach(const char *path, uint64_t number)
+{
+	_cleanup_close_ int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	char link[40];
+
+	if (fd < 0)
+		return -errno;
+	if (number && number_of(fd, "", AT_EMPTY_PATH) != number)
+		return -ESTALE;
+	/* By descriptor: what is mounted there from here on is another one. */
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (umount2(link, MNT_DETACH) == 0)
+		return 0;
+	return errno == EPERM ? run_fusermount(path, true) : -errno;
 }

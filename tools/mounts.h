@@ -4,6 +4,7 @@
 /* What is mounted where, from /proc/self/mountinfo; and taking plyfs mounts down. */
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define PLYFS_FS_TYPE "fuse.plyfs"
 
@@ -25,3 +26,8 @@ int mounts_is_plyfs(const char *path);
  * fusermount3. -EBUSY when processes are in it (not when lazy), -EPERM when it is another user's.
  */
 int mounts_unmount(const char *path, bool lazy);
+
+/* The number of the topmost mount at path, which no other one gets (Linux 6.8); 0: not known. */
+uint64_t mounts_number(const char *path);
+/* Takes that one down, lazily: -ESTALE when it is not at path any more. 0: whichever is there. */
+int mounts_detach(const char *path, uint64_t number);

@@ -12,9 +12,8 @@
  *     read to its end before anything else is done. So a view is kept from the moment on at which
  *     the daemon's message is under way.
  *  G4 A view that is not kept (it was just starting, the kernel is too old) dies with its daemon,
- *     and its mount is taken off, lazily. Somebody else's new mount on the same path could only be
- *     a plyfs view of another store, made within the moment between the death and this clean-up;
- *     to make one the path had to be unmounted before, and then the daemon had freed the slot.
+ *     and its mount is taken off, lazily. It is known by its number: whoever finds the dead view
+ *     may have put another one in its place meanwhile.
  *  G5 The store's lock is held from before the first daemon until nobody will come any more, so no
  *     other daemon, and no repair, comes in between.
  *  G6 A daemon that said it was stopping, or that leaves no kept view, was the last.
@@ -151,7 +150,7 @@ static bool is_the_end(int sig)
 static void take_off(struct supervisor *s, int i)
 {
 	if (s->slot[i].state == TAKEN && mounts_is_plyfs(s->slot[i].path) == 1)
-		(void)mounts_unmount(s->slot[i].path, true); /* nobody to tell */
+		(void)mounts_detach(s->slot[i].path, s->slot[i].mount); /* nobody to tell */
 	s->slot[i].state = FREE;
 	let_go(s, i);
 }

@@ -22,7 +22,7 @@ struct supervisor;
 #define SUPERVISED_HOPELESS 3
 
 /* Another layout of the table, or of what views remember, gets another number. */
-#define SUPERVISOR_VERSION 2
+#define SUPERVISOR_VERSION 3
 
 /* What the supervisor has to hold, beside the views. */
 struct supervised {

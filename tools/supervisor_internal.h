@@ -25,6 +25,7 @@ struct supervisor {
 		_Atomic int fuse_fd, memo_fd; /* the supervisor's; 0: none */
 		int failed_resumes;           /* in a row */
 		uint64_t snapshot;
+		uint64_t mount; /* its number (tools/mounts.h) */
 		uint32_t how;
 		char branch[BRANCH_NAME_MAX + 1];
 		char path[PATH_MAX];

@@ -14,6 +14,7 @@
 
 #include "store/base/fdpass.h"
 #include "store/base/util.h"
+#include "tools/mounts.h"
 
 #define PIDFD_OF_THREAD O_EXCL /* Linux 6.9; older ones say EINVAL */
 /* For the few calls of a thread that waits; no less than any libc wants. */
@@ -89,6 +90,7 @@ int supervisor_add(struct supervisor *s, const struct supervised_view *view)
 		strcpy(s->slot[i].path, view->mountpoint);
 		memcpy(s->slot[i].branch, view->branch, sizeof(view->branch));
 		s->slot[i].snapshot = view->snapshot;
+		s->slot[i].mount = mounts_number(view->mountpoint);
 		s->slot[i].how = view->how;
 		s->slot[i].failed_resumes = 0;
 		atomic_store(&s->slot[i].state, TAKEN);

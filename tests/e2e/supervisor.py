@@ -735,5 +735,32 @@ def test_replacing_needs_no_views_and_says_when_it_cannot_be(t):
     view.unmount()
 
 
+def is_dead(view):
+    try:
+        os.statvfs(view.path)  # the kernel has to ask
+    except OSError as e:
+        return e.errno == errno.ENOTCONN
+    return False
+
+
+def test_what_was_mounted_meanwhile_is_not_taken_off(t):
+    t.unsupervised()
+    view, other = t.view(), t.store("other")
+    pid = view.store.daemon()
+    with open("/proc/%d/stat" % pid) as f:
+        supervisor = int(f.read().rsplit(")", 1)[1].split()[1])
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        ply.wait_for("the view's end", lambda: is_dead(view))
+        new = other.mount(at=view.path)
+        new.write("f", "1\n")
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    ply.wait_for("the end of the supervisor", view.store.is_let_go)
+    assert new.read("f") == "1\n"
+    new.unmount()
+
+
 if __name__ == "__main__":
     ply.main(__name__)
