@@ -24,7 +24,9 @@ struct stop {
 	double starts; /* until when others do not count; 0: not looked yet */
 	uint64_t ran;  /* CPU time of the shell at the last look */
 	pid_t front;   /* the process group last seen in front of the shell; 0: none */
-	double patience; /* until when the shell may read what was typed; 0: not asked yet */
+	uint64_t typed;	 /* the last trigger we know of */
+	double typed_at; /* since when */
+	uint64_t typed_ran; /* CPU time of the shell then */
 	double next;   /* when the next step is due */
 	double look;   /* when to look whether the shell is back */
 	double gap;    /* until the look after that */

@@ -200,7 +200,7 @@ static uint64_t time_run(pid_t pid)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* It runs, or waits for nothing but a processor. */
+/* It runs, or waits for nothing but a processor, or the disk. */
 static bool is_runnable(pid_t pid)
 {
 	char path[40], line[64]; /* "PID (NAME) R": a name has at most 15 bytes */
@@ -213,7 +213,7 @@ static bool is_runnable(pid_t pid)
 	n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
 	line[n > 0 ? n : 0] = '\0';
 	end = strrchr(line, ')');
-	return end && end[1] && end[2] == 'R';
+	return end && end[1] && (end[2] == 'R' || end[2] == 'D');
 }
 
 /* A fork of bash is in front, or another program, long before: it takes less than a tenth. */
@@ -293,18 +293,39 @@ static bool may_be_starting(struct shell *s, struct stop *stop)
 
 /*
  * A Ctrl-C while the shell reads what was typed cuts that in two: it cannot parse the rest, or
- * ends. It tells when it has read the whole (B), usually at once; if it does not, something else
- * holds it up, which is what is to be ended.
+ * ends, or runs the rest, which tells of another command's end. It tells when it has read the whole
+ * (B), usually at once; if it does not, something else holds it up, which is what is to be ended.
+ * But on a busy machine that may be the want of a processor: then it has more time, up to a limit
+ * at which nothing else seems to get any, either.
  */
 #define READS_WITHIN 0.5
+#define READS_STARVED 5.0
+/* A line takes less than a tenth. */
+#define READS_NS 50000000
+#define READS_GAP 0.01
+
+static void note_typed(struct shell *s, struct stop *stop)
+{
+	if (stop->typed == s->typed)
+		return;
+	stop->typed = s->typed;
+	stop->typed_at = now_seconds();
+	stop->typed_ran = s->group > 0 ? time_run(s->group) : 0;
+}
 
 static bool is_reading(struct shell *s, struct stop *stop)
 {
-	if (stop->step >= 0 || s->begun == s->typed || s->hung_up)
+	double since;
+
+	note_typed(s, stop);
+	since = now_seconds() - stop->typed_at;
+	if (s->begun == s->typed || s->hung_up)
 		return false;
-	if (stop->patience == 0)
-		stop->patience = now_seconds() + READS_WITHIN;
-	return now_seconds() < stop->patience;
+	/* A probe has had a window's time already. */
+	if (stop->step < 0 && since < READS_WITHIN)
+		return true;
+	return s->group > 0 && since < READS_STARVED && is_runnable(s->group) &&
+	       time_run(s->group) - stop->typed_ran < READS_NS;
 }
 
 /* Does what is due; *ret_next: when to come again. */
@@ -312,8 +333,8 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 {
 	int r = 0;
 
-	if (is_reading(s, stop)) {
-		*ret_next = stop->patience;
+	if (now_seconds() >= stop->next && is_reading(s, stop)) {
+		*ret_next = now_seconds() + READS_GAP;
 		return 0;
 	}
 	if (now_seconds() >= stop->next && !may_be_starting(s, stop)) {
@@ -331,6 +352,7 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 			stop->look = now_seconds() + stop->gap;
 		}
 	}
+	note_typed(s, stop);
 	*ret_next = stop->probed || stop->step < 0 ? stop->next : MIN(stop->next, stop->look);
 	return r;
 }
