@@ -31,8 +31,9 @@
  *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
  *      the writer is excluded by write_lock;
  *   5. reading goes on after a commit that failed. LMDB refuses everything once it could not write
- *      its meta page, so the environment is opened anew, from what is on disk: the old commit or
- *      the new one. See reopen().
+ *      its meta page, so the environment is opened anew, from what the map shows. See reopen();
+ *   6. nothing is written after a commit that failed until it is certain that the old one stands,
+ *      on the disk as well as in the map. See settle().
  *
  * Lock order: write_lock > map_lock > pool_lock. A callback of index_each*() may read the index but
  * not write it: index_begin would wait for a grow that waits for that very reader.
@@ -76,6 +77,8 @@ struct index {
 
 	pthread_mutex_t write_lock; /* held by whoever has the write transaction */
 	uint64_t span;              /* under write_lock: bytes that the last commit's pages span */
+	uint64_t last_txn;          /* under write_lock: LMDB's number of the last good commit */
+	bool doubt;                 /* under write_lock: one failed since, invariant 6 */
 	pthread_rwlock_t map_lock;
 
 	pthread_mutex_t pool_lock;
@@ -290,6 +293,13 @@ static void measure_span(struct index *ix)
 		ix->span = ((uint64_t)info.me_last_pgno + 1) * ix->page_bytes;
 }
 
+static uint64_t last_txn(struct index *ix)
+{
+	MDB_envinfo info;
+
+	return mdb_env_info(ix->env, &info) == 0 ? info.me_last_txnid : 0;
+}
+
 /*
  * Keeps invariant 3: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
  * end during a transaction). Called before and after a commit; what happens to fail here would only
@@ -472,6 +482,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 			return r;
 	}
 
+	ix->last_txn = last_txn(ix);
 	*ret = TAKE_PTR(ix);
 	return 0;
 }
@@ -503,24 +514,66 @@ void index_close(struct index *ix)
 }
 
 /*
- * Keeps invariant 5, after a commit that failed. write_lock held. A second failure leaves no
- * environment: reads and commits fail until the store is opened again.
+ * Keeps invariant 5, after a commit that failed. write_lock held. A failure leaves no environment:
+ * reads fail until the next transaction, which tries again.
  */
-static void reopen(struct index *ix)
+static int reopen(struct index *ix)
 {
 	MDB_txn *txn = NULL;
+	int r;
 
 	WRITE_GUARD(&ix->map_lock);
-	if (mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) != MDB_PANIC) {
-		mdb_txn_abort(txn);
-		return;
-	}
-	pool_empty(ix);
-	mdb_env_close(TAKE_PTR(ix->env));
-	if (verify_file(ix, ix->dir_fd) == 0 && env_open(ix) == 0)
-		return;
-	if (ix->env)
+	if (ix->env) {
+		if (mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) != MDB_PANIC) {
+			mdb_txn_abort(txn);
+			return 0;
+		}
+		pool_empty(ix);
 		mdb_env_close(TAKE_PTR(ix->env));
+	}
+	r = verify_file(ix, ix->dir_fd);
+	if (r == 0)
+		r = env_open(ix);
+	if (r != 0 && ix->env)
+		mdb_env_close(TAKE_PTR(ix->env));
+	return r > 0 ? -ERR_INDEX_FAILED : r; /* the file is gone */
+}
+
+/* What of a meta page is in use: LMDB's header and struct, 16 and 136 bytes. */
+#define META_BYTES 512
+
+/*
+ * Keeps invariant 6. write_lock held. What LMDB had written when it failed:
+ *
+ *  - pages of the new state, or some of them. None of them belongs to the old one, and the next
+ *    commit writes and syncs all of its own, whatever a sync that failed has left of these;
+ *  - perhaps the meta page, when all pages had been synced. LMDB puts it back (to one that is older
+ *    than the last commit's, which has the other page), but does not sync that: the disk may say
+ *    that the new state stands, while the next commit reuses its pages.
+ *
+ * So both meta pages are written as the map shows them, which makes them dirty whatever a failed
+ * sync has made of them, and synced. Then the map tells what is on disk: the old commit. Were it
+ * the new one (not even putting it back worked), then the store would not know what it has.
+ */
+static int settle(struct index *ix)
+{
+	uint8_t meta[META_BYTES];
+	int r = reopen(ix);
+
+	for (uint64_t i = 0; r == 0 && i < 2; i++) {
+		r = os_pread_full(ix->data_fd, meta, sizeof(meta), i * ix->page_bytes);
+		if (r == 0)
+			r = os_pwrite_full(ix->data_fd, meta, sizeof(meta), i * ix->page_bytes);
+	}
+	if (r == 0)
+		r = os_fdatasync(ix->data_fd);
+	if (r != 0)
+		return r < 0 ? r : -EIO;
+	if (last_txn(ix) != ix->last_txn)
+		return note(&ix->noter, -ERR_INDEX_FAILED,
+			    "index: what a commit wrote that failed is there");
+	ix->doubt = false;
+	return 0;
 }
 
 int index_grow(struct index *ix)
@@ -723,7 +776,9 @@ int index_begin(struct index *ix, struct index_txn **ret)
 	t->ix = ix;
 
 	pthread_mutex_lock(&ix->write_lock);
-	r = ix->env ? cover_file(ix) : -ERR_INDEX_FAILED;
+	r = ix->doubt ? settle(ix) : 0;
+	if (r == 0)
+		r = cover_file(ix);
 	rc = r == 0 ? mdb_txn_begin(ix->env, NULL, 0, &t->txn) : 0;
 	if (r < 0 || rc != 0) {
 		pthread_mutex_unlock(&ix->write_lock);
@@ -844,12 +899,14 @@ int index_commit(struct index_txn **t)
 	else
 		rc = mdb_txn_commit(txn->txn); /* frees its handle even when it fails */
 	if (r == 0 && rc == 0) {
+		ix->last_txn = last_txn(ix);
 		measure_span(ix);
 		(void)cover_file(ix); /* if it was cut just now, the next one says so */
 	}
 	if (rc != 0) {
 		r = fail(ix, rc, "committing");
-		reopen(ix);
+		ix->doubt = true;
+		(void)reopen(ix); /* else settle() does */
 	}
 	pthread_mutex_unlock(&ix->write_lock);
 	index_ops_release(&txn->ops);

@@ -28,9 +28,9 @@
  * is saved.
  *
  * After a failure the next round comes RETRY_NS later, whoever waits is told of the failure, and
- * one note is written for a whole row of equal failures. A failed commit is different when the
- * reason is not lack of room: nobody knows what reached the disk, so nothing is written any more
- * (`failed`) and the store on disk stays what its last good commit made it.
+ * one note is written for a whole row of equal failures. A commit that failed counts as not done:
+ * the index sees to that before the next one. When it cannot, because it is broken, nothing is
+ * written any more (`failed`) and the store on disk stays what its last good commit made it.
  */
 
 #include <errno.h>
@@ -439,24 +439,21 @@ static int write_records(struct index_txn *txn, const struct batch *batch)
 	return 0;
 }
 
-/* Failures that come before anything is in place, and pass. */
-static bool is_lack(int r)
+/* The index takes no more transactions, or what it has is not what its commits made. */
+static bool is_for_good(int r)
 {
-	return r == -ENOSPC || r == -EDQUOT || r == -EFBIG || r == -ENOMEM || r == -ERR_INDEX_FULL;
+	return r == -ERR_INDEX_FAILED || r == -ERR_INDEX_BROKEN;
 }
 
-/*
- * One try. *ret_unsure: the commit itself failed, so nobody knows what the disk holds, or the index
- * takes no more transactions since an earlier one.
- */
-static int write_batch(struct store *s, const struct batch *batch, bool *ret_unsure)
+/* One try. *ret_broken: no other one is to follow. */
+static int write_batch(struct store *s, const struct batch *batch, bool *ret_broken)
 {
 	_cleanup_(index_abortp) struct index_txn *txn = NULL;
 	int r;
 
 	r = index_begin(s->index, &txn);
 	if (r < 0) {
-		*ret_unsure = r == -ERR_INDEX_FAILED || r == -ERR_INDEX_BROKEN;
+		*ret_broken = is_for_good(r);
 		return r;
 	}
 
@@ -482,7 +479,7 @@ static int write_batch(struct store *s, const struct batch *batch, bool *ret_uns
 		return r;
 
 	r = index_commit(&txn);
-	*ret_unsure = r < 0 && !is_lack(r);
+	*ret_broken = is_for_good(r);
 	return r;
 }
 
@@ -505,7 +502,7 @@ static bool anything_to_write(struct store *s, const struct batch *batch)
 	return count > 0;
 }
 
-static int batch_commit(struct store *s, const struct batch *batch, bool *ret_unsure)
+static int batch_commit(struct store *s, const struct batch *batch, bool *ret_broken)
 {
 	int r;
 
@@ -514,7 +511,7 @@ static int batch_commit(struct store *s, const struct batch *batch, bool *ret_un
 		return r;
 
 	for (;;) {
-		r = write_batch(s, batch, ret_unsure);
+		r = write_batch(s, batch, ret_broken);
 		if (r != -ERR_INDEX_FULL)
 			break;
 		r = index_grow(s->index);
@@ -590,7 +587,7 @@ static void let_go(struct store *s)
 
 /* ---- a round ---- */
 
-static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t ticket)
+static void round_ended(struct store *s, int r, bool broken, bool live, uint64_t ticket)
 {
 	bool tell = false;
 
@@ -604,7 +601,7 @@ static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t
 			s->retry_ns = now_ns() + RETRY_NS;
 			if (s->work_ns == 0)
 				s->work_ns = now_ns();
-			s->failed = s->failed || unsure;
+			s->failed = s->failed || broken;
 		} else {
 			s->noted_error = 0;
 			s->retry_ns = 0;
@@ -614,7 +611,7 @@ static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t
 		pthread_cond_broadcast(&s->done);
 	}
 
-	if (unsure)
+	if (broken)
 		(void)note(
 			&s->noter, 0,
 			"a commit failed (%s): nothing is written to the store any more; what was "
@@ -627,7 +624,7 @@ static void round_ended(struct store *s, int r, bool unsure, bool live, uint64_t
 int seal_round(struct store *s, enum seal_mode mode)
 {
 	struct batch batch;
-	bool unsure = false;
+	bool broken = false;
 	int r, incomplete = 0;
 	uint64_t ticket;
 
@@ -653,7 +650,7 @@ int seal_round(struct store *s, enum seal_mode mode)
 		tell_given_up(s);
 		batch_encode(s, &batch, mode);
 		if (anything_to_write(s, &batch)) {
-			r = batch_commit(s, &batch, &unsure);
+			r = batch_commit(s, &batch, &broken);
 			if (r == 0)
 				batch_settle(s, &batch);
 		} else if (batch_is_whole(&batch)) {
@@ -668,7 +665,7 @@ int seal_round(struct store *s, enum seal_mode mode)
 
 	if (r == 0)
 		r = incomplete;
-	round_ended(s, r, unsure, mode != SEAL_FROZEN, ticket);
+	round_ended(s, r, broken, mode != SEAL_FROZEN, ticket);
 	return r;
 }
 

@@ -40,6 +40,7 @@ static char root_path[PATH_MAX];
 static struct file files[FILES_MAX];
 static size_t *offsets; /* of the record's entries */
 static size_t n_offsets, position;
+static bool reading_back; /* what was lost on the disk is read nevertheless */
 
 static const struct rec *rec_at(size_t i)
 {
@@ -184,6 +185,29 @@ static void pend(struct file *f, size_t i)
 	f->pending[f->n_pending++] = i;
 }
 
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+	uint64_t z = a + b * UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return z ^ (z >> 31);
+}
+
+/*
+ * A write or sync failed, as entry i tells: about half of the writes before it that were not synced
+ * are lost. The kernel says that once, and takes their pages for written.
+ */
+static void lose(struct file *f, size_t i)
+{
+	size_t kept = 0;
+
+	for (size_t n = 0; n < f->n_pending; n++)
+		if (rec_at(f->pending[n])->kind != WRITE || mix(i, n) & 1)
+			f->pending[kept++] = f->pending[n];
+	f->n_pending = kept;
+}
+
 static void take(size_t i, void (*event)(void *arg, uint32_t kind, uint32_t value), void *arg)
 {
 	const struct rec *rec = rec_at(i);
@@ -195,6 +219,10 @@ static void take(size_t i, void (*event)(void *arg, uint32_t kind, uint32_t valu
 		break;
 	case SYNC:
 		settle(&files[rec->file]);
+		break;
+	case LOST:
+		if (!reading_back)
+			lose(&files[rec->file], i);
 		break;
 	case LINK:
 		files[rec->moved].is_dir = rec->is_dir;
@@ -215,6 +243,20 @@ bool disk_is_turn(size_t i)
 	const struct rec *rec = rec_at(i);
 
 	return rec->kind != WRITE && rec->kind != EVENT;
+}
+
+bool disk_follows_failure(size_t i)
+{
+	const struct rec *rec = rec_at(i), *before;
+
+	if (rec->kind != SYNC)
+		return false;
+	do {
+		if (i == 0)
+			return false;
+		before = rec_at(--i);
+	} while (before->file != rec->file || (before->kind != SYNC && before->kind != LOST));
+	return before->kind == LOST;
 }
 
 bool disk_is_name(size_t i)
@@ -249,15 +291,6 @@ struct cut {
 	size_t names_to; /* that moment: entries of the record before it */
 	size_t flying;   /* this entry is under way; SIZE_MAX: none */
 };
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-	uint64_t z = a + b * UINT64_C(0x9e3779b97f4a7c15);
-
-	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return z ^ (z >> 31);
-}
 
 /* Of n entries in a row, how many were seen: none, all, or any number. */
 static uint32_t some(uint64_t dice, uint32_t n)
@@ -430,7 +463,7 @@ void disk_cut(uint64_t seed, const char *path)
 	if (position < n_offsets && dice >> 16 & 1) {
 		const struct rec *rec = rec_at(position);
 
-		if (rec->kind != SYNC && rec->kind != EVENT) {
+		if (rec->kind != SYNC && rec->kind != LOST && rec->kind != EVENT) {
 			if (rec->kind == LINK)
 				files[rec->moved].is_dir = rec->is_dir;
 			cut.flying = position;
@@ -586,9 +619,11 @@ bool disk_played(void)
 		if (f->entries)
 			f->entries = memcpy(must(malloc(bytes)), f->entries, bytes);
 	}
+	reading_back = true;
 	disk_advance(n_offsets, NULL, NULL);
 	fd = (int)syscall(SYS_openat, AT_FDCWD, root_path, O_RDONLY | O_DIRECTORY);
 	ok = fd >= 0 && same(fd, 0, "");
+	reading_back = false;
 	close(fd);
 	forget();
 	memcpy(files, kept, sizeof(files));

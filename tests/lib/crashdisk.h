@@ -35,6 +35,11 @@ void disk_close(void);
 /* From now on this process's changes are recorded; up to disk_end, after which none happens. */
 void disk_record(void);
 void disk_end(void);
+/*
+ * Of that file, which is there, each write and sync fails (EIO) once in `one_in` times; 0: no more.
+ * What a failed one wrote is read back, but part of it never reaches the disk, whatever is synced.
+ */
+void disk_fail(const char *path, unsigned one_in, uint64_t seed);
 /* A note in the record: what was asked before it has been answered. */
 void disk_event(uint32_t kind, uint32_t value);
 /* Is there hardly any room for more? */
@@ -47,6 +52,8 @@ size_t disk_length(void);
 bool disk_is_turn(size_t i);
 bool disk_is_name(size_t i);
 bool disk_is_event(size_t i, uint32_t kind);
+/* Is it the first sync of a file after a failure? */
+bool disk_follows_failure(size_t i);
 /* Goes on to just before entry `to`, telling the events on the way. */
 void disk_advance(size_t to, void (*event)(void *arg, uint32_t kind, uint32_t value), void *arg);
 /* The directory after a power cut here, made at a path that does not exist yet. */

@@ -35,6 +35,9 @@ static struct record *sh;
 static char ignored_name[NAME_BYTES_MAX];
 static bool active, recording; /* there is a record; this process writes it */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t fail_file; /* these under lock: disk_fail */
+static unsigned fail_one_in;
+static uint64_t fail_seed;
 
 static struct known {
 	dev_t dev;
@@ -261,15 +264,33 @@ STANDS_FOR(renameat, int, int from_fd, const char *from, int to_fd, const char *
 	return r;
 }
 
+/* Under the lock: is this one to fail? */
+static bool fails(int fd)
+{
+	if (!fail_one_in || file_of_fd(fd) != fail_file)
+		return false;
+	fail_seed = fail_seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+	return (fail_seed >> 33) % fail_one_in == 0;
+}
+
+/* Under the lock: it does. */
+static int put_failure(void)
+{
+	sample();
+	put(&(struct rec){ .kind = LOST, .file = fail_file }, NULL);
+	errno = EIO;
+	return -1;
+}
+
 /* Under the lock: bytes that were written. */
-static void put_write(int fd, const void *data, ssize_t n, off_t off)
+static void put_write(int fd, const void *data, ssize_t n, off_t off, bool fail)
 {
 	struct rec rec = { .kind = WRITE, .off = (uint64_t)off, .len = (uint64_t)n };
 
 	rec.file = n > 0 ? file_of_fd(fd) : UINT32_MAX;
 	if (rec.file == UINT32_MAX)
 		return;
-	if (fcntl(fd, F_GETFL) & O_DSYNC) {
+	if (!fail && fcntl(fd, F_GETFL) & O_DSYNC) {
 		rec.kind = DSYNC_WRITE;
 		sample();
 	}
@@ -279,12 +300,16 @@ static void put_write(int fd, const void *data, ssize_t n, off_t off)
 STANDS_FOR(pwrite, ssize_t, int fd, const void *data, size_t len, off_t off)
 {
 	ssize_t n;
+	bool fail;
 
 	if (!recording)
 		return syscall(SYS_pwrite64, fd, data, len, off);
 	pthread_mutex_lock(&lock);
+	fail = fails(fd);
 	n = syscall(SYS_pwrite64, fd, data, len, off);
-	put_write(fd, data, n, off);
+	put_write(fd, data, n, off, fail);
+	if (fail)
+		n = put_failure();
 	pthread_mutex_unlock(&lock);
 	return n;
 }
@@ -304,10 +329,12 @@ STANDS_FOR(writev, ssize_t, int fd, const struct iovec *iov, int count)
 	for (int i = 0; i < count && left > 0 && off >= 0; i++) {
 		ssize_t piece = (ssize_t)iov[i].iov_len < left ? (ssize_t)iov[i].iov_len : left;
 
-		put_write(fd, iov[i].iov_base, piece, off);
+		put_write(fd, iov[i].iov_base, piece, off, false);
 		off += piece;
 		left -= piece;
 	}
+	if (fails(fd))
+		n = put_failure();
 	pthread_mutex_unlock(&lock);
 	return n;
 }
@@ -361,17 +388,20 @@ ALSO(posix_fallocate, posix_fallocate64, int, int fd, off_t off, off_t len);
 STANDS_FOR(fsync, int, int fd)
 {
 	uint32_t file;
+	int r = 0;
 
 	if (!active)
 		return (int)syscall(SYS_fsync, fd);
 	pthread_mutex_lock(&lock);
 	file = recording ? file_of_fd(fd) : UINT32_MAX;
-	if (file != UINT32_MAX) {
+	if (file != UINT32_MAX && fails(fd)) {
+		r = put_failure();
+	} else if (file != UINT32_MAX) {
 		sample();
 		put(&(struct rec){ .kind = SYNC, .file = file }, NULL);
 	}
 	pthread_mutex_unlock(&lock);
-	return 0;
+	return r;
 }
 
 STANDS_FOR(fdatasync, int, int fd)
@@ -422,6 +452,19 @@ STANDS_FOR(munmap, int, void *addr, size_t len)
 void disk_record(void)
 {
 	recording = true;
+}
+
+void disk_fail(const char *path, unsigned one_in, uint64_t seed)
+{
+	struct stat st;
+
+	pthread_mutex_lock(&lock);
+	if (fstatat(AT_FDCWD, path, &st, 0) < 0)
+		abort();
+	fail_file = file_of(&st);
+	fail_one_in = one_in;
+	fail_seed = seed;
+	pthread_mutex_unlock(&lock);
 }
 
 void disk_end(void)

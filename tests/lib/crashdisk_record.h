@@ -15,7 +15,7 @@
 #define NAME_BYTES_MAX 32 /* names in a store are short */
 #define FILES_MAX 4096
 
-enum kind { WRITE, DSYNC_WRITE, ZERO, SIZE, GROW, SYNC, LINK, UNLINK, RENAME, EVENT };
+enum kind { WRITE, DSYNC_WRITE, ZERO, SIZE, GROW, SYNC, LOST, LINK, UNLINK, RENAME, EVENT };
 
 struct rec {
 	uint32_t kind, file; /* the file; the directory for names */

@@ -90,6 +90,18 @@ enum event { MADE, STEP, SYNCED, COMMITTED, WAITED, OVERWRITTEN };
 /* Told of each; set by the test. */
 static void (*on_event)(uint32_t kind, uint32_t value);
 
+/* Set by the test: now and then the disk fails. Then whoever waits for it does so again. */
+static bool disk_fails;
+
+#define UNTIL_DONE(call)                                                                           \
+	({                                                                                         \
+		int r_;                                                                            \
+		do                                                                                 \
+			r_ = (call);                                                               \
+		while (r_ == -EIO && disk_fails);                                                  \
+		ck_ok(r_);                                                                         \
+	})
+
 static const char *name_of_branch(unsigned i)
 {
 	static const char *const names[BRANCHES] = { "main", "idea", "x", "other" };
@@ -296,7 +308,7 @@ static void step_checkpoint(unsigned i)
 		.id = id, .branch = i, .made = sh->steps + 1, .state = sh->now[i].state
 	};
 	if (dice(8) == 0) {
-		ck_ok(snap_wait(store, id));
+		UNTIL_DONE(snap_wait(store, id));
 		on_event(WAITED, (uint32_t)at);
 	}
 }
@@ -366,14 +378,14 @@ static void step_other(unsigned i)
 
 	switch (dice(40)) {
 	case 0:
-		ck_ok(store_gc(store, NULL, &gc));
+		UNTIL_DONE(store_gc(store, NULL, &gc));
 		break;
 	case 1 ... 3:
-		ck_ok(store_sync(store));
+		UNTIL_DONE(store_sync(store));
 		on_event(COMMITTED, steps);
 		break;
 	case 4 ... 12:
-		ck_ok(store_flush(store));
+		UNTIL_DONE(store_flush(store));
 		on_event(SYNCED, steps);
 		sh->durable_key = sh->last_key;
 		sh->durable_branch = sh->last_branch;

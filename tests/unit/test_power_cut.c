@@ -8,6 +8,8 @@
  * open by itself, under another boot id, be what the history says that it must be, and hold no
  * damage (every byte is read).
  *
+ * Sometimes the disk fails meanwhile under the index, which is to make nothing of that wrong.
+ *
  * Then it is used, closed and opened once more. A history goes on from one of its cuts several
  * times, so recoveries are cut as well, and the making of the store.
  *
@@ -26,6 +28,8 @@ enum {
 	CUTS = 5, /* of each run */
 	HISTORIES = 4,
 };
+
+static char base[4200]; /* the directory of the store now */
 
 /* ---- the process whose power goes ---- */
 
@@ -49,6 +53,16 @@ static void expect_everything(void)
 	compare(&all, found);
 }
 
+/* One of some 30 writes and syncs: five make a commit. */
+static void let_disk_fail(unsigned one_in)
+{
+	char path[4300];
+
+	snprintf(path, sizeof(path), "%s/index/data.mdb", base);
+	disk_fail(path, one_in, sh->rng);
+	disk_fails = one_in > 0;
+}
+
 static void live(bool make)
 {
 	disk_record();
@@ -57,9 +71,12 @@ static void live(bool make)
 	disk_event(MADE, 0);
 	open_store();
 	take_handles();
+	if (dice(3) == 0)
+		let_disk_fail(30);
 	while (sh->steps < STEPS && !disk_is_full())
 		step();
 	expect_everything();
+	let_disk_fail(0);
 	if (dice(3) == 0) {
 		for (unsigned i = 0; i < BRANCHES; i++)
 			branch_closep(&handles[i]);
@@ -122,8 +139,6 @@ static void examine(const struct told *told, struct moment found[static BRANCHES
 
 /* ---- histories ---- */
 
-static char base[4200]; /* the directory of the store now */
-
 static void go_to(const char *path)
 {
 	closep(&scratch.dir_fd);
@@ -172,6 +187,8 @@ static bool cut(const struct told *told, const char *path, uint64_t how,
 	return true;
 }
 
+static bool disk_failed; /* somewhere in the record */
+
 /* Where things go wrong if they do. */
 static bool is_kind(size_t at, unsigned kind)
 {
@@ -182,6 +199,8 @@ static bool is_kind(size_t at, unsigned kind)
 		return at > 0 && disk_is_event(at - 1, OVERWRITTEN);
 	case 3:
 		return at > 0 && disk_is_name(at - 1);
+	case 4:
+		return !disk_failed || disk_follows_failure(at);
 	default:
 		return true;
 	}
@@ -190,7 +209,11 @@ static bool is_kind(size_t at, unsigned kind)
 /* The places of CUTS cuts, in order: anywhere, and one of each kind. */
 static void choose_places(size_t places[static CUTS])
 {
-	size_t n = disk_length();
+	const size_t n = disk_length();
+
+	disk_failed = false;
+	for (size_t i = 0; i < n && !disk_failed; i++)
+		disk_failed = disk_follows_failure(i);
 
 	for (unsigned i = 0; i < CUTS; i++) {
 		size_t at = scratch_random(&sh->rng) % (n + 1);
