@@ -89,30 +89,20 @@ static bool goes_on(const struct view *v)
 }
 
 /*
- * The node ids: of the root alone, or all that a former process had. v->cur is there; cur_base is
- * what the last restore made (V4). Without that nobody can tell what it had in common with the
- * state before, so files that were not looked at since are taken for different.
+ * cur_base is what the last restore made (V4). Without that nobody can tell what it had in common
+ * with the state before, so files that were not looked at since are taken for different.
  */
-static int nodes_begin(struct view *v)
+static void find_base(struct view *v)
 {
 	_cleanup_(root_unrefp) struct root *target = NULL;
-	uint64_t snap;
-	int r;
+	uint64_t snap = v->memo->head->target; /* a switch may have been finished just now */
 
-	if (!goes_on(v))
-		return vnodes_init(v);
-	if (v->branch && branch_lost_something(v->branch))
-		return -ERR_JOURNAL_DAMAGED; /* the kernel's caches know more than we do */
-	r = vnodes_resume(v);
-	if (r < 0)
-		return r;
-	snap = v->memo->head->target; /* a switch may have been finished just now */
 	if (!snap || !v->branch)
-		return 0;
+		return;
 	if (snap_root(v->store, snap, &target) == 0) {
 		root_unref(v->cur_base);
 		v->cur_base = TAKE_PTR(target);
-		return 0;
+		return;
 	}
 	for (uint32_t i = 1; i < v->n_slots; i++) {
 		struct vnode *n = v->slots[i];
@@ -122,6 +112,22 @@ static int nodes_begin(struct view *v)
 		vnode_unhash(v, n);
 		vnode_save(v, n);
 	}
+}
+
+/* The node ids: of the root alone, or all that a former process had. v->cur is there. */
+static int nodes_begin(struct view *v)
+{
+	int r;
+
+	if (!goes_on(v))
+		return vnodes_init(v);
+	if (v->branch && branch_lost_something(v->branch))
+		return -ERR_JOURNAL_DAMAGED; /* the kernel's caches know more than we do */
+	r = vnodes_resume(v);
+	if (r < 0)
+		return r;
+	find_base(v);
+	vnodes_return(v); /* which a switch that was cut off may not have come to */
 	return 0;
 }
 

@@ -455,6 +455,66 @@ START_TEST(a_restore_that_was_cut_off_behind_its_record_is_finished)
 }
 END_TEST
 
+/* A state of another lineage, in which the number of directory d is that of e. */
+static uint64_t make_other(uint64_t like)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL, *changed = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL;
+	struct inode gone;
+	struct branch *b;
+	uint64_t id;
+
+	ck_ok(snap_root(store, like, &root));
+	ck_ok(tree_new(store_nodes(store), root, &tree));
+	struct fs fs = { .store = store, .tree = tree };
+	ck_ok(fs_rename(&fs, ROOT_INO, "d", 1, ROOT_INO, "e", 1, 0, &gone));
+	ck_ok(tree_freeze(tree, &changed));
+	ck_ok(branch_create(store, "other", changed, 0, store_take_lineage(store), &b));
+	ck_ok(branch_checkpoint(b, "", 0, &id));
+	branch_close(b);
+	return id;
+}
+
+static void restore_other_and_back(void)
+{
+	struct restore_info info;
+	struct entry d, in;
+	uint64_t id;
+
+	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &d), 0);
+	ck_assert_int_eq(make(d.node, "in", S_IFREG | 0644, &in), 0);
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	ck_assert_int_eq(view_restore(view, make_other(id), &info), 0);
+	shared_id[0] = d.node;
+	shared_id[1] = look("e");
+	shared_id[2] = first->nodes[(uint32_t)d.node].base;
+	ck_assert_uint_eq(first->nodes[(uint32_t)d.node].flags, MEMO_DISPLACED);
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	ck_assert_int_eq(view_lookup(view, d.node, "in", 2, &in), 0);
+}
+
+START_TEST(a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off)
+{
+	struct memo_node *d, *e;
+	struct entry in;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_other_and_back);
+	d = &first->nodes[(uint32_t)shared_id[0]];
+	e = &first->nodes[(uint32_t)shared_id[1]];
+	d->base = shared_id[2]; /* as before the restore back */
+	d->flags = MEMO_DISPLACED;
+	e->base = 0;
+	e->flags = MEMO_HASHED;
+	first->head->target = 0;
+	first->head->switch_state = MEMO_PREPARED;
+	begin();
+	ck_assert_int_eq(view_finish_restore(view), 0);
+	ck_assert_int_eq(view_lookup(view, shared_id[0], "in", 2, &in), 0);
+	end();
+}
+END_TEST
+
 START_TEST(a_restore_without_a_record_is_done_when_it_comes_again)
 {
 	struct restore_info info;
@@ -518,6 +578,8 @@ int main(void)
 	tcase_add_test(c, a_restore_that_was_over_is_not_done_again);
 	tcase_add_test(c, a_restore_that_nobody_was_told_of_is_told);
 	tcase_add_loop_test(c, a_restore_that_was_cut_off_behind_its_record_is_finished, 0, 3);
+	tcase_add_test(
+		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);
 	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
 	tcase_add_test(c, what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture);
 	tcase_add_test(c, another_layout_is_not_understood);
