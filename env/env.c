@@ -127,23 +127,6 @@ int env_setup(struct ply_env *e)
 	return set_up(e);
 }
 
-int ply_env_setup(struct ply_env *e)
-{
-	int r;
-
-	r = env_setup(e);
-	if (r < 0)
-		return r;
-	if (!env_flag(e, "session"))
-		return 0;
-	r = ply_env_start_session(e, NULL);
-	if (r < 0) {
-		KEEP_SENTENCE;
-		(void)ply_env_cleanup(e);
-	}
-	return r;
-}
-
 /*
  * `life` for writing. Commands of other threads end now, not at their timeout; none begins any
  * more, but one may have been about to, so they are killed until all are out.
@@ -163,7 +146,8 @@ static void lock_to_end(struct ply_env *e)
 	__atomic_store_n(&e->is_ending, false, __ATOMIC_RELAXED);
 }
 
-int ply_env_cleanup(struct ply_env *e)
+/* in_vain: what setup did is undone, whatever at_cleanup says. */
+static int end(struct ply_env *e, bool in_vain)
 {
 	_cleanup_(rwlock_unlockp) pthread_rwlock_t *locked = &e->life;
 	int r, s = 0;
@@ -173,11 +157,34 @@ int ply_env_cleanup(struct ply_env *e)
 	lock_to_end(e);
 	if (!e->is_set_up)
 		return 0;
-	e->is_set_up = false;
+	e->is_set_up = !in_vain;
 	r = e->ops->cleanup(e);
+	e->is_set_up = false;
 	free(e->workdir);
 	e->workdir = NULL;
 	return r < 0 ? r : s;
+}
+
+int ply_env_cleanup(struct ply_env *e)
+{
+	return end(e, false);
+}
+
+int ply_env_setup(struct ply_env *e)
+{
+	int r;
+
+	r = env_setup(e);
+	if (r < 0)
+		return r;
+	if (!env_flag(e, "session"))
+		return 0;
+	r = ply_env_start_session(e, NULL);
+	if (r < 0) {
+		KEEP_SENTENCE;
+		(void)end(e, true);
+	}
+	return r;
 }
 
 void ply_env_free(struct ply_env *e)

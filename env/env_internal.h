@@ -76,7 +76,7 @@ struct ply_env {
 	 * and set. So cleanup waits for what runs.
 	 */
 	pthread_rwlock_t life; /* taken before all other locks, those of sessions included */
-	bool is_set_up; /* under life */
+	bool is_set_up; /* under life; in a kind's cleanup false: setup failed, and is undone */
 	bool is_ending; /* atomic: cleanup waits, so nothing may begin any more */
 	char *workdir;	/* absolute, real; owned; set while set up */
 	double timeout;	/* seconds; set while set up, as is all down to numbers */

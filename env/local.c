@@ -36,6 +36,8 @@ static int cleanup(struct ply_env *e)
 	 */
 	if (e->keeper)
 		(void)keeper_kill(e->keeper); /* who is left is told as the view's user */
+	if (e->ws && !e->is_set_up)
+		workspace_undo_at_close(e->ws);
 	if (e->ws)
 		r = workspace_close(e->ws);
 	e->ws = NULL;

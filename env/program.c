@@ -366,6 +366,7 @@ int program_run(const char *cwd, const char *const *args, int held, struct ply_t
 		return fail_errno(run.child_error, "running '%s' in '%s'", path, cwd ? cwd : ".");
 	if (!run.ended)
 		return fail(PLY_FAILED, "the process that waits for '%s' was killed", path);
+	*ret_code = WIFEXITED(run.status) ? WEXITSTATUS(run.status) : -WTERMSIG(run.status);
 	r = read_end(run.outs[0], &out);
 	if (r == 0)
 		r = read_end(run.outs[1], &err);
@@ -376,6 +377,5 @@ int program_run(const char *cwd, const char *const *args, int held, struct ply_t
 	tidy(&err, verb_of(args));
 	*ret_out = out;
 	*ret_err = err;
-	*ret_code = WIFEXITED(run.status) ? WEXITSTATUS(run.status) : -WTERMSIG(run.status);
 	return 0;
 }

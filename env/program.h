@@ -17,7 +17,8 @@ int program_find(char path[static PATH_MAX]);
 /*
  * `plyfs ARGS...` (args: without "plyfs", NULL-terminated) in the directory cwd (NULL: ours), its
  * input empty, PLYFS_STORE not set, both outputs collected. 0: it ran; *ret_code is its exit code,
- * or -SIGNAL. ret_err is what it said, as one line without "plyfs VERB: ": the last one.
+ * or -SIGNAL; that is set as well when it ran and there is no memory for what it said. ret_err is
+ * what it said, as one line without "plyfs VERB: ": the last one.
  *
  * It is not the caller's child: no SIGCHLD comes of it and nobody's wait() sees it. It goes on to
  * its end when the caller dies; until then `held` (-1: nothing) stays open (see keeper_hold). What

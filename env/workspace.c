@@ -47,6 +47,11 @@ int workspace_check(const struct workspace *ws)
 		    ws->mount, ws->store);
 }
 
+void workspace_undo_at_close(struct workspace *ws)
+{
+	ws->ending = ws->undoing;
+}
+
 bool workspace_is_new(const struct workspace *ws)
 {
 	return ws->is_new;

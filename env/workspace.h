@@ -30,6 +30,11 @@ struct workspace_options {
 int workspace_open(const struct workspace_options *o, struct keeper *k, struct workspace **ret);
 /* What at_cleanup says, when none of our processes is in it any more; frees in any case. */
 int workspace_close(struct workspace *ws);
+/*
+ * What it was opened for came to nothing: closing it takes back what opening it did, whatever
+ * at_cleanup says.
+ */
+void workspace_undo_at_close(struct workspace *ws);
 /* What the keeper is to run when we die, before all that the view needs; replaces what it was. */
 int workspace_on_death(struct workspace *ws, const char *const *const *argvs, size_t n);
 

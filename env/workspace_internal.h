@@ -18,6 +18,7 @@ struct workspace {
 	dev_t device; /* of the view: what st_dev says in it */
 	bool is_new;  /* the branch: its name was made up, so nothing was ever made on it */
 	enum ending ending;
+	enum ending undoing;   /* what takes back what opening it did: KEEP, UNMOUNT or DROP */
 	struct keeper *keeper; /* borrowed, kept until close: who was told; NULL: nobody */
 	char ***first;	       /* owned: n_first of them, from workspace_on_death */
 	size_t n_first;

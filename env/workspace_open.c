@@ -216,9 +216,11 @@ static int check_fuse(void)
 static int do_verb(const char *cwd, const char *const *args, int held)
 {
 	struct ply_text out = { 0 }, err = { 0 };
-	int code = 0, r;
+	int code = -1, r;
 
 	r = program_run(cwd, args, held, &out, &err, &code);
+	if (code == 0)
+		r = 0; /* it was done, whether or not we can read what it said */
 	if (r == 0 && code)
 		r = fail(PLY_COMMAND_FAILED, "%s",
 			 err.len ? err.data : "the plyfs program was ended by a signal");
@@ -333,6 +335,8 @@ int workspace_on_death(struct workspace *ws, const char *const *const *argvs, si
 	return tell_keeper(ws, ws->keeper);
 }
 
+#define GONE "the view on '%s' has gone at once"
+
 /* A fork that ws is the plan of. words: the verb, up to the branch's name. */
 static int mount_fork(struct workspace *ws, const char *cwd, const char *const *words,
 		      struct keeper *k)
@@ -361,6 +365,8 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	args[n++] = ws->branch;
 	args[n] = NULL;
 	r = mount_failed(workspace_held_verb(k, cwd, args));
+	if (r == 0)
+		ws->undoing = DROP;
 	if (r == 0 && ws->ending != ending) {
 		ws->ending = ending;
 		r = tell_keeper(ws, k);
@@ -369,7 +375,7 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 		return r;
 	r = look(ws->path, &fd, &info);
 	if (r == 0)
-		r = fail(PLY_FAILED, "the view on '%s' has gone at once", ws->path);
+		r = fail(PLY_FAILED, GONE, ws->path);
 	return r < 0 ? r : adopt(ws, fd, &info);
 }
 
@@ -388,9 +394,52 @@ static int make_branch_name(struct workspace *ws, const char *name)
 	return r;
 }
 
-/* What a failed open leaves: at most the directory. */
+/* ---- the end ---- */
+
+static int unmount(struct workspace *ws)
+{
+	const char *back[] = { "unmount", "--write-back", "--", ws->mount, NULL };
+	const char *off[] = { "unmount", "--", ws->mount, NULL };
+	int r;
+
+	closep(&ws->fd);
+	ws->fd = -1;
+	r = workspace_held_verb(ws->keeper, "/", ws->ending == WRITE_BACK ? back : off);
+	return r < 0 ? fail_in(r, "the view on '%s' stays mounted", ws->mount) : 0;
+}
+
+/* As ws->ending has it. */
+static int take_down(struct workspace *ws)
+{
+	const char *drop[] = { "--store", ws->store,  "drop", "--with-snapshots",
+			       "--",	  ws->branch, NULL };
+	int r;
+
+	if (ws->ending == KEEP)
+		return 0;
+	r = unmount(ws);
+	if (r == 0 && ws->ending == DROP)
+		r = workspace_held_verb(ws->keeper, "/", drop);
+	if (r == 0 && ws->made && rmdir(ws->made) < 0 && errno != ENOENT)
+		r = fail_errno(errno, "removing '%s'", ws->made);
+	return r;
+}
+
+int workspace_close(struct workspace *p)
+{
+	_cleanup_(workspace_free) struct workspace *ws = p;
+
+	return take_down(ws);
+}
+
+/* ---- opening ---- */
+
+/* Returns r, why it could not be opened. */
 static int give_up(struct workspace *ws, int r)
 {
+	KEEP_SENTENCE;
+	workspace_undo_at_close(ws);
+	(void)take_down(ws); /* r says what matters */
 	if (ws->made)
 		(void)rmdir(ws->made); /* ours, and empty */
 	return r;
@@ -448,16 +497,19 @@ static int open_directory(struct workspace *ws, const struct workspace_options *
 	if (r < 0)
 		return r;
 	failed = mount_failed(workspace_held_verb(k, "/", args));
+	if (failed == 0)
+		ws->undoing = UNMOUNT;
 	r = look(ws->path, &fd, &info);
 	if (r <= 0)
 		return failed < 0 ? failed
-		       : r < 0	  ? r
-				  : fail(PLY_FAILED, "the view on '%s' has gone at once", ws->path);
+		       : give_up(ws, r < 0 ? r : fail(PLY_FAILED, GONE, ws->path));
 	/* Somebody else was faster: theirs to unmount. */
 	if (failed < 0)
 		ws->ending = ending_of(o->at_cleanup, KEEP);
 	r = adopt(ws, fd, &info);
-	return r < 0 || failed == 0 ? r : tell_keeper(ws, k);
+	if (r == 0 && failed < 0)
+		r = tell_keeper(ws, k);
+	return r < 0 ? give_up(ws, r) : 0;
 }
 
 int workspace_open(const struct workspace_options *o, struct keeper *k, struct workspace **ret)
@@ -574,35 +626,4 @@ int workspace_end_aside(struct workspace *ws, struct keeper *k)
 	free(ws->aside);
 	ws->aside = NULL;
 	return tell_keeper(ws, k);
-}
-
-/* ---- the end ---- */
-
-static int unmount(struct workspace *ws)
-{
-	const char *back[] = { "unmount", "--write-back", "--", ws->mount, NULL };
-	const char *off[] = { "unmount", "--", ws->mount, NULL };
-	int r;
-
-	closep(&ws->fd);
-	ws->fd = -1;
-	r = workspace_held_verb(ws->keeper, "/", ws->ending == WRITE_BACK ? back : off);
-	return r < 0 ? fail_in(r, "the view on '%s' stays mounted", ws->mount) : 0;
-}
-
-int workspace_close(struct workspace *p)
-{
-	_cleanup_(workspace_free) struct workspace *ws = p;
-	const char *drop[] = { "--store", ws->store,  "drop", "--with-snapshots",
-			       "--",	  ws->branch, NULL };
-	int r;
-
-	if (ws->ending == KEEP)
-		return 0;
-	r = unmount(ws);
-	if (r == 0 && ws->ending == DROP)
-		r = workspace_held_verb(ws->keeper, "/", drop);
-	if (r == 0 && ws->made && rmdir(ws->made) < 0 && errno != ENOENT)
-		r = fail_errno(errno, "removing '%s'", ws->made);
-	return r;
 }
