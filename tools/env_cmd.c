@@ -100,8 +100,9 @@ static int branch_must_be_free(const struct cmd *c, const struct record *r)
 		return cmd_ply_failed(c);
 	if (failed)
 		code = cmd_fail(c, "%s", err.len ? err.data : "plyfs was ended by a signal");
-	for (char *save = NULL, *name = strtok_r(out.data, "\n", &save); name && !code;
-	     name = strtok_r(NULL, "\n", &save))
+	/* Nothing that was printed is no text at all. */
+	for (char *save = NULL, *name = out.data ? strtok_r(out.data, "\n", &save) : NULL;
+	     name && !code; name = strtok_r(NULL, "\n", &save))
 		if (strcmp(name, r->branch) == 0)
 			code = cmd_fail(c, "there is a branch '%s' already: take another name, "
 					   "or drop it", name);
@@ -248,10 +249,8 @@ int verb_env_list(struct cmd *c)
 			       mounted ? "" : " (not mounted)");
 		record_release(r);
 	}
-	if (code == DONE && json) {
-		(void)json_dumpf(all, stdout, JSON_INDENT(2));
-		putchar('\n');
-	}
+	if (code == DONE && json)
+		return cmd_json(c, all);
 	json_decref(all);
 	return code ? code : cmd_flush(c);
 }
@@ -301,7 +300,8 @@ int verb_env_destroy(struct cmd *c)
 	lazily[3] = off[2] = r.path;
 	/* A place that does not tell counts as a view: then unmount says what is wrong. */
 	mounted = r.origin != ADOPTED && place_is_view(r.path) != 0;
-	if (mounted) {
+	/* What a destroy that failed has unmounted is mounted again, to be written back. */
+	if (mounted || back) {
 		/* unmount by itself tells what stays behind */
 		code = r.origin == FORKED ? take_down(c, &r, "drop")
 		       : back		  ? take_down(c, &r, "write-back")

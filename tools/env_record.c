@@ -48,9 +48,11 @@ int record_create(const struct cmd *c, const struct record *r)
 	_cleanup_free_ char *path = NULL, *temporary = NULL;
 	int s = file_of(c, r->name, &path), error = 0;
 
-	if (s == DONE && (!o || asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
+	if (s == DONE && (!o || json_is_short() ||
+			  asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
 		s = cmd_fail(c, "the options are not UTF-8, or there is no memory");
 	/* Written aside and linked: nobody reads half of one. */
+	errno = ENOMEM; /* jansson sets none for it */
 	if (s == DONE && json_dump_file(o, temporary, JSON_INDENT(2)) < 0)
 		error = errno;
 	if (s == DONE && !error && link(temporary, path) < 0)
@@ -91,13 +93,18 @@ static int read_file(const struct cmd *c, const char *path, struct record *ret)
 	size_t i = 0;
 
 	/* What is not understood is not acted on: destroying drops a branch. */
-	if (!o || json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind",
-			      &kind, "path", &where, "store", &store, "branch", &branch, "origin",
-			      &origin, "options", &options) < 0 ||
+	if (!o || json_is_short() ||
+	    json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind", &kind,
+			"path", &where, "store", &store, "branch", &branch, "origin", &origin,
+			"options", &options) < 0 ||
 	    (i = origin_find(origin)) == ARRAY_SIZE(origins) ||
 	    (i == FORKED && (!store || !branch))) {
-		int s = cmd_fail(c, "'%s' is damaged%s%s; remove it when its view is unmounted",
-				 path, o ? "" : ": ", o ? "" : why.text);
+		int s = json_is_short()
+				? cmd_fail(c, "'%s': %s", path, strerror(ENOMEM))
+				: cmd_fail(c,
+					   "'%s' is damaged%s%s; remove it when its view is "
+					   "unmounted",
+					   path, o ? "" : ": ", o ? "" : why.text);
 		json_decref(o);
 		return s;
 	}

@@ -5,6 +5,7 @@
 #include "tools/env.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,11 +107,41 @@ int cmd_flush(const struct cmd *c)
 	return DONE;
 }
 
+static _Thread_local bool was_short;
+
+static void *json_alloc(size_t size)
+{
+	void *p = malloc(size);
+
+	if (!p)
+		was_short = true;
+	return p;
+}
+
+bool json_is_short(void)
+{
+	return was_short;
+}
+
+int cmd_json(const struct cmd *c, json_t *object)
+{
+	int r = -1;
+
+	if (object && !was_short)
+		r = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+	json_decref(object);
+	if (r < 0)
+		return cmd_fail(c, "JSON: %s", strerror(ENOMEM));
+	putchar('\n');
+	return cmd_flush(c);
+}
+
 int dispatch(const struct sub *subs, size_t n, int argc, char **argv)
 {
 	struct cmd c = { .verb = argc > 1 ? argv[1] : "", .argc = argc - 1, .argv = argv + 1 };
 	char name[64], known[128] = "";
 
+	json_set_alloc_funcs(json_alloc, free);
 	for (size_t i = 0; i < n; i++) {
 		const struct sub *s = &subs[i];
 

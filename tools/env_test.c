@@ -33,7 +33,7 @@ static void tell(const struct ply_tests *t)
 			      t->runner, t->passed, t->failed, t->errors, t->skipped);
 }
 
-static void tell_json(const struct ply_tests *t)
+static int tell_json(const struct cmd *c, const struct ply_tests *t)
 {
 	uint64_t total = t->passed + t->failed + t->errors;
 	json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:b, s:i, s:b}", "runner",
@@ -46,9 +46,7 @@ static void tell_json(const struct ply_tests *t)
 
 	/* Bytes that are not UTF-8 are told by null: JSON has no way to hold them. */
 	(void)json_object_set_new(o, "output", output ? output : json_null());
-	(void)json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-	putchar('\n');
-	json_decref(o);
+	return cmd_json(c, o);
 }
 
 int verb_test(struct cmd *c)
@@ -80,11 +78,9 @@ int verb_test(struct cmd *c)
 		return code;
 	if (ply_env_run_tests(env, &tests) < 0)
 		return cmd_ply_failed(c);
-	if (json)
-		tell_json(&tests);
-	else
+	if (!json)
 		tell(&tests);
-	code = cmd_flush(c);
+	code = json ? tell_json(c, &tests) : cmd_flush(c);
 	if (code)
 		return code;
 	if (tests.timed_out)

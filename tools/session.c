@@ -408,10 +408,8 @@ int verb_session_list(struct cmd *c)
 		return r;
 	all = json ? json_array() : NULL;
 	r = each(c, place.mount, list_one, all);
-	if (r == DONE && json) {
-		(void)json_dumpf(all, stdout, JSON_INDENT(2));
-		putchar('\n');
-	}
+	if (r == DONE && json)
+		return cmd_json(c, all);
 	json_decref(all);
 	return r ? r : cmd_flush(c);
 }
