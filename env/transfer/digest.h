@@ -17,8 +17,8 @@ static inline void digest_freep(struct digest **d)
 	if (*d)
 		digest_free(*d);
 }
-int digest_add(struct digest *d, const void *data, size_t len);
+void digest_add(struct digest *d, const void *data, size_t len);
 /* What was added so far; the digest is at its end. */
-int digest_text(struct digest *d, char ret[static DIGEST_SIZE]);
+void digest_text(struct digest *d, char ret[static DIGEST_SIZE]);
 /* Well-formed, lower case? */
 bool digest_ok(const char *text);

@@ -107,15 +107,12 @@ int oci_open_layer(struct talk *t, int dir_fd, const struct oci_layer *layer, in
 		r = read_some(fd, buf, READ_BYTES, &n);
 		if (r < 0)
 			return talk_fail(t, r, "blob %s", layer->digest);
-		r = digest_add(d, buf, n);
-		if (r == 0)
-			r = talk_cancelled(t);
+		digest_add(d, buf, n);
+		r = talk_cancelled(t);
 		if (r < 0)
 			return r;
 	} while (n > 0);
-	r = digest_text(d, text);
-	if (r < 0)
-		return r;
+	digest_text(d, text);
 	if (strcmp(text, layer->digest) != 0)
 		return talk_fail(t, -ERR_SOURCE, "blob %s is damaged: its content has %s",
 				 layer->digest, text);
@@ -154,12 +151,10 @@ static int parse_file(struct talk *t, int fd, uint64_t size, const char *name, c
 
 	if (digest) {
 		r = digest_new(&d);
-		if (r == 0)
-			r = digest_add(d, buf, len);
-		if (r == 0)
-			r = digest_text(d, text);
 		if (r < 0)
 			return r;
+		digest_add(d, buf, len);
+		digest_text(d, text);
 		if (strcmp(text, digest) != 0)
 			return talk_fail(t, -ERR_SOURCE, "%s is damaged: its content has %s", name,
 					 text);
