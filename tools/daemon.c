@@ -584,6 +584,25 @@ static void block_signals(void)
 	(void)signal(SIGHUP, SIG_IGN);	/* the terminal of who started us is not ours */
 }
 
+/* table_fd: of views that are adopted with it; or none (no int). */
+static int find_store(struct daemon *d, const char *path, uint64_t table_fd, struct stat *ret)
+{
+	free(d->store_path);
+	closep(&d->dir_fd);
+	d->dir_fd = -1;
+	d->store_path = realpath(path, NULL);
+	if (!d->store_path)
+		return -errno;
+	d->dir_fd = open(d->store_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (d->dir_fd < 0 || fstat(d->dir_fd, ret) < 0)
+		return -errno;
+	if (table_fd > INT_MAX)
+		return 0;
+	errno = EPROTO; /* else why it could not be mapped */
+	d->supervisor = supervisor_adopt((int)table_fd);
+	return d->supervisor ? 0 : -errno;
+}
+
 int main(int argc, char **argv)
 {
 	const char *path = NULL, *init = NULL, *salvage = NULL;
@@ -650,17 +669,21 @@ int main(int argc, char **argv)
 	if (salvage)
 		return salvage_main(salvage, if_broken, json);
 
-	d.store_path = realpath(path, NULL);
-	if (!d.store_path) {
-		start_failed("opening store '%s': %s", path, strerror(errno));
-		return 1;
-	}
 	if (ready_fd >= 0) {
 		/* Away from the client's session and descriptors; 0 to 2 are /dev/null already. */
 		(void)setsid();
 		if (ready_fd > 3)
 			(void)close_range(3, (unsigned)ready_fd - 1, 0);
 		(void)close_range((unsigned)ready_fd + 1, ~0U, 0);
+	}
+	r = find_store(&d, path, adopt, &st);
+	for (int i = 0; r < 0 && adopt <= INT_MAX && i < SUPERVISOR_TRIES; i++) {
+		supervisor_wait();
+		r = find_store(&d, path, adopt, &st);
+	}
+	if (r < 0) {
+		start_failed("opening store '%s': %s", path, strerror(-r));
+		return 1;
 	}
 	(void)!chdir("/"); /* hold no directory */
 	if (getenv("PLYFSD_IDLE"))
@@ -677,15 +700,9 @@ int main(int argc, char **argv)
 		.node_budget = MIN(node_mib, UINT64_MAX >> 20) << 20,
 	};
 
-	d.dir_fd = open(d.store_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (d.dir_fd < 0 || fstat(d.dir_fd, &st) < 0) {
-		start_failed("opening store '%s': %s", d.store_path, strerror(errno));
-		return 1;
-	}
 	d.owner = st.st_uid;
-	if (adopt <= INT_MAX) {
-		d.supervisor = supervisor_adopt((int)adopt);
-		d.options.lock_fd = d.supervisor ? supervisor_lock_fd(d.supervisor) : -1;
+	if (d.supervisor) {
+		d.options.lock_fd = supervisor_lock_fd(d.supervisor);
 	} else {
 		r = lock_store(&d);
 		if (r == EXISTS && ready_fd >= 0) {

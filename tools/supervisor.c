@@ -489,9 +489,14 @@ int supervisor_fork(struct supervisor *s, const struct supervised *what)
 	sigaddset(&watched, SIGINT);
 	sigaddset(&watched, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &watched, &old);
-	us.signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (us.signal_fd < 0)
-		return -errno;
+	for (int i = 0;; i++) {
+		us.signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+		if (us.signal_fd >= 0)
+			break;
+		if (first || i == SUPERVISOR_TRIES)
+			return -errno;
+		supervisor_wait();
+	}
 
 	for (;;) {
 		pid_t pid;

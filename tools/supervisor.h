@@ -36,8 +36,14 @@ struct supervised {
 
 /* NULL when there is no memory. */
 struct supervisor *supervisor_new(void);
-/* After supervisor_replace, in the new program: the table behind a descriptor, or NULL. */
+/*
+ * After supervisor_replace, in the new program: the table behind a descriptor, or NULL. The views
+ * have nobody else: what fails before there is a daemon may be want of memory that passes, so it is
+ * tried SUPERVISOR_TRIES times (for 5 s, as long as people wait), each after supervisor_wait.
+ */
 struct supervisor *supervisor_adopt(int fd);
+#define SUPERVISOR_TRIES 100
+void supervisor_wait(void);
 /* The lock that came with it. */
 int supervisor_lock_fd(struct supervisor *s);
 /*

@@ -73,6 +73,11 @@ struct supervisor *supervisor_adopt(int fd)
 	return s;
 }
 
+void supervisor_wait(void)
+{
+	(void)nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+}
+
 int supervisor_lock_fd(struct supervisor *s)
 {
 	return s->lock_fd;
