@@ -305,14 +305,14 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 
 	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
 	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", made);
-	r = unmount_view(cl, mountpoint, false, true);
-	if (r == 0)
-		(void)rmdir(mountpoint); /* stays when the unmount is lazy and not over */
+	(void)unmount_view(cl, mountpoint, false, true); /* says why not */
+	(void)rmdir(mountpoint);			 /* stays while it is mounted */
 	if (drop) {
 		quiet(&saved);
-		(void)client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv,
-				  -1); /* says why not */
+		r = client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1);
 		loud(&saved);
+		if (r)
+			client_talk(cl, "branch %s stays", made);
 	} else {
 		client_talk(cl, "the command's state is branch %s", made);
 	}
