@@ -257,6 +257,11 @@ void cmd_json_init(void)
 	json_set_alloc_funcs(json_alloc, free);
 }
 
+bool cmd_json_is_short(void)
+{
+	return json_is_short;
+}
+
 int cmd_json(struct cmd *c, struct json_t *object)
 {
 	int r = -1;

@@ -104,6 +104,8 @@ struct json_t;
 int cmd_json(struct cmd *c, struct json_t *object);
 /* Once, before there are threads: what is short of memory is then no answer for cmd_json. */
 void cmd_json_init(void);
+/* Whether memory was short for something that this verb made or read (a text may lack letters). */
+bool cmd_json_is_short(void);
 
 /* Every verb that the daemon runs (verbs.h has the table). */
 int cmd_import(struct cmd *c);

@@ -284,14 +284,17 @@ int cmd_import(struct cmd *c)
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", source.text);
 	importing = c->store;
-	if (oci)
+	if (oci) {
 		r = import_oci(c->store, source.fd, source.ref, &talk.ops, &image, &stats);
-	else if (source.rev)
+		if (r == 0 && cmd_json_is_short())
+			r = -ENOMEM; /* its configuration may not be what was read */
+	} else if (source.rev) {
 		r = import_git(c->store, source.path, source.rev, &talk.ops, &root, &stats);
-	else if (source.is_dir)
+	} else if (source.is_dir) {
 		r = import_directory(c->store, source.fd, &talk.ops, &root, &stats);
-	else
+	} else {
 		r = import_tar(c->store, source.fd, &talk.ops, &root, &stats);
+	}
 	cmd_progress_end(c);
 	if (r < 0)
 		return transfer_talk_fail(&talk, r, source.text);
