@@ -11,7 +11,6 @@ What the disk loses before it was saved costs its file and nothing else.
 import errno
 import json
 import os
-import random
 import re
 import sys
 
@@ -19,12 +18,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 PATIENCE = 60
-
-
-def seeded():
-    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
-    print("# PLYFS_TEST_SEED=%d" % seed)
-    return random.Random(seed)
 
 
 def asked(store, faults, n, *args):
@@ -70,7 +63,7 @@ def same(args, out, calm):
 
 
 def tell(t, program, questions, some):
-    rng = seeded()
+    rng = ply.seeded()
     faults = ply.Faults(t, program)
     view, store = made(t)
     failed, calls, wrong = 0, [], []
@@ -155,12 +148,12 @@ def change(t, program, numbers):
 
 
 def test_what_changes_is_done_or_not_done(t):
-    rng = seeded()
+    rng = ply.seeded()
     change(t, "plyfsd", range(400) if ply.LONG else sorted(rng.sample(range(250), 12)))
 
 
 def test_so_it_is_when_the_program_that_asks_fails(t):
-    rng = seeded()
+    rng = ply.seeded()
     change(t, "plyfs", range(60) if ply.LONG else sorted(rng.sample(range(12), 4)))
 
 

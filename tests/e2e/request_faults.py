@@ -33,12 +33,6 @@ def call(fn, *args):
         raise OSError(ctypes.get_errno(), fn.__name__)
 
 
-def seeded():
-    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
-    print("# PLYFS_TEST_SEED=%d" % seed)
-    return random.Random(seed)
-
-
 def rename2(a, b, flags):
     call(libc.renameat2, -100, os.fsencode(a), -100, os.fsencode(b), flags)
 
@@ -421,16 +415,16 @@ def judged(view):
 
 
 def test_a_call_is_done_or_is_an_error(t):
-    all_of(t, seeded(), OPS, some=5)
+    all_of(t, ply.seeded(), OPS, some=5)
 
 
 def test_the_same_when_the_kernel_keeps_nothing(t):
-    rng = seeded()
+    rng = ply.seeded()
     all_of(t, rng, OPS if ply.LONG else rng.sample([*OPS], 15), "--without", "cache", some=3)
 
 
 def test_the_same_when_nothing_is_in_memory(t):
-    rng = seeded()
+    rng = ply.seeded()
     names = ("lookup", "lookup_nothing", "readlink", "list", "list_long", "read_small",
              "read_large", "create", "unlink", "unlink_of_two", "rename_over", "setxattr", "getxattr", "truncate",
              "write_into_large", "punch", "copy_range", "restore", "fork")

@@ -8,7 +8,6 @@ starts, or says in words why not; the next start finds everything that was ackno
 mount that outlives it, nobody sees more than a pause.
 """
 import os
-import random
 import shutil
 import signal
 import sys
@@ -21,16 +20,6 @@ PATIENCE = 60
 SOME = 12  # of a start's calls, in the short form
 
 
-def numbers_of(calls, rng):
-    return range(calls) if ply.LONG else sorted(rng.sample(range(calls), min(calls, SOME)))
-
-
-def seeded():
-    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
-    print("# PLYFS_TEST_SEED=%d" % seed)
-    return random.Random(seed)
-
-
 def asked(store, *args):
     """Exit 0, or 1 and one line of words."""
     p = store.ply(*args, check=False, timeout=PATIENCE)
@@ -39,20 +28,6 @@ def asked(store, *args):
     assert p.returncode == 0 or p.stderr.startswith("plyfs "), shown
     assert p.returncode == 0 or len(p.stderr.splitlines()) == 1, shown
     return p.returncode == 0
-
-
-def tried(t, faults, rng, attempt):
-    """attempt(n) for numbers of calls, after one of none, which counts them."""
-    attempt(-1)
-    calls, failed, wrong = faults.ticks, 0, []
-    for n in numbers_of(calls, rng):
-        try:
-            failed += not attempt(n)
-        except AssertionError as e:
-            wrong.append("call %d of %d (%s): %s" % (n, calls, faults.what, e))
-            break
-    print("# %d calls, %d told; %s" % (calls, failed, faults.told()))
-    assert not wrong, "\n".join(wrong)
 
 
 def test_a_store_is_made_or_can_be_made(t):
@@ -69,7 +44,7 @@ def test_a_store_is_made_or_can_be_made(t):
         t.stores.remove(store)
         return good
 
-    tried(t, faults, seeded(), attempt)
+    faults.tried(SOME, attempt)
 
 
 def killed(t):
@@ -112,7 +87,7 @@ def test_a_journal_is_replayed_by_this_daemon_or_the_next(t):
         t.stores.remove(store)
         return good
 
-    tried(t, faults, seeded(), attempt)
+    faults.tried(SOME, attempt)
 
 
 def test_behind_a_mount_the_next_one_tries_again(t):
@@ -146,7 +121,7 @@ def test_behind_a_mount_the_next_one_tries_again(t):
         assert result == [str(made)], (result, view.store.log_tail())
         return True
 
-    tried(t, faults, seeded(), attempt)
+    faults.tried(SOME, attempt)
     digest = view.digest()
     view.store.ply("check", "--read-data")
     view.unmount()

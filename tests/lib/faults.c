@@ -75,8 +75,9 @@ __attribute__((constructor)) static void begin(void)
 }
 
 /*
- * libarchive's own answer to want of memory is to exit, or to follow NULL: a daemon dies, and the
- * next one goes on. There is nothing to be seen in that, call for call.
+ * The answer of libarchive, and in some places of libgit2, to want of memory is to exit, or to
+ * follow NULL: a daemon dies, and the next one goes on. There is nothing to be seen in that, call
+ * for call.
  */
 static bool is_hopeless(void *where)
 {
@@ -84,7 +85,8 @@ static bool is_hopeless(void *where)
 	bool hopeless;
 
 	inside = true;
-	hopeless = dladdr(where, &info) && info.dli_fname && strstr(info.dli_fname, "libarchive");
+	hopeless = dladdr(where, &info) && info.dli_fname &&
+		   (strstr(info.dli_fname, "libarchive") || strstr(info.dli_fname, "libgit2"));
 	inside = false;
 	return hopeless;
 }
@@ -111,7 +113,8 @@ static bool tick(int kind, const char *name, void *where)
 
 	if (!c || inside || !atomic_load_explicit(&c->armed, memory_order_relaxed) ||
 	    !(c->kinds & kind) || (c->where == IN_REQUESTS && !opcode) ||
-	    (c->where == OUTSIDE_REQUESTS && opcode) || is_hopeless(where))
+	    (c->where == OUTSIDE_REQUESTS && opcode) ||
+	    (kind == ALLOCATIONS && is_hopeless(where)))
 		return false;
 	n = atomic_fetch_add(&c->ticks, 1);
 	if (n < c->first || n >= c->last)
@@ -170,6 +173,18 @@ EXPORT int posix_memalign(void **ret, size_t align, size_t size)
 		return ENOMEM;
 	*ret = p;
 	return 0;
+}
+
+/* So that it is known who asks for the memory. */
+EXPORT char *strdup(const char *s)
+{
+	size_t n = strlen(s) + 1;
+	char *p;
+
+	if (FAILS(ALLOCATIONS, "strdup"))
+		return NULL;
+	p = __interceptor_malloc ? __interceptor_malloc(n) : __libc_malloc(n);
+	return p ? memcpy(p, s, n) : NULL;
 }
 
 /* ---- calls of the system ---- */
@@ -276,11 +291,12 @@ EXPORT int openat64(int dir, const char *p, int flags, ...)
 	return FAILS(CALLS, "openat64") ? -1 : REAL(openat64)(dir, p, flags, mode);
 }
 
+/* Not a memfd, which cannot fail so. */
 static bool is_file(int fd)
 {
 	struct stat st;
 
-	return syscall(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode);
+	return syscall(SYS_fstat, fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink > 0;
 }
 
 EXPORT ssize_t write(int fd, const void *p, size_t n)

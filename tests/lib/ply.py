@@ -585,6 +585,12 @@ class Bench:
         return said
 
 
+def seeded():
+    seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
+    print("# PLYFS_TEST_SEED=%d" % seed)
+    return random.Random(seed)
+
+
 class Faults:
     """
     Lets one call of the C library fail in the programs of that name which this test starts from now
@@ -640,6 +646,21 @@ class Faults:
     def what(self):
         """The call that failed last, who made it, and the opcode of the request meanwhile."""
         return self.map[32:144].split(b"\0", 1)[0].decode() if self.failed else ""
+
+    def tried(self, some, attempt):
+        """
+        attempt(n) for n = -1, which counts the calls, then for the number of each call, or in the short
+        form for some of them. It returns whether all went well, or raises what is wrong.
+        """
+        rng = seeded()
+        attempt(-1)
+        calls, failed = self.ticks, 0
+        for n in range(calls) if LONG else sorted(rng.sample(range(calls), min(calls, some))):
+            try:
+                failed += not attempt(n)
+            except (AssertionError, OSError) as e:
+                raise AssertionError("call %d of %d (%s): %s" % (n, calls, self.what, e)) from e
+        print("# %d calls, %d told; %s" % (calls, failed, self.told()))
 
     def told(self):
         calls = collections.Counter()

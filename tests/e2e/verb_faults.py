@@ -1,0 +1,428 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: fault
+# timeout: 240
+"""
+One call of the C library after the other fails while something larger is made: an import from git or
+of an image, an environment, the answer to git's question, another daemon in place of the running
+one. It is made, or words say why not and nothing of it stays; the same can be made right after.
+"""
+import errno
+import json
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ocilayout
+import ply
+from ocilayout import member, tar
+
+PATIENCE = 60
+
+
+def asked(run, faults, n, *args, **kw):
+    """The verb while its n-th call fails: (its output, or None; what it says)."""
+    with faults.armed(n, (errno.EIO, errno.ENOSPC)[n % 2]):
+        p = run(*args, check=False, timeout=PATIENCE, **kw)
+    shown = "%s: exit %d\n%s%s" % (args, p.returncode, p.stdout, p.stderr)
+    assert p.returncode in (0, 1), shown
+    assert p.returncode == 0 or p.stderr.startswith("plyfs"), shown
+    words = [w for w in p.stderr.splitlines() if not w.startswith("plyfs-keeper: ")]
+    assert p.returncode == 0 or len(words) == 1, shown
+    return p.stdout if p.returncode == 0 else None, p.stderr
+
+
+def branches(store):
+    return {b["name"] for b in store.json("tree")["branches"]}
+
+
+def went_on(store):
+    daemon = store.status()["daemon"]
+    assert daemon and daemon["deaths"] == 0, "the daemon died\n" + store.log_tail()
+
+
+# ---- transfers ----
+
+def root_of(store, branch):
+    """Names all that is in it, down to the bytes of every item."""
+    return re.search(r" root ([0-9a-f]{32}) ", store.out("dump", branch))[1]
+
+
+def imports(t, program, some, *source):
+    """With a daemon that has done nothing yet, each time."""
+    faults = ply.Faults(t, program)
+    store = t.store()
+    store.ply("import", "--branch", "right", *source)
+    right = root_of(store, "right")
+    store.ply("drop", "--snapshot", *(s["id"] for s in store.json("log")))
+
+    def attempt(n):
+        store.stop()
+        store.ply("log")
+        out, words = asked(store.ply, faults, n, "import", "--branch", "new", *source)
+        went_on(store)
+        if store.status()["sizes"]["failed"]:
+            store.stop()  # it writes nothing more until it is opened again
+        there = "new" in branches(store)
+        # Or it is there, and was not durable at once.
+        assert there == (out is not None) or "writing the store" in words, (there, out, words)
+        if not there:
+            store.ply("import", "--branch", "new", *source)
+        assert root_of(store, "new") == right
+        store.ply("drop", "--branch", "--with-snapshots", "new")
+        left = store.json("log")
+        if left:  # layers that came before what failed
+            assert out is None and "--oci" in source, left
+            store.ply("drop", "--snapshot", *(s["id"] for s in left))
+        return out is not None
+
+    faults.tried(some, attempt)
+    store.ply("gc")
+    store.ply("check", "--read-data")
+
+
+def repository(t):
+    """With packed and loose objects."""
+    ply.need_tool("git")
+    t.tree({"a": "1\n" * 2000, "dir/sub/b": "2\n", "run.sh": "#!/bin/sh\n"}, "repo")
+    t.sh("git init -q -b main . && ln -s a link && chmod +x run.sh && git add -A && git commit -qm one "
+         "&& git gc -q && echo 3 >dir/c && git add -A && git commit -qm two", cwd=t.at("repo"))
+    return t.at("repo") + "#main"
+
+
+def test_a_git_revision_comes_or_does_not(t):
+    imports(t, "plyfsd", 12, repository(t))
+
+
+def test_so_it_is_when_the_program_that_asks_for_it_fails(t):
+    imports(t, "plyfs", 3, repository(t))
+
+
+ENV = ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"]
+
+
+def image(t):
+    base = tar(member("./"), member("etc"), member("etc/a", b"a\n"), member("dir/one", b"1" * 9000),
+               member("lnk", symlink="etc/a"), member("hard", link="etc/a"))
+    upper = tar(member("etc/.wh.a", b""), member("etc/new", b"n" * 100), member("dir/.wh..wh..opq", b""))
+    layout = ocilayout.Layout(t.at("img"))
+    layout.add(layout.manifest([(base, ""), (upper, "gzip")], run={"Env": ENV}), "latest")
+    return layout.path
+
+
+def test_an_image_comes_or_does_not(t):
+    imports(t, "plyfsd", 12, "--oci", image(t))
+
+
+# ---- environments ----
+
+class Envs:
+    def __init__(self, t, program):
+        self.t = t
+        t.surroundings()
+        t.env.update(XDG_STATE_HOME=t.at("state"), SHELL="/bin/bash")
+        self.faults = ply.Faults(t, program)
+        self.store = t.store()
+        self.store.import_(t.tree({"f": "1", "dir/g": "2"}))
+        self.view = self.store.mount()
+
+    def __call__(self, *args, **kw):
+        return self.t.run([ply.PLYFS, *args], **kw)
+
+    def names(self):
+        return [e["name"] for e in json.loads(self("env", "list", "--json").stdout)]
+
+    def what_stays(self):
+        where = self.t.at("run/plyfs/env")
+        return {"environments": self.names(), "branches": branches(self.store) - {"main"},
+                "mounts": set(ply.mounts_below(self.t.path, "fuse")) - {self.view.path},
+                "directories": os.listdir(where) if os.path.exists(where) else []}
+
+    def nothing_stays(self):
+        stays = self.what_stays()
+        assert not any(stays.values()), stays
+
+    def over(self):
+        self.view.unmount()
+        self.store.stop()
+        self.store.ply("check", "--read-data")
+
+
+def forks(t, program, some, *more):
+    env = Envs(t, program)
+
+    def attempt(n):
+        create = ("env", "create", "--store", env.store.path, *more, "new")
+        path, _ = asked(env, env.faults, n, *create)
+        good = path is not None
+        if not good:
+            env.nothing_stays()
+            path = env(*create).stdout
+        assert ply.read(path.strip() + "/dir/g") == "2"
+        env("env", "destroy", "new")
+        env.nothing_stays()
+        went_on(env.store)
+        return good
+
+    env.faults.tried(some, attempt)
+    env.over()
+
+
+def over_a_directory(t, program):
+    env = Envs(t, program)
+    there = t.tree({"a": "1", "dir/b": "0"}, "work")
+    env("env", "create", "w", there)
+    t.adopt(there)
+    env("env", "destroy", "w")
+    return env, there
+
+
+def made_over(t, program, some):
+    env, there = over_a_directory(t, program)
+    first = ply.treedigest(there)
+
+    def attempt(n):
+        path, _ = asked(env, env.faults, n, "env", "create", "w", there)
+        if path is None:
+            env.nothing_stays()
+            assert ply.treedigest(there) == first
+            env("env", "create", "w", there)
+        assert ply.treedigest(there) == first
+        env("env", "destroy", "w")
+        env.nothing_stays()
+        return path is not None
+
+    env.faults.tried(some, attempt)
+    env.over()
+
+
+def written_back(t, program, some):
+    env, there = over_a_directory(t, program)
+
+    def attempt(n):
+        env("env", "create", "w", there)
+        ply.write(there + "/dir/b", str(n))
+        out, _ = asked(env, env.faults, n, "env", "destroy", "--write-back", "w")
+        if env.names():
+            assert out is None
+            env("env", "destroy", "--write-back", "w")
+        env.nothing_stays()
+        assert ply.read(there + "/dir/b") == str(n)
+        return out is not None
+
+    env.faults.tried(some, attempt)
+    env.over()
+
+
+def test_an_environment_is_made_or_nothing_of_it_stays(t):
+    forks(t, "plyfs-env", 6)
+
+
+def test_so_it_is_of_one_whose_checkpoints_are_commits(t):
+    forks(t, "plyfs-env", 3, "--kind", "git")
+
+
+def test_so_it_is_when_the_program_fails(t):
+    forks(t, "plyfs", 6)
+
+
+def test_so_it_is_when_the_daemon_fails(t):
+    forks(t, "plyfsd", 6)
+
+
+def test_so_it_is_when_what_watches_over_it_fails(t):
+    forks(t, "plyfs-keeper", 4)
+
+
+def test_over_a_directory_it_is_made_or_nothing_of_it_stays(t):
+    made_over(t, "plyfs-env", 5)
+
+
+def test_so_it_is_when_the_program_that_mounts_over_it_fails(t):
+    made_over(t, "plyfs", 5)
+
+
+def test_so_it_is_when_the_daemon_over_a_directory_fails(t):
+    made_over(t, "plyfsd", 5)
+
+
+def test_what_is_to_be_written_back_is_not_lost(t):
+    written_back(t, "plyfs-env", 5)
+
+
+def test_nor_is_it_when_the_program_fails(t):
+    written_back(t, "plyfs", 5)
+
+
+def test_nor_is_it_when_the_daemon_fails(t):
+    written_back(t, "plyfsd", 5)
+
+
+# ---- mounted forks ----
+
+def mounted_forks(t, program, some):
+    faults = ply.Faults(t, program)
+    view = t.view({"f": "1"})
+    store, at, tmp = view.store, t.at("at"), t.at("tmp")
+    os.mkdir(at)
+    os.mkdir(tmp)
+    t.env["TMPDIR"] = tmp
+
+    def nothing_stays():
+        assert branches(store) == {"main"}, branches(store)
+        assert ply.mounts_below(t.path, "fuse") == [view.path] and os.listdir(at) == []
+        assert os.listdir(tmp) == [], os.listdir(tmp)
+
+    def fork(n):
+        out, _ = asked(store.ply, faults, n, "fork", "--from", "main", "new", "--at", at)
+        if out is None:
+            nothing_stays()
+            store.ply("fork", "--from", "main", "new", "--at", at)
+        assert ply.read(at + "/f") == "1"
+        store.ply("unmount", at)
+        store.ply("drop", "--branch", "new")
+        went_on(store)
+        return out is not None
+
+    def run(n):
+        out, words = asked(store.ply, faults, n, "run", "--in", view.path, "--fork", "--name",
+                           "new", "--drop", "--", "true")
+        if "new" in branches(store):  # what was to be dropped stays, with a word
+            assert "branch new stays" in words, (out, words)
+            store.ply("drop", "--branch", "new")
+        nothing_stays()
+        went_on(store)
+        return out is not None
+
+    faults.tried(some, fork)
+    faults.tried(some, run)
+    view.unmount()
+    store.stop()
+    store.ply("check", "--read-data")
+
+
+def test_a_mounted_fork_is_made_or_nothing_of_it_stays(t):
+    mounted_forks(t, "plyfs", 6)
+
+
+def test_so_it_is_when_the_daemon_that_mounts_it_fails(t):
+    mounted_forks(t, "plyfsd", 6)
+
+
+# ---- git's question ----
+
+def fsmonitor(t, program, some):
+    faults = ply.Faults(t, program)
+    view = t.view({"f": "1", "dir/g": "2"})
+    made = 0
+
+    def ask(token, n=None):
+        run = lambda *args, **kw: t.run([ply.PLYFS, *args], cwd=view.path, **kw)
+        if n is None:
+            out = run("fsmonitor", "2", token).stdout
+        else:
+            try:
+                out, _ = asked(run, faults, n, "fsmonitor", "2", token)
+            except OSError as e:
+                assert e.errno == errno.ENOMEM, e
+                out = None  # our own way into the view
+        words = out.split("\0") if out is not None else None
+        return words and (words[0], set(words[1:-1]))
+
+    token = ask("1")[0]
+    view.write("f", "first")
+    token = ask(token)[0]
+
+    def attempt(n):
+        nonlocal token, made
+        made += 1
+        view.write("f", str(made))
+        os.mkdir(view.at("new%d" % made))
+        answer = ask(token, n)
+        changed = {"f", "new%d" % made}
+        if answer:  # git would ask with the new token
+            # "/" is everything; so is the answer of one that looked like no view
+            assert answer[1] == changed or "/" in answer[1], answer
+        again = ask(token)
+        assert again[1] == changed or (again[1] > changed and "-" in again[1]), again
+        token = again[0]
+        assert ask(token)[1] == set()
+        went_on(view.store)
+        return answer is not None
+
+    faults.tried(some, attempt)
+    view.unmount()
+    view.store.stop()
+    view.store.ply("check", "--read-data")
+
+
+def test_gits_question_is_answered_rightly_or_not(t):
+    fsmonitor(t, "plyfsd", 15)
+
+
+def test_so_it_is_when_the_program_that_git_runs_fails(t):
+    fsmonitor(t, "plyfs", 4)
+
+
+def test_mounting_with_fsmonitor_is_done_or_told(t):
+    ply.need_tool("git")
+    faults = ply.Faults(t, "plyfs")
+    store = t.store()
+    os.mkdir(t.at("src"))
+    t.sh("git init -q -b main . && echo 1 >f && git add f", cwd=t.at("src"))
+    store.ply("import", t.at("src"))
+    os.mkdir(t.at("mnt"))
+
+    def attempt(n):
+        out, _ = asked(store.ply, faults, n, "mount", "--fsmonitor", "--at", t.at("mnt"))
+        if out is not None:
+            assert t.run(["git", "status", "--porcelain"], cwd=t.at("mnt")).stdout == "A  f\n"
+            assert "fsmonitor" in t.run(["git", "config", "core.fsmonitor"], cwd=t.at("mnt")).stdout
+        if os.path.ismount(t.at("mnt")):
+            store.ply("unmount", t.at("mnt"))
+        return out is not None
+
+    faults.tried(6, attempt)
+
+
+# ---- another daemon ----
+
+def replace(t, program, some):
+    t.env["PLYFSD_DEATHS"] = "100000"
+    faults = ply.Faults(t, program)
+    view = t.view({"f": "1"})
+    store, made, deaths = view.store, 0, 0
+
+    def attempt(n):
+        nonlocal made, deaths
+        made += 1
+        view.write("g", str(made))
+        before = store.daemon()
+        out, _ = asked(store.ply, faults, n, "daemon", "--replace")
+        assert view.read("g") == str(made) and view.read("f") == "1"
+        os.mkdir(view.at("d%d" % made))
+        now = store.daemon()
+        if out is not None:
+            assert now != before
+        return out is not None
+
+    faults.tried(some, attempt)
+    digest = view.digest()
+    view.unmount()
+    store.stop()
+    store.ply("check", "--read-data")
+    store.mount(at=view.path)
+    assert view.digest() == digest
+
+
+def test_a_daemon_is_replaced_and_nobody_sees_more_than_a_pause(t):
+    replace(t, "plyfsd", 15)
+
+
+def test_so_it_is_when_the_program_that_replaces_it_fails(t):
+    replace(t, "plyfs", 4)
+
+
+if __name__ == "__main__":
+    ply.main(__name__)
