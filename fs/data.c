@@ -83,7 +83,8 @@ static int write_in_place(const struct fs *fs, uint64_t ino, uint64_t off, const
 	r = extent_last(fs, ino, off, &e);
 	if (r < 0)
 		return r;
-	if (r == ABSENT || e.ref.kind != REF_BLOB || extent_end(&e) < off + len)
+	if (r == ABSENT || e.ref.kind != REF_BLOB || extent_end(&e) < off + len ||
+	    blob_is_fixed(e.ref.blob)) /* else the touch would be for nothing */
 		return AGAIN;
 
 	k = item_key(ino, ITEM_EXTENT, e.off);
@@ -97,8 +98,8 @@ static int write_in_place(const struct fs *fs, uint64_t ino, uint64_t off, const
 }
 
 /* 0: *len bytes (perhaps fewer than asked: the blob is full) were appended. AGAIN: not possible. */
-static int plan_append(const struct extent *before, uint64_t off, const void *buf, size_t *len,
-		       struct piece *ret)
+static int plan_append(const struct fs *fs, const struct extent *before, uint64_t off,
+		       const void *buf, size_t *len, struct piece *ret)
 {
 	struct blob *blob = before->ref.blob;
 	uint32_t at = before->ref.off + before->len;
@@ -107,7 +108,7 @@ static int plan_append(const struct extent *before, uint64_t off, const void *bu
 	/* A multiple of BLOB_MAX begins a new piece. */
 	if (before->ref.kind != REF_BLOB || extent_end(before) != off || off % BLOB_MAX == 0)
 		return AGAIN;
-	if (at >= BLOB_MAX)
+	if (at >= BLOB_MAX || !stage_may_append(store_stage(fs->store), blob))
 		return AGAIN;
 
 	*len = MIN(*len, BLOB_MAX - at);
@@ -189,7 +190,7 @@ static int plan_piece(const struct fs *fs, const struct inode *i, uint64_t off, 
 		if (r < 0)
 			return r;
 		if (r == 0 && extent_end(&e) == off) {
-			r = plan_append(&e, off, buf, &fits, ret);
+			r = plan_append(fs, &e, off, buf, &fits, ret);
 			if (r < 0)
 				return r;
 			if (r == 0) {
@@ -204,7 +205,7 @@ static int plan_piece(const struct fs *fs, const struct inode *i, uint64_t off, 
 			lo = MAX(e.off, ALIGN_DOWN(off, BLOCK_BYTES));
 		}
 	}
-	if (hi == end) {
+	if (hi == end && hi < i->size && hi % BLOCK_BYTES != 0) { /* else nothing to take in */
 		r = extent_last(fs, ino, hi - 1, &e);
 		if (r < 0)
 			return r;
@@ -215,6 +216,22 @@ static int plan_piece(const struct fs *fs, const struct inode *i, uint64_t off, 
 		}
 	}
 	return plan_blob(fs, ino, lo, off, buf, *len, hi, ret);
+}
+
+/* Makes room for a piece's item; one that covers the same bytes is left to be replaced. */
+static int clear_for(const struct fs *fs, uint64_t ino, const struct piece *p, uint64_t *removed)
+{
+	struct extent e;
+	int r;
+
+	r = extent_last(fs, ino, p->off, &e);
+	if (r < 0)
+		return r;
+	if (r == 0 && e.off == p->off && e.len == p->len && p->fresh == p->off) {
+		*removed += e.len;
+		return 0;
+	}
+	return extents_punch(fs, ino, p->fresh, p->off + p->len, removed);
 }
 
 static int write_pieces(const struct fs *fs, struct inode *i, uint64_t off, const uint8_t *buf,
@@ -244,17 +261,16 @@ static int write_pieces(const struct fs *fs, struct inode *i, uint64_t off, cons
 	for (size_t n = 0; n < plan.n; n++) {
 		const struct piece *p = &plan.piece[n];
 		struct ref ref = { .kind = REF_BLOB, .off = p->blob_off, .blob = p->blob };
-		uint64_t stop = p->off + p->len;
 
 		if (p->fresh < i->size) { /* nothing lies beyond the size */
-			r = extents_punch(fs, i->ino, p->fresh, stop, &removed);
+			r = clear_for(fs, i->ino, p, &removed);
 			if (r < 0)
 				return r;
 		}
 		r = extent_put(fs, i->ino, p->off, p->len, &ref);
 		if (r < 0)
 			return r;
-		added += stop - p->fresh;
+		added += p->off + p->len - p->fresh;
 	}
 
 	add_bytes(i, added, removed);

@@ -135,6 +135,7 @@ struct stage {
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
 	struct stage_file *spare;   /* under lock, owned: not among the files, SPARES_MAX at most */
 	uint32_t last_number;
+	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */
 	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
 	_Atomic uint64_t unsealed, placed, disk;
 	uint64_t blobs;                  /* under lock: how many */
@@ -596,6 +597,7 @@ static int place(struct stage *s, struct blob *b, uint32_t len)
 	b->number = s->current->number;
 	b->off = (uint32_t)s->current->end;
 	b->generation = atomic_load(&s->generation);
+	atomic_store_explicit(&s->tail, (uintptr_t)b, memory_order_relaxed);
 	file_take(s, s->current, len);
 	s->blobs++;
 	return 0;
@@ -809,6 +811,11 @@ static void unextend(struct blob *b, uint32_t from, uint32_t len)
 	file_release(b->stage, file, len); /* the blob's own bytes keep the file */
 }
 
+bool stage_may_append(struct stage *s, const struct blob *b)
+{
+	return atomic_load_explicit(&s->tail, memory_order_relaxed) == (uintptr_t)b;
+}
+
 int blob_append(struct blob *b, uint32_t at, const void *data, size_t len)
 {
 	uint32_t have;
@@ -835,17 +842,22 @@ int blob_append(struct blob *b, uint32_t at, const void *data, size_t len)
 	return 0;
 }
 
+bool blob_is_fixed(const struct blob *b)
+{
+	uint32_t generation = atomic_load(&b->stage->generation);
+
+	return atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN ||
+	       b->generation != generation || generation & 1;
+}
+
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 {
-	uint32_t generation;
 	int r;
 
 	WRITE_GUARD(blob_lock(b));
 	if (off > blob_len(b) || len > blob_len(b) - off)
 		return -EINVAL;
-	generation = atomic_load(&b->stage->generation);
-	if (atomic_load_explicit(&b->state, memory_order_relaxed) != OPEN ||
-	    b->generation != generation || generation & 1)
+	if (blob_is_fixed(b))
 		return AGAIN;
 	r = os_pwrite_full(b->file->fd, data, len, (uint64_t)b->off + off);
 	b->file->dirty = true;

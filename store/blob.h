@@ -100,8 +100,17 @@ bool blob_is_sole(const struct blob *b);
  */
 int blob_append(struct blob *b, uint32_t at, const void *data, size_t len);
 
+/*
+ * False: another one was placed behind it, so blob_append would say AGAIN. The blob itself is not
+ * looked at: it may be one of thousands, and in no cache.
+ */
+bool stage_may_append(struct stage *s, const struct blob *b);
+
 /* Overwrites bytes inside; only for a sole owner. AGAIN when sealing, sealed, or made durable. */
 int blob_write(struct blob *b, uint32_t off, const void *data, size_t len);
+
+/* True: blob_write would say AGAIN, and will ever after. False may change at any time. */
+bool blob_is_fixed(const struct blob *b);
 
 /* Reads len bytes at off; off + len must lie within blob_len. */
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);

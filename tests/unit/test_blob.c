@@ -107,9 +107,12 @@ START_TEST(a_blob_grows_while_it_is_last)
 	ck_ok(blob_append(a, 100, data + 100, 900));
 	ck_err(blob_append(a, 100, data, 900), AGAIN); /* another owner was first */
 	expect(a, data, 1000);
+	ck_assert(stage_may_append(s.stage, a));
 	b = make(data, 50);
+	ck_assert(!stage_may_append(s.stage, a));
 	ck_err(blob_append(a, 1000, data, 1), AGAIN);
 	expect(a, data, 1000);
+	ck_assert(stage_may_append(s.stage, b));
 	ck_ok(blob_append(b, 50, data + 50, BLOB_MAX - 50));
 	ck_err(blob_append(b, BLOB_MAX, data, 1), AGAIN); /* full */
 	expect(b, data, BLOB_MAX);
@@ -139,13 +142,36 @@ START_TEST(a_sole_owner_writes_in_place)
 	ck_assert(blob_is_sole(b));
 
 	memset(data + 10, 0, 20);
+	ck_assert(!blob_is_fixed(b));
 	ck_ok(blob_write(b, 10, data + 10, 20));
 	expect(b, data, sizeof(data));
 	ck_err(blob_write(b, 290, data, 20), -EINVAL);
 	ck_ok(blob_seal(b, &name));
+	ck_assert(blob_is_fixed(b));
 	ck_err(blob_write(b, 0, data, 1), AGAIN);
 	ck_err(blob_append(b, blob_len(b), data, 1), AGAIN);
 	expect(b, data, sizeof(data));
+}
+END_TEST
+
+START_TEST(what_a_commit_makes_durable_is_fixed)
+{
+	uint8_t data[300];
+	_cleanup_(blob_unrefp) struct blob *before = NULL, *meanwhile = NULL, *after = NULL;
+
+	scratch_fill(data, sizeof(data), 9);
+	before = make(data, sizeof(data));
+	stage_hold_still(s.stage, true);
+	meanwhile = make(data, sizeof(data));
+	ck_assert(blob_is_fixed(before) && blob_is_fixed(meanwhile));
+	ck_err(blob_write(before, 0, data, 1), AGAIN);
+	ck_err(blob_write(meanwhile, 0, data, 1), AGAIN);
+	stage_hold_still(s.stage, false);
+	after = make(data, sizeof(data));
+	ck_assert(blob_is_fixed(before) && blob_is_fixed(meanwhile) && !blob_is_fixed(after));
+	ck_err(blob_write(before, 0, data, 1), AGAIN);
+	ck_err(blob_write(meanwhile, 0, data, 1), AGAIN);
+	ck_ok(blob_write(after, 0, data, 1));
 }
 END_TEST
 
@@ -401,6 +427,7 @@ int main(void)
 		sizes_outside_are_refused,
 		a_blob_grows_while_it_is_last,
 		a_sole_owner_writes_in_place,
+		what_a_commit_makes_durable_is_fixed,
 		dropped_blobs_cost_nothing,
 		stage_files_go_when_nothing_lives_in_them,
 		leftovers_wait_until_somebody_says_that_they_are_covered,

@@ -287,6 +287,55 @@ START_TEST(write_in_the_middle_of_a_large_file_costs_a_few_items)
 }
 END_TEST
 
+START_TEST(writes_over_whole_extents_replace_them)
+{
+	uint64_t ino = fx_file("f");
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct fs old = fs;
+	uint8_t buf[4096];
+
+	/* Blocks in an order in which none can go on in the blob before it. */
+	for (unsigned n = 0; n < 32; n++) {
+		fx_fill(buf, sizeof(buf), n * 7 % 32);
+		fx_write(ino, n * 7 % 32 * sizeof(buf), buf, sizeof(buf));
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 32);
+	root = fx_freeze();
+	old.tree = fx_tree(root);
+	for (unsigned n = 0; n < 31; n++) { /* all but the last: at its end a file is appended to */
+		fx_fill(buf, sizeof(buf), 100 + n * 5 % 31);
+		fx_write(ino, n * 5 % 31 * sizeof(buf), buf, sizeof(buf));
+		fx_check_bytes(ino);
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 32);
+	for (unsigned n = 0; n < 31; n++) {
+		uint8_t got[sizeof(buf)];
+		size_t len;
+
+		fx_fill(buf, sizeof(buf), 100 + n);
+		fx_expect(ino, n * sizeof(buf), buf, sizeof(buf));
+		fx_fill(buf, sizeof(buf), n);
+		ck_assert_int_eq(fs_read(&old, ino, n * sizeof(buf), got, sizeof(got), &len), 0);
+		ck_assert_mem_eq(got, buf, sizeof(buf));
+	}
+	tree_free(old.tree);
+
+	/* In order, after another freeze, they become one again. */
+	root_unref(root);
+	root = fx_freeze();
+	for (unsigned n = 0; n < 32; n++) {
+		fx_fill(buf, sizeof(buf), 200 + n);
+		fx_write(ino, n * sizeof(buf), buf, sizeof(buf));
+	}
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 1);
+	for (unsigned n = 0; n < 32; n++) {
+		fx_fill(buf, sizeof(buf), 200 + n);
+		fx_expect(ino, n * sizeof(buf), buf, sizeof(buf));
+	}
+	fx_check_bytes(ino);
+}
+END_TEST
+
 START_TEST(small_overwrite_takes_the_block_around_it)
 {
 	uint64_t ino = fx_file("f");
@@ -966,6 +1015,7 @@ int main(void)
 	tcase_add_test(c, overwrite_after_a_freeze_leaves_the_frozen_bytes);
 	tcase_add_test(c, mapped_bytes_survive_an_overwrite);
 	tcase_add_test(c, write_in_the_middle_of_a_large_file_costs_a_few_items);
+	tcase_add_test(c, writes_over_whole_extents_replace_them);
 	tcase_add_test(c, small_overwrite_takes_the_block_around_it);
 	tcase_add_test(c, truncate_down_and_up_reads_zeros);
 	tcase_add_test(c, truncate_to_the_same_size_updates_times);
