@@ -25,6 +25,7 @@
 
 #include "store/base/os.h"
 #include "store/check_internal.h"
+#include "store/copy.h"
 
 static _printf_(2, 3) void damage(struct check *c, const char *fmt, ...)
 {
@@ -628,6 +629,9 @@ int store_check(struct store *s, unsigned flags, const struct check_ops *ops,
 	if (r < 0)
 		return r;
 
+	/* What was checked is the chunks: whatever is read from now on is made of these. */
+	if (flags & CHECK_READ_DATA)
+		copies_remove(s, true);
 	r = check_end(c);
 	*ret = c->stats;
 	return r;

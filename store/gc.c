@@ -33,6 +33,7 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
+#include "store/copy.h"
 #include "store/journal.h"
 #include "store/nameset.h"
 #include "store/oplog.h"
@@ -423,6 +424,7 @@ int store_gc(struct store *s, const struct progress *progress, struct gc_stats *
 	r = claim_all(s);
 	if (r < 0)
 		return note(&s->noter, r, "gc: an import, a check or another gc is running");
+	copies_remove(s, false); /* first: a full disk has then room for the rest */
 	r = gc_claimed(s, progress, ret);
 	claim_end(s);
 	return r;

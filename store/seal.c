@@ -42,6 +42,7 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
+#include "store/copy.h"
 #include "store/journal.h"
 #include "store/store_internal.h"
 
@@ -736,8 +737,10 @@ static void *sealer_main(void *arg)
 
 		if (r == 0) {
 			r = seal_round(s, mode);
-			if (mode != SEAL_FROZEN) /* else too often to have any use of them */
+			if (mode != SEAL_FROZEN) { /* else too often to have any use of them */
 				store_limit_nodes(s);
+				copies_trim(s);
+			}
 			pthread_mutex_lock(&s->table);
 			s->sealing = false;
 			if (last)

@@ -18,6 +18,7 @@
 #include "store/base/os.h"
 #include "store/blob.h"
 #include "store/chunk.h"
+#include "store/copy.h"
 #include "store/journal.h"
 #include "store/store_internal.h"
 
@@ -252,6 +253,8 @@ static int store_new(const struct noter *noter, struct store **ret)
 	if (noter)
 		s->noter = *noter;
 	pthread_mutex_init(&s->keepers_lock, NULL);
+	pthread_mutex_init(&s->copies_lock, NULL);
+	pthread_cond_init(&s->copied, NULL);
 	pthread_mutex_init(&s->table, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -328,6 +331,8 @@ static void store_free(struct store *s)
 		index_close(s->index);
 	closep(&s->lock_fd);
 	closep(&s->dir_fd);
+	pthread_cond_destroy(&s->copied);
+	pthread_mutex_destroy(&s->copies_lock);
 	pthread_cond_destroy(&s->done);
 	pthread_cond_destroy(&s->wake);
 	pthread_cond_destroy(&s->commit_wake);
@@ -638,6 +643,9 @@ int store_stats(struct store *s, struct store_stats *ret)
 	nodes_stats(s->nodes, &stats.nodes, &stats.node_bytes);
 	stats.node_budget = s->node_budget;
 	stats.journal_bytes = journal_bytes(s->journal);
+	r = copies_stats(s, &stats.copies, &stats.copy_bytes);
+	if (r < 0)
+		return r;
 	stats.recovered_operations = s->recovered_operations;
 	stats.recovered_branches = s->recovered_branches;
 

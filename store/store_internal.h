@@ -242,6 +242,10 @@ struct store {
 	bool counted; /* immutable: counters were committed before */
 	_Atomic uint64_t next_ino, next_lineage;
 
+	pthread_mutex_t copies_lock; /* no other is taken inside it */
+	pthread_cond_t copied;       /* a copy was made, or could not be */
+	struct making *making;       /* under copies_lock: copy.c */
+
 	pthread_mutex_t table; /* everything from here on, unless said otherwise */
 	uint64_t next_seq;
 	struct snap **snaps; /* by seq, with NULL where one was dropped */

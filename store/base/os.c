@@ -248,6 +248,18 @@ int os_lock(int fd)
 	return RETRY(flock(fd, LOCK_EX | LOCK_NB)) < 0 ? -errno : 0;
 }
 
+int os_lock_shared(int fd)
+{
+	TICK();
+	return RETRY(flock(fd, LOCK_SH | LOCK_NB)) < 0 ? -errno : 0;
+}
+
+int os_touch(int fd)
+{
+	TICK();
+	return RETRY(futimens(fd, NULL)) < 0 ? -errno : 0;
+}
+
 int os_free_bytes(int fd, uint64_t *ret_bytes)
 {
 	struct statvfs st;

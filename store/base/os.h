@@ -42,6 +42,10 @@ int os_fsync(int fd);
 
 /* Takes an exclusive flock without waiting; -EWOULDBLOCK when another process has it. */
 int os_lock(int fd);
+/* The same, shared with others that take it so. */
+int os_lock_shared(int fd);
+/* Its times are now. */
+int os_touch(int fd);
 
 /* Bytes that an unprivileged writer may still use on the filesystem of fd. */
 int os_free_bytes(int fd, uint64_t *ret_bytes);

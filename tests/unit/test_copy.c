@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Copies of files (store/copy.c). That old ones make room for new ones is e2e/passthrough.py's. */
+
+#include "store/copy.h"
+#include "tests/unit/store_fixture.h"
+
+#define SNAP 0x123456789abc
+#define SIZE 100000
+
+struct source {
+	const char *text;
+	int failure;
+	unsigned calls; /* atomic */
+	bool slow;      /* until somebody waits, as far as one can tell */
+};
+
+static int write_text(void *arg, int fd)
+{
+	struct source *s = arg;
+
+	__atomic_add_fetch(&s->calls, 1, __ATOMIC_RELAXED);
+	if (s->slow)
+		(void)usleep(50000);
+	ck_ok(os_pwrite_full(fd, s->text, strlen(s->text), 10));
+	return s->failure;
+}
+
+static void expect_copy(int fd, const char *text)
+{
+	char buf[SIZE] = "", want[SIZE] = "";
+	struct stat st;
+
+	strcpy(want + 10, text);
+	ck_ok(os_fstat(fd, &st));
+	ck_assert_int_eq(st.st_size, SIZE);
+	ck_assert_uint_eq(st.st_mode, S_IFREG | 0600);
+	ck_ok(os_pread_full(fd, buf, SIZE, 0));
+	ck_assert_mem_eq(buf, want, SIZE);
+	ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY); /* W3 */
+}
+
+static void expect_copies(uint64_t n)
+{
+	uint64_t count, bytes;
+
+	ck_ok(copies_stats(store, &count, &bytes));
+	ck_assert_uint_eq(count, n);
+}
+
+static void make(uint64_t ino, struct source *s)
+{
+	_cleanup_close_ int fd = -1;
+
+	ck_ok(copy_make(store, SNAP, ino, SIZE, 100, write_text, s, &fd));
+	expect_copy(fd, s->text);
+}
+
+START_TEST(a_copy_is_made_once)
+{
+	struct source one = { .text = "one" }, two = { .text = "two" };
+	_cleanup_close_ int fd = -1;
+
+	umask(0);
+	expect_copies(0);
+	ck_err(copy_find(store, SNAP, 7, &fd), ABSENT);
+	make(7, &one);
+	ck_ok(copy_find(store, SNAP, 7, &fd));
+	expect_copy(fd, "one");
+	make(7, &one);
+	ck_assert_uint_eq(one.calls, 1);
+	make(8, &two);
+	expect_copies(2);
+	ck_err(copy_find(store, SNAP + 1, 7, &fd), ABSENT);
+}
+END_TEST
+
+START_TEST(half_a_copy_is_none)
+{
+	struct source broken = { .text = "half", .failure = -EIO }, good = { .text = "good" };
+	_cleanup_close_ int fd = -1, crashed = -1;
+
+	ck_err(copy_make(store, SNAP, 7, SIZE, 100, write_text, &broken, &fd), -EIO);
+	ck_err(copy_find(store, SNAP, 7, &fd), ABSENT);
+	expect_copies(0);
+	/* As a daemon leaves it that was killed. */
+	ck_ok(os_openat(scratch.dir_fd, "copies/123456789abc-7.new", O_WRONLY | O_CREAT, 0600,
+			&crashed));
+	ck_ok(os_pwrite_full(crashed, "longer than what is right", 25, 0));
+	ck_err(copy_find(store, SNAP, 7, &fd), ABSENT);
+	make(7, &good);
+	expect_copies(1);
+}
+END_TEST
+
+START_TEST(a_file_larger_than_half_the_room_is_not_begun)
+{
+	struct source s = { .text = "" };
+	uint64_t room;
+	int fd;
+
+	ck_ok(os_free_bytes(scratch.dir_fd, &room));
+	ck_err(copy_make(store, SNAP, 7, SIZE, room, write_text, &s, &fd), -ENOSPC);
+	ck_err(copy_make(store, SNAP, 7, SIZE, UINT64_MAX, write_text, &s, &fd), -ENOSPC);
+	ck_assert_uint_eq(s.calls, 0);
+}
+END_TEST
+
+static void *maker(void *arg)
+{
+	_cleanup_close_ int fd = -1;
+	int r = copy_make(store, SNAP, 7, SIZE, 100, write_text, arg, &fd);
+
+	return (void *)(intptr_t)r;
+}
+
+START_TEST(who_wants_the_same_copy_waits)
+{
+	for (int failure = 0; failure >= -EIO; failure -= EIO) {
+		struct source s = { .text = "slow", .failure = failure, .slow = true };
+		unsigned made = 0;
+		pthread_t threads[4];
+		void *r;
+
+		copies_remove(store, true);
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+			ck_assert_int_eq(pthread_create(&threads[i], NULL, maker, &s), 0);
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++) {
+			ck_assert_int_eq(pthread_join(threads[i], &r), 0);
+			ck_assert((intptr_t)r == failure || (intptr_t)r == -EAGAIN);
+			made += r == NULL;
+		}
+		if (failure == 0)
+			ck_assert_uint_eq(s.calls, 1);
+		ck_assert_uint_eq(made, failure ? 0 : ARRAY_SIZE(threads));
+	}
+}
+END_TEST
+
+START_TEST(what_is_used_is_removed_only_if_one_wants)
+{
+	struct source s = { .text = "text" };
+	_cleanup_close_ int used = -1, fd = -1, found = -1;
+
+	make(7, &s);
+	make(8, &s);
+	ck_ok(copy_find(store, SNAP, 7, &found));
+	used = dup(found); /* the kernel's, when the file is passed through */
+	closep(&found);
+	found = -1;
+
+	copies_remove(store, false);
+	ck_err(copy_find(store, SNAP, 8, &fd), ABSENT);
+	ck_ok(copy_find(store, SNAP, 7, &fd));
+	copies_remove(store, true);
+	expect_copies(0);
+	expect_copy(used, "text"); /* W4 */
+}
+END_TEST
+
+START_TEST(gc_and_a_check_of_all_bytes_remove_them)
+{
+	struct source s = { .text = "text" };
+	struct gc_stats stats;
+
+	make(7, &s);
+	ck_ok(store_gc(store, NULL, &stats));
+	expect_copies(0);
+	make(7, &s);
+	expect_sound(NULL);
+	expect_copies(0);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_copy_is_made_once,
+		half_a_copy_is_none,
+		a_file_larger_than_half_the_room_is_not_begun,
+		who_wants_the_same_copy_waits,
+		what_is_used_is_removed_only_if_one_wants,
+		gc_and_a_check_of_all_bytes_remove_them,
+	};
+
+	return scratch_run("copy", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
+}
