@@ -14,6 +14,7 @@
  *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
  *      changes behind its back (view.h).
  *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references.
+ *      Only with --passthrough opens are told, and those of large files counted (pass.c).
  *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
  *      the size; so a reply is short at the end of the file only.
  */
@@ -526,12 +527,53 @@ static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
+	struct mount *m = mount_of(req);
+
 	fuse_reply_err(req, 0);
+	if (m->how & MOUNT_PASSTHROUGH)
+		pass_release(m, node); /* K2 */
 }
 
-static int read_data(struct view *v, uint64_t node, uint64_t off, size_t size, size_t *ret_len)
+/* The body of a reply to OPEN, as proto 7.40 has it. */
+struct wire_open_out {
+	uint64_t fh;
+	uint32_t flags;
+	int32_t backing_id;
+};
+#define OPEN_PASSTHROUGH (1U << 7)
+
+/* With --passthrough opens are told, or the kernel could not be told which files it may read. */
+static void op_open_file(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
-	uint8_t *buf = current.buffers->reply;
+	struct mount *m = mount_of(req);
+	struct wire_open_out out = { 0 };
+	int r;
+
+	if (!(m->how & MOUNT_PASSTHROUGH)) {
+		op_open(req, node, fi);
+		return;
+	}
+	if ((fi->flags & O_ACCMODE) != O_RDONLY) { /* somebody remounted it (P1) */
+		fuse_reply_err(req, EROFS);
+		return;
+	}
+	r = pass_open(m, node, current.buffers->reply, &out.backing_id);
+	if (r < 0) {
+		reply_result(req, r);
+		return;
+	}
+	if (out.backing_id)
+		out.flags = OPEN_PASSTHROUGH;
+	else if (mount_uses(m, LEVER_CACHE))
+		out.flags = FOPEN_KEEP_CACHE;
+	reply_body(req, &out, sizeof(out));
+	if (current.lost)
+		pass_release(m, node);
+}
+
+int requests_read_data(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
+		       size_t *ret_len)
+{
 	struct segments s;
 	size_t len = 0;
 	bool more = true;
@@ -556,7 +598,8 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {
 	size_t len;
-	int r = read_data(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES), &len);
+	int r = requests_read_data(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES),
+				   current.buffers->reply, &len);
 
 	if (r < 0)
 		reply_result(req, r);
@@ -673,7 +716,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.symlink = op_symlink,
 	.rename = op_rename,
 	.link = op_link,
-	.open = op_open,
+	.open = op_open_file,
 	.read = op_read,
 	.write = op_write,
 	.release = op_release,

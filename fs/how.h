@@ -27,3 +27,4 @@ enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };
 
 /* Levers have the lower half. */
 #define MOUNT_IO_URING (1U << 17)    /* requests through io_uring; ends with its daemon */
+#define MOUNT_PASSTHROUGH (1U << 18) /* a snapshot's large files are read by the kernel */

@@ -20,7 +20,8 @@
 #define RECEIPTS_AT ((size_t)4096)
 #define NODES_AT (RECEIPTS_AT + MEMO_RECEIPTS * sizeof(struct memo_receipt))
 /* Pages that were never touched take no memory, in the file or here. */
-#define MEMO_BYTES (NODES_AT + MEMO_NODES_MAX * sizeof(struct memo_node))
+#define OPENED_AT (NODES_AT + MEMO_NODES_MAX * sizeof(struct memo_node))
+#define MEMO_BYTES (OPENED_AT + MEMO_NODES_MAX * sizeof(uint64_t))
 
 _Static_assert(sizeof(struct memo_head) <= RECEIPTS_AT, "the head has its room");
 _Static_assert(NODES_AT % 8 == 0, "aligned");
@@ -50,6 +51,7 @@ static int map(struct memo *m)
 	m->head = (void *)p;
 	m->receipts = (void *)(p + RECEIPTS_AT);
 	m->nodes = (void *)(p + NODES_AT);
+	m->opened = (void *)(p + OPENED_AT);
 	return 0;
 }
 

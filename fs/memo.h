@@ -12,7 +12,8 @@
  *  K1 Everything is written by plain stores in such an order that a kill between any two of them
  *     leaves something right: a record's node id last when it comes, its serial first when it goes.
  *  K2 A count of the kernel's references is raised before the reply and lowered after a FORGET: it
- *     may be too high after a kill (then a node lives until the view ends), never too low.
+ *     may be too high after a kill (then a node lives until the view ends), never too low. So it is
+ *     with opens, lowered after the reply to RELEASE, and a node's backing id, which is with them.
  *  K3 A request that changes something was done if and only if the record of the journal whose
  *     number its receipt has is there. What the answer needs is in the receipt before that record
  *     counts (journal.h), and stays until the answer was sent. So a request that comes again is
@@ -34,7 +35,7 @@
 #include "store/journal.h"
 
 /* Another layout gets another number: a program takes over the views only of its own. */
-#define MEMO_VERSION 1
+#define MEMO_VERSION 2
 
 /* The kernel takes some 1.5 KiB for each inode it knows, so nobody gets there. */
 #define MEMO_NODES_MAX (1U << 24)
@@ -53,6 +54,7 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_LISTED = 16,
 	MEMO_CHANGED = 32, /* in an older realm: its bytes are gone with the process */
 	MEMO_DISPLACED = 64,
+	MEMO_OPENED = 128, /* memo.opened has something of it */
 };
 
 struct memo_node {
@@ -126,6 +128,8 @@ struct memo {
 	struct memo_head *head;         /* immutable, mapped, like the rest */
 	struct memo_receipt *receipts;
 	struct memo_node *nodes;
+	/* By node as well: backing id and count of opens (pass.c) in high and low half. */
+	_Atomic uint64_t *opened;
 	_Atomic bool any_stale;
 };
 

@@ -86,6 +86,8 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 		 * overlayfs is content without (its index and nfs_export features want them).
 		 */
 		INIT_NO_EXPORT_SUPPORT;
+	/* Files of the disk are passed through, none of an overlay: one may then lie on us. */
+	const uint32_t stack_depth = 1;
 	uint32_t page = (uint32_t)getpagesize();
 	uint64_t flags;
 
@@ -101,12 +103,17 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 
 	if (m->uring)
 		want |= INIT_OVER_IO_URING;
+	if (m->how & MOUNT_PASSTHROUGH)
+		want |= INIT_PASSTHROUGH; /* [3.17] */
 
 	if (len < sizeof(*out)) /* before proto 7.23 (Linux 3.15): not for us */
 		return;
 	flags = want & m->offered;
 	out->flags = (uint32_t)flags;
 	out->flags2 = (uint32_t)(flags >> 32);
+	if (flags & INIT_PASSTHROUGH) /* max_stack_depth, right behind it in newer headers */
+		memcpy((uint8_t *)&out->flags2 + sizeof(out->flags2), &stack_depth,
+		       sizeof(stack_depth));
 	out->max_background = MAX_BACKGROUND;
 	out->congestion_threshold = CONGESTION;
 	out->time_gran = 1;
@@ -254,6 +261,11 @@ static int kernel_inc_epoch(void *arg)
 static void kernel_will_block(void *arg)
 {
 	readers_step_aside();
+}
+
+static void kernel_backing_close(void *arg, int32_t id)
+{
+	pass_close(arg, id);
 }
 
 /* ---- serving ---- */
@@ -462,6 +474,8 @@ static int mount_first(struct mount *m)
 	struct iovec iov[1];
 	int r = mount_read_init(m);
 
+	if (r == 0 && (m->how & MOUNT_PASSTHROUGH))
+		r = pass_begin(m);
 	if (r < 0)
 		return r;
 
@@ -496,6 +510,7 @@ static int mount_begin(struct mount *m, struct readers *rs)
 		.inval_inode = kernel_inval_inode,
 		.inc_epoch = m->has_epoch ? kernel_inc_epoch : NULL,
 		.will_block = kernel_will_block,
+		.backing_close = kernel_backing_close,
 		.arg = m,
 	});
 	if (m->uring)
@@ -634,4 +649,14 @@ void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_i
 	*ret_entries = __atomic_load_n(&m->entries, __ATOMIC_RELAXED);
 	*ret_inodes = __atomic_load_n(&m->inodes, __ATOMIC_RELAXED);
 	*ret_epochs = __atomic_load_n(&m->epochs, __ATOMIC_RELAXED);
+}
+
+void mount_passed(struct mount *m, struct mount_passed *ret)
+{
+	*ret = (struct mount_passed){
+		.passed = __atomic_load_n(&m->pass.passed, __ATOMIC_RELAXED),
+		.others = __atomic_load_n(&m->pass.others, __ATOMIC_RELAXED),
+		.copied = __atomic_load_n(&m->pass.copied, __ATOMIC_RELAXED),
+		.told = __atomic_load_n(&m->pass.told, __ATOMIC_RELAXED),
+	};
 }

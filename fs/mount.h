@@ -52,6 +52,9 @@ struct mount_hooks {
  * before it returns, with *ret set already; NULL on failure. -ETIMEDOUT, -EPROTO: no FUSE mount is
  * behind the descriptor. With MOUNT_IO_URING, for which the view has no memo: -EOPNOTSUPP when the
  * kernel does not offer it, -ENOSYS when we were built without, -EPERM when the ring is refused.
+ * With MOUNT_PASSTHROUGH, for a view of a snapshot only: -EOPNOTSUPP when the kernel does not offer
+ * it, -EPERM when we are not root on the machine, -ELOOP when the store lies on a stacked
+ * filesystem.
  * A view whose memo comes from a former process goes on behind the same
  * mount: what that process had read and not answered is answered now.
  */
@@ -74,3 +77,12 @@ void mount_ops(struct mount *m, void (*fn)(void *arg, const char *op, uint64_t c
 /* Names and inodes that the kernel was told to forget, and epochs. */
 void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_inodes,
 			 uint64_t *ret_epochs);
+
+/* With MOUNT_PASSTHROUGH. */
+struct mount_passed {
+	uint64_t passed; /* opens of large files that the kernel then read by itself */
+	uint64_t others; /* opens of large files for which there was no copy */
+	uint64_t copied; /* bytes written to copies */
+	bool told;       /* why there was none, to the log */
+};
+void mount_passed(struct mount *m, struct mount_passed *ret);

@@ -26,6 +26,7 @@
 
 #define INIT_NO_EXPORT_SUPPORT (UINT64_C(1) << 38) /* proto 7.40 */
 #define INIT_OVER_IO_URING (UINT64_C(1) << 41)     /* proto 7.42 */
+#define INIT_PASSTHROUGH (UINT64_C(1) << 37)       /* proto 7.40 */
 
 struct fuse_session;
 
@@ -65,6 +66,7 @@ struct mount {
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];
 	uint64_t entries, inodes, epochs;
+	struct mount_passed pass;
 };
 
 struct created_out { /* the body of CREATE and TMPFILE replies */
@@ -106,8 +108,25 @@ bool requests_may_wait(const struct reader_buffers *buffers);
 /* The reply to the request that this thread handles; a failure matters to F1. */
 int requests_send(struct mount *m, const struct iovec *iov, int count);
 void requests_fill_created(const struct mount *m, const struct entry *e, struct created_out *ret);
+/* As read(2); buf has room for DATA_BYTES. */
+int requests_read_data(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
+		       size_t *ret_len);
 
 /* ---- raw.c: what libfuse does not decode ---- */
 
 /* Handles a request of n bytes, with its reply. ABSENT: libfuse decodes this kind. */
 int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n);
+
+/* ---- pass.c: opens that the kernel needs us no more for ---- */
+
+/* Can it be done here? For -EOPNOTSUPP, -EPERM and -ELOOP see mount_start. */
+int pass_begin(struct mount *m);
+/*
+ * Decides how an open of a regular file of a snapshot is answered, and counts it if it is large:
+ * *ret_id is a backing id, or 0: as ever. buf: DATA_BYTES. Negative: there is no such node.
+ */
+int pass_open(struct mount *m, uint64_t node, uint8_t *buf, int32_t *ret_id);
+/* One of these opens is over. */
+void pass_release(struct mount *m, uint64_t node);
+/* Gives a backing id back; 0 is none. Does not wait. */
+void pass_close(struct mount *m, int32_t id);

@@ -31,6 +31,10 @@ struct view_kernel {
 	int (*inval_inode)(void *arg, uint64_t node, int64_t off, int64_t len);
 	/* Every cached name must be looked up again; NULL where the kernel cannot. */
 	int (*inc_epoch)(void *arg);
+	/*
+	 * What view_opened counted as `id` is open no more. Does not wait; called with a lock held.
+	 */
+	void (*backing_close)(void *arg, int32_t id);
 	/* Called first: the calling thread may wait now, another one must serve meanwhile. */
 	void (*will_block)(void *arg);
 	void *arg;
@@ -83,6 +87,15 @@ int view_unlink(struct view *v, uint64_t dir, const char *name, size_t len);
 int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len);
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
 		const char *nname, size_t nlen, unsigned flags);
+
+/*
+ * Opens of a file, where they are counted (pass.c), with what they were answered with, an `id`.
+ * Counts one: 0: it is the first, answered with `mine`; EXISTS: there are others, *ret_id is
+ * theirs. With mine < 0 the first one is not counted: ABSENT. A count may be too high after a kill.
+ */
+int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id);
+/* Counts one less: their id when it was the last, or 0. */
+int32_t view_closed(struct view *v, uint64_t node);
 
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);

@@ -66,6 +66,8 @@ struct vnode {
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
 	bool listed;	     /* under table_lock: a READDIRPLUS was answered since the last epoch */
+	uint32_t opens;	     /* under table_lock: of view_opened */
+	int32_t backing;     /* under table_lock: what those were answered with; 0 when none is */
 	struct vnode *next;  /* under table_lock: hash chain */
 };
 

@@ -54,13 +54,17 @@ void vnode_save(struct view *v, const struct vnode *n)
 		return;
 	m = &v->memo->nodes[(uint32_t)n->node];
 	atomic_store_explicit(&m->ino, n->ino, memory_order_release);
+	if (n->opens) /* else it is not looked at, nor takes memory */
+		atomic_store_explicit(&v->memo->opened[(uint32_t)n->node],
+				      (uint64_t)n->backing << 32 | n->opens, memory_order_release);
 	atomic_store_explicit(&m->flags,
 			      (n->hashed ? MEMO_HASHED : 0) | (n->orphan ? MEMO_ORPHAN : 0) |
 				      (n->adopted ? MEMO_ADOPTED : 0) |
 				      (n->removed ? MEMO_REMOVED : 0) |
 				      (n->listed ? MEMO_LISTED : 0) |
 				      (n->changed ? MEMO_CHANGED : 0) |
-				      (n->displaced ? MEMO_DISPLACED : 0),
+				      (n->displaced ? MEMO_DISPLACED : 0) |
+				      (n->opens ? MEMO_OPENED : 0),
 			      memory_order_release);
 	atomic_store_explicit(&m->nlookup, n->nlookup, memory_order_release);
 	/* Last: an inode number that the current tree does not have would be taken for gone. */
@@ -263,6 +267,9 @@ static void vnode_free(struct view *v, struct vnode *n)
 {
 	uint32_t slot = (uint32_t)n->node;
 
+	/* Forgotten right after the reply to its last RELEASE, or counted too high (K2). */
+	if (n->backing && v->kernel.backing_close)
+		v->kernel.backing_close(v->kernel.arg, n->backing);
 	vnode_unhash(v, n);
 	v->n_displaced -= n->displaced;
 	realm_unref(v, n->realm);
@@ -509,6 +516,42 @@ void vnode_note_listed(struct view *v, uint64_t node)
 	}
 }
 
+int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_node(v, node);
+	int r = EXISTS;
+
+	if (!n)
+		return -ESTALE;
+	if (n->opens == 0) {
+		if (mine < 0)
+			return ABSENT;
+		n->backing = mine;
+		r = 0;
+	}
+	n->opens++;
+	vnode_save(v, n);
+	*ret_id = n->backing;
+	return r;
+}
+
+int32_t view_closed(struct view *v, uint64_t node)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_node(v, node);
+	int32_t id = 0;
+
+	if (!n || n->opens == 0)
+		return 0;
+	if (--n->opens == 0) {
+		id = n->backing;
+		n->backing = 0;
+	}
+	vnode_save(v, n);
+	return id;
+}
+
 void view_forget(struct view *v, uint64_t node, uint64_t count)
 {
 	struct vnode *n;
@@ -624,6 +667,12 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
+	if (flags & MEMO_OPENED) {
+		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
+
+		n->opens = (uint32_t)opened;
+		n->backing = (int32_t)(opened >> 32);
+	}
 	v->n_displaced += n->displaced;
 	if (v->untold && S_ISDIR(n->type))
 		n->listed = true; /* maybe: the barrier of S4 has to come (again) */

@@ -330,7 +330,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 int client_mount(struct client *cl)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
-	bool fresh = false, update = false, fsmonitor = false;
+	bool fresh = false, update = false, fsmonitor = false, passthrough = false;
 	struct fuse_mount m = {};
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch },
@@ -342,6 +342,7 @@ int client_mount(struct client *cl)
 		{ .name = "suid", .flag = &m.suid },
 		{ .name = "dev", .flag = &m.dev },
 		{ .name = "private", .flag = &m.private },
+		{ .name = "passthrough", .flag = &passthrough },
 		OPTIONS_MOUNT(&m.options),
 	};
 	char without[LEVERS_TEXT_SIZE];
@@ -354,6 +355,10 @@ int client_mount(struct client *cl)
 		return r;
 	if (branch && snapshot)
 		return client_misuse(cl, "either --branch or --snapshot");
+	if (passthrough && (!snapshot || m.options.io_uring))
+		return client_misuse(cl, "--passthrough is for --snapshot, without --io-uring");
+	if (passthrough && geteuid() != 0)
+		return client_fail(cl, "--passthrough is for root");
 	if (at && cl->args.n)
 		return client_misuse(cl, "either --at or a directory");
 	if (cl->args.n && !client_store_name(cl)) {
@@ -387,6 +392,8 @@ int client_mount(struct client *cl)
 		argv[argc++] = (char *)(branch ? branch : snapshot);
 	}
 	argc = add_options(argv, argc, &m.options, without);
+	if (passthrough)
+		argv[argc++] = (char *)"--passthrough";
 	argv[argc] = NULL;
 	r = mount_and_send(cl, &m, argc, argv);
 	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint) : r;

@@ -72,6 +72,24 @@ static const char *why_no_uring(int r)
 	}
 }
 
+/* The same of --passthrough. */
+static const char *why_no_passthrough(int r)
+{
+	switch (r) {
+	case -EOPNOTSUPP:
+		return "--passthrough: the kernel does not offer it; Linux 6.9 with "
+		       "CONFIG_FUSE_PASSTHROUGH does";
+	case -EPERM:
+		return "--passthrough: this wants a daemon that is root on the machine itself, not "
+		       "in a container or of another owner's store";
+	case -ELOOP:
+		return "--passthrough: the store lies on an overlay, of which the kernel reads "
+		       "nothing by itself; move it to a disk";
+	default:
+		return "";
+	}
+}
+
 static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at,
 		 uint32_t how)
 {
@@ -90,6 +108,8 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 	}
 	if (r < 0 && how & MOUNT_IO_URING && *why_no_uring(r))
 		return cmd_fail(c, 0, "%s", why_no_uring(r));
+	if (r < 0 && how & MOUNT_PASSTHROUGH && *why_no_passthrough(r))
+		return cmd_fail(c, 0, "%s", why_no_passthrough(r));
 	if (r < 0)
 		return cmd_fail(c, r, "%s", *branch ? branch : at);
 	if (how & MOUNT_IO_URING)
@@ -109,11 +129,13 @@ int cmd_mount(struct cmd *c)
 {
 	const char *branch = NULL, *snapshot = NULL, *at = NULL;
 	struct mount_options options = {};
+	bool passthrough = false;
 	uint32_t how;
 	const struct option_def defs[] = {
 		{ .name = "branch", .text = &branch },
 		{ .name = "snapshot", .text = &snapshot },
 		{ .name = "at", .text = &at },
+		{ .name = "passthrough", .flag = &passthrough },
 		OPTIONS_MOUNT(&options),
 	};
 	_cleanup_(branch_closep) struct branch *b = NULL;
@@ -125,7 +147,9 @@ int cmd_mount(struct cmd *c)
 		return r;
 	if (!at)
 		return cmd_misuse(c, "where? --at MOUNTPOINT");
-	how = mount_how(&options);
+	if (passthrough && (!snapshot || options.io_uring))
+		return cmd_misuse(c, "--passthrough is for --snapshot, without --io-uring");
+	how = mount_how(&options) | (passthrough ? MOUNT_PASSTHROUGH : 0);
 	if (snapshot) {
 		r = snap_find(c->store, snapshot, &id);
 		if (r < 0)

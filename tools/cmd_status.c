@@ -15,6 +15,7 @@
 /* What is shown of a view. */
 struct view_status {
 	uint64_t head, changes, nodes, entries, inodes, epochs;
+	struct mount_passed passed;
 };
 
 static void view_status_get(struct view_entry *e, struct view_status *ret)
@@ -34,6 +35,7 @@ static void view_status_get(struct view_entry *e, struct view_status *ret)
 		ret->nodes = stats.nodes;
 	}
 	mount_notifications(e->mount, &ret->entries, &ret->inodes, &ret->epochs);
+	mount_passed(e->mount, &ret->passed);
 }
 
 struct printer {
@@ -64,6 +66,14 @@ static json_t *without_to_json(uint32_t how)
 	return names;
 }
 
+static json_t *passed_to_json(uint32_t how, const struct mount_passed *p)
+{
+	if (!(how & MOUNT_PASSTHROUGH))
+		return json_null();
+	return json_pack("{s:I, s:I, s:I}", "opens", (json_int_t)p->passed, "other_opens",
+			 (json_int_t)p->others, "copied_bytes", (json_int_t)p->copied);
+}
+
 static int view_to_json(void *arg, struct view_entry *e)
 {
 	struct printer *p = arg;
@@ -80,6 +90,7 @@ static int view_to_json(void *arg, struct view_entry *e)
 			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
 	json_object_set_new(view, "without", without_to_json(e->how));
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
+	json_object_set_new(view, "passthrough", passed_to_json(e->how, &s.passed));
 	if (p->ops) {
 		json_t *ops = json_object();
 
@@ -95,7 +106,7 @@ static int view_to_text(void *arg, struct view_entry *e)
 	struct printer *p = arg;
 	struct cmd *c = p->c;
 	struct view_status s;
-	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE];
+	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE], copied[SIZE_TEXT_SIZE];
 
 	view_status_get(e, &s);
 	fprintf(c->out, "view    %s  %s %s", e->mountpoint, *e->branch ? "branch" : "snapshot",
@@ -109,6 +120,9 @@ static int view_to_text(void *arg, struct view_entry *e)
 		fprintf(c->out, ", without %s", without);
 	if (e->how & MOUNT_IO_URING)
 		fprintf(c->out, ", io_uring (ends with the daemon)");
+	if (e->how & MOUNT_PASSTHROUGH)
+		fprintf(c->out, ", passthrough%s",
+			s.passed.told ? " (not of all; see the log)" : "");
 	fputc('\n', c->out);
 	if (p->ops) {
 		mount_ops(e->mount, op_to_text, c);
@@ -117,6 +131,11 @@ static int view_to_text(void *arg, struct view_entry *e)
 			" epochs\n",
 			s.entries, s.inodes, s.epochs);
 	}
+	if (p->ops && e->how & MOUNT_PASSTHROUGH)
+		fprintf(c->out,
+			"          large files opened: %" PRIu64 " passed through, %" PRIu64
+			" not; %s copied\n",
+			s.passed.passed, s.passed.others, size_to_text(s.passed.copied, copied));
 	return 0;
 }
 
@@ -151,7 +170,7 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 		json_pack(
 			"{s:o, s:{s:i, s:o, s:s, s:i, s:i, s:o}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-			" s:I, s:b}}",
+			" s:I, s:I, s:I, s:b}}",
 			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
 			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
@@ -165,7 +184,8 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 			(json_int_t)s->node_bytes, "node_budget", (json_int_t)s->node_budget,
 			"unsealed_snapshots",
 			(json_int_t)s->unsealed_snapshots, "journal_bytes",
-			(json_int_t)s->journal_bytes, "recovered_operations",
+			(json_int_t)s->journal_bytes, "copies", (json_int_t)s->copies, "copy_bytes",
+			(json_int_t)s->copy_bytes, "recovered_operations",
 			(json_int_t)s->recovered_operations, "recovered_branches",
 			(json_int_t)s->recovered_branches, "failed", s->failed));
 }
@@ -179,7 +199,7 @@ int cmd_status(struct cmd *c)
 	};
 	struct printer p = { .c = c };
 	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
-	char budget[SIZE_TEXT_SIZE];
+	char budget[SIZE_TEXT_SIZE], copies[SIZE_TEXT_SIZE];
 	struct store_stats s;
 	uint64_t times;
 	int r;
@@ -206,6 +226,9 @@ int cmd_status(struct cmd *c)
 		" chunks in %s of packs\n",
 		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es",
 		s.chunks, size_to_text(s.pack_bytes, packs));
+	if (s.copies)
+		fprintf(c->out, "copies  %" PRIu64 " of files for --passthrough, %s\n", s.copies,
+			size_to_text(s.copy_bytes, copies));
 	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s (stored ones may take %s)\n", s.nodes,
 		size_to_text(s.node_bytes, nodes), size_to_text(s.node_budget, budget));
 	if (s.unsealed_snapshots || s.unsealed_bytes)

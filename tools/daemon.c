@@ -49,6 +49,7 @@
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
+#include "store/copy.h"
 #include "tools/log.h"
 #include "tools/salvage.h"
 #include "tools/stream.h"
@@ -493,6 +494,8 @@ static int serve(struct daemon *d, int idle_ms)
 		start_failed("going on with the views: %s", err_str(r));
 		_exit(1); /* as if we were killed: the next one finds all as it was */
 	}
+	if (!views_count(d))
+		copies_remove(d->store, true); /* W2 */
 	if (successor && views_count(d))
 		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), views_count(d),
 			   views_count(d) == 1 ? "" : "s");
@@ -532,6 +535,7 @@ static int serve(struct daemon *d, int idle_ms)
 	if (d->finishing)
 		pthread_join(d->finisher, NULL);
 	readers_free(d->readers);
+	copies_remove(d->store, true); /* nobody shall have to wonder what they are */
 	began = now_ms();
 	r = store_close(d->store);
 	if (r < 0)

@@ -51,6 +51,8 @@
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
 	  "  --io-uring      for several busy clients at once; the view then ends when\n" \
 	  "                  the daemon is killed. See plyfs doctor\n" \
+	  "  --passthrough   as root, with --snapshot: the kernel reads large files itself,\n" \
+	  "                  from copies that are made when they are first opened\n" \
 	  "  --without A,B   for diagnosis: without what makes it fast, or some of that:\n" \
 	  LEVER_LIST(LEVER_HELP) \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
