@@ -6,13 +6,17 @@ bench scale: how much a daemon takes, and whether mounting costs more where ther
     million   a tree of a million small files: mounting it, with and without a daemon there,
               walking it with a stat of each file, and what the daemon keeps for each
     views     256 forks of one state, each mounted, in one daemon
+    large     a file of 256 MiB in two views of one snapshot, with mount --passthrough and without,
+              in turn: reading it, mapping it, opening it and a small one; as root
 
 Each part has a store and a daemon of its own. Memory is what the daemon holds privately (its page
 cache is the kernel's, and pages of the programs are shared with others).
 """
 import io
 import json
+import mmap
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -164,7 +168,92 @@ class Scale:
         self.add("views", "threads with all of them", threads(p), "")
 
 
-PARTS = ("idle", "million", "views")
+    def large(self, p):
+        mib, pages, opens = (16, 200, 50) if self.quick else (256, 20000, 2000)
+        source = os.path.join(p.where, "source")
+        os.mkdir(source)
+        for name, size in (("large", mib << 20), ("small", 4096)):
+            with open(os.path.join(source, name), "wb") as f:
+                for at in range(0, size, 1 << 20):
+                    f.write(os.urandom(min(size - at, 1 << 20)))
+        p.run("init", p.env["PLYFS_STORE"])
+        snap = p.run("import", source)
+        sides = {"plain": [], "passed": ["--passthrough"]}
+        for side, options in sides.items():
+            at = os.path.join(p.where, side)
+            os.mkdir(at)
+            try:
+                p.run("mount", "--snapshot", snap, "--at", at, *options)
+            except RuntimeError as why:
+                say("large: left out: %s" % why)
+                return
+        rng = random.Random(1)
+        picks = [rng.randrange(mib << 8) for _ in range(pages)]
+        times = {}
+        for i in range(1 if self.quick else 5):
+            for side in list(sides)[::-1 if i % 2 else 1]:
+                at = os.path.join(p.where, side)
+                file, small = os.path.join(at, "large"), os.path.join(at, "small")
+
+                def note(what, seconds):
+                    times.setdefault((what, side), []).append(seconds)
+                if i == 0:
+                    drop_pages(p)
+                    note("read for the first time", read_file(file))
+                drop_pages(p, file)
+                note("read, nothing cached", read_file(file))
+                note("read again", read_file(file))
+                note("4 KiB pages of a mapping, again", read_mapped(file, picks))
+                drop_pages(p, file)
+                note("4 KiB pages, nothing cached", read_mapped(file, picks))
+                note("open and close it", open_close(file, opens))
+                note("open and close a small one", open_close(small, opens))
+        for (what, side), found in times.items():
+            each = 1e6 if "open" in what else 1e3
+            self.add("large", "%s, %s" % (what, side), each * median(found),
+                     "us" if "open" in what else "ms")
+
+
+PARTS = ("idle", "million", "views", "large")
+
+
+def drop_pages(p, *files):
+    """Of these files, and of what their bytes come from in the store."""
+    store = p.env["PLYFS_STORE"]
+    behind = [os.path.join(top, name) for top, _, names in os.walk(store) for name in names
+              if os.path.basename(top) in ("packs", "copies")]
+    for path in (*behind, *files):
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)  # what is not written yet would stay
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def read_file(path):
+    """Seconds, from the open on."""
+    buf = bytearray(1 << 20)
+    begin = time.perf_counter()
+    with open(path, "rb", buffering=0) as f:
+        while f.readinto(buf):
+            pass
+    return time.perf_counter() - begin
+
+
+def read_mapped(path, pages):
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+        m.madvise(mmap.MADV_RANDOM)
+        begin = time.perf_counter()
+        for page in pages:
+            m[page << 12]
+        return time.perf_counter() - begin
+
+
+def open_close(path, count):
+    """Seconds for one."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        os.close(os.open(path, os.O_RDONLY))
+    return (time.perf_counter() - begin) / count
 
 
 def walk(p):
@@ -179,7 +268,7 @@ def walk(p):
 def report(rows):
     for r in rows:
         value = "%d" % r["value"] if r["value"] == int(r["value"]) else "%.1f" % r["value"]
-        print("%-8s %-32s %10s %-5s %s" % (
+        print("%-8s %-48s %10s %-5s %s" % (
             r["part"], r["what"], value, r["unit"],
             "" if r["wanted"] is None else "(at most %g)%s" % (
                 r["wanted"], "!" if r["missed"] else "")))
