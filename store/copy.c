@@ -246,8 +246,12 @@ int copy_make(struct store *s, uint64_t snap, uint64_t ino, uint64_t size, uint6
 		waited = true;
 	}
 	r = find(s, path, ret_fd);
-	if (r == ABSENT)
-		r = waited ? -EAGAIN : make_room(s, bytes) < 0 ? -ENOSPC : ABSENT;
+	if (r == ABSENT && waited)
+		r = -EAGAIN;
+	if (r == ABSENT) {
+		r = make_room(s, bytes);
+		r = r < 0 ? r : ABSENT;
+	}
 	if (r == ABSENT) {
 		me.next = s->making;
 		s->making = &me;

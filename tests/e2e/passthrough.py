@@ -8,6 +8,7 @@ the same, it goes on without the daemon, views share it, and where there is no r
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import random
@@ -65,7 +66,9 @@ def sizes(view):
 
 def copies(view):
     """Inode numbers of what is copied."""
-    return {int(name.split("-")[1], 16) for name in os.listdir(os.path.join(view.store.path, "copies"))}
+    folder = os.path.join(view.store.path, "copies")
+    return {int(name.split("-")[1], 16) for name in os.listdir(folder)} \
+        if os.path.isdir(folder) else set()
 
 
 def content(path):
@@ -191,7 +194,7 @@ def test_the_next_daemon_answers_opens_alike(t):
         kill(view)
         with open(view.at("large"), "rb") as g:
             f.close()
-            kill(view)
+            view.store.ply("daemon", "--replace")
             assert content(view.at("large")) == g.read() == noise(2 * MIB)
     # Copies are good for the next one; only what is new is copied.
     kill(view)
@@ -345,6 +348,53 @@ def test_damage_is_read_as_ever(t):
         except OSError as e:
             assert e.errno == errno.EIO, e
     assert passed(view)["other_opens"] == 1 and not copies(view)
+
+
+def is_unused(view):
+    """Is the only copy there is one that nobody has open?"""
+    copy, = os.listdir(os.path.join(view.store.path, "copies"))
+    with open(os.path.join(view.store.path, "copies", copy)) as f, \
+            contextlib.suppress(BlockingIOError):
+        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def test_an_open_survives_whatever_fails(t):
+    """One call of the C library after the other fails: the file is opened all the same (P3)."""
+    faults = ply.Faults(t)
+    data = noise(MIB + 1)
+    view = made(t, {"large": data})
+    n, spared = 0, 0
+    while spared < 3:  # more than once, as not all is done each time
+        spared += 1
+        for there in (False, True):  # the copy
+            # The kernel tells of a close when it likes; gc leaves what is open.
+            ply.wait_for("the last close", lambda: view.store.ply("gc") and not copies(view))
+            if there:
+                assert content(view.at("large")) == data
+                ply.wait_for("the last close", lambda: is_unused(view))
+            fd, why = None, None
+            with faults.armed(n, errno.EIO, where=faults.IN_REQUESTS):
+                try:
+                    fd = os.open(view.at("large"), os.O_RDONLY)
+                except OSError as e:
+                    why = e
+            if faults.failed:
+                spared = 0
+            # Without memory for the request, or the file's size, there is no open.
+            assert not why or faults.failed and why.errno == errno.ENOMEM, (n, why, faults.what)
+            if fd is not None:
+                assert os.pread(fd, 2 * MIB, 0) == data, (n, faults.what)
+                os.close(fd)
+            assert content(view.at("large")) == data, (n, faults.what)
+        n += 1
+    print("# %s" % faults.told())
+    assert n > 10 and not [name for name in os.listdir(os.path.join(view.store.path, "copies"))
+                           if name.endswith(".new")]
+    before = passed(view)
+    assert content(view.at("large")) == data
+    assert passed(view)["opens"] == before["opens"] + 1
 
 
 def test_gc_and_check_remove_copies(t):
