@@ -80,7 +80,7 @@ int pass_begin(struct mount *m)
 
 struct filling {
 	struct mount *m;
-	uint64_t node;
+	uint64_t node, ino;
 	uint8_t *buf; /* DATA_BYTES */
 };
 
@@ -125,10 +125,17 @@ static int fill(void *arg, int fd)
 	}
 }
 
+static int same_in(void *arg, uint64_t snap)
+{
+	struct filling *f = arg;
+
+	return view_same_in(f->m->view, f->ino, snap);
+}
+
 /* A backing id for a node that has none, or 0 (P3). */
 static int32_t first_id(struct mount *m, uint64_t node, const struct inode *i, uint8_t *buf)
 {
-	struct filling f = { .m = m, .node = node, .buf = buf };
+	struct filling f = { .m = m, .node = node, .ino = i->ino, .buf = buf };
 	struct store *s = view_store(m->view);
 	uint64_t snap = view_snapshot(m->view);
 	_cleanup_close_ int fd = -1;
@@ -137,6 +144,7 @@ static int32_t first_id(struct mount *m, uint64_t node, const struct inode *i, u
 	r = copy_find(s, snap, i->ino, &fd);
 	if (r == ABSENT) {
 		readers_step_aside(); /* only who opens this file waits */
+		copy_share(s, snap, i->ino, same_in, &f);
 		r = copy_make(s, snap, i->ino, i->size, i->bytes, fill, &f, &fd);
 	}
 	if (r >= 0)

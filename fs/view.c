@@ -351,6 +351,24 @@ int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t 
 	return r < 0 ? r : fs_seek(&b.fs, b.ino, off, whence, ret_off);
 }
 
+int view_same_in(struct view *v, uint64_t ino, uint64_t snap)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	int r;
+
+	r = snap_pin(v->store, snap);
+	if (r < 0)
+		return r;
+	r = snap_root(v->store, snap, &root);
+	if (r == 0) {
+		READ_GUARD(v->lock);
+
+		r = fs_same_object(root, v->cur_base, ino);
+	}
+	snap_unpin(v->store, snap);
+	return r;
+}
+
 int view_getxattr(struct view *v, uint64_t node, const char *name, void *buf, size_t cap,
 		  size_t *ret_len)
 {

@@ -97,6 +97,9 @@ int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id);
 /* Counts one less: their id when it was the last, or 0. */
 int32_t view_closed(struct view *v, uint64_t node);
 
+/* Of a snapshot's view: 1 when another snapshot has the same object under the inode number. */
+int view_same_in(struct view *v, uint64_t ino, uint64_t snap);
+
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,

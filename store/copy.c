@@ -6,7 +6,8 @@
  * Invariants:
  *  W1  A copy is named by its snapshot and inode number, so what it has to hold never changes. It
  *      has that name only when it is whole: it is written as NAME.new, from chunks that were
- *      compared with their hashes, and renamed.
+ *      compared with their hashes, and renamed. A file that several snapshots have alike is one
+ *      copy with several names.
  *  W2  Copies live as long as one daemon and those that go on with its views, under one lock of
  *      the store: a daemon that follows nobody removes them all before it makes one. So the
  *      machine did not stop since they were written (nothing of them is ever synced), no salvage
@@ -113,7 +114,7 @@ static int folder_add(void *arg, const char *name)
 		return r;
 	c = &f->list[f->n++];
 	strcpy(c->name, name);
-	c->bytes = (uint64_t)st.st_blocks * 512;
+	c->bytes = (uint64_t)st.st_blocks * 512 / st.st_nlink; /* of its other names, the rest */
 	c->used_ns = st.st_mtim.tv_sec * INT64_C(1000000000) + st.st_mtim.tv_nsec;
 	f->bytes += c->bytes;
 	return 0;
@@ -269,6 +270,39 @@ int copy_make(struct store *s, uint64_t snap, uint64_t ino, uint64_t size, uint6
 	pthread_cond_broadcast(&s->copied);
 	pthread_mutex_unlock(&s->copies_lock);
 	return r == ABSENT ? -EAGAIN : r;
+}
+
+/* ---- sharing ---- */
+
+struct share {
+	struct store *store;
+	uint64_t snap, ino;
+	int (*same)(void *arg, uint64_t snap);
+	void *arg;
+};
+
+static int share_one(void *arg, const char *name)
+{
+	struct share *share = arg;
+	char from[PATH_SIZE], to[PATH_SIZE];
+	char *end;
+	uint64_t snap = strtoull(name, &end, 16);
+
+	path_of(snap, share->ino, from);
+	if (snap == share->snap || strcmp(from + sizeof(FOLDER), name) != 0 ||
+	    share->same(share->arg, snap) != 1)
+		return 0;
+	path_of(share->snap, share->ino, to);
+	(void)os_linkat(share->store->dir_fd, from, to); /* else it is made */
+	return 1;
+}
+
+void copy_share(struct store *s, uint64_t snap, uint64_t ino, int (*same)(void *arg, uint64_t snap),
+		void *arg)
+{
+	struct share share = { .store = s, .snap = snap, .ino = ino, .same = same, .arg = arg };
+
+	(void)os_each_name(s->dir_fd, FOLDER, share_one, &share);
 }
 
 /* ---- for others ---- */

@@ -25,6 +25,12 @@ int copy_find(struct store *s, uint64_t snap, uint64_t ino, int *ret_fd);
  */
 int copy_make(struct store *s, uint64_t snap, uint64_t ino, uint64_t size, uint64_t bytes,
 	      int (*fill)(void *arg, int fd), void *arg, int *ret_fd);
+/*
+ * For each other snapshot that has a copy of a file with this inode number until `same` says (1)
+ * that the file is the same there: then its copy is this snapshot's as well. Called without locks.
+ */
+void copy_share(struct store *s, uint64_t snap, uint64_t ino, int (*same)(void *arg, uint64_t snap),
+		void *arg);
 /* Gives room back that the store itself has come to need (W5). */
 void copies_trim(struct store *s);
 /* Removes those that nobody uses, or the others, too: who has one open goes on with it. */

@@ -74,6 +74,12 @@ int os_renameat(int dir_fd, const char *from, const char *to)
 	return renameat(dir_fd, from, dir_fd, to) < 0 ? -errno : 0;
 }
 
+int os_linkat(int dir_fd, const char *from, const char *to)
+{
+	TICK();
+	return linkat(dir_fd, from, dir_fd, to, 0) < 0 ? -errno : 0;
+}
+
 int os_fstat(int fd, struct stat *ret)
 {
 	TICK();

@@ -16,6 +16,7 @@ int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_f
 int os_mkdirat(int dir_fd, const char *path, unsigned mode);
 int os_unlinkat(int dir_fd, const char *path, int flags);
 int os_renameat(int dir_fd, const char *from, const char *to);
+int os_linkat(int dir_fd, const char *from, const char *to);
 int os_fstat(int fd, struct stat *ret);
 int os_statat(int dir_fd, const char *path, struct stat *ret); /* links are not followed */
 

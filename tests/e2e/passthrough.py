@@ -123,6 +123,37 @@ def test_views_share_a_copy(t):
     assert copies(view) == {os.stat(view.at("large")).st_ino}
 
 
+def test_snapshots_share_what_they_have_alike(t):
+    store = t.store()
+    store.import_(t.tree({"large": noise(2 * MIB), "other": noise(2 * MIB, 2), "small": "1"}))
+    main = store.mount()
+    snaps = [main.checkpoint()]
+    main.write("small", "2")
+    snaps.append(main.checkpoint())
+    with open(main.at("other"), "r+b") as f:
+        f.seek(MIB)
+        f.write(b"one byte less")
+    snaps.append(main.checkpoint())
+    changed = content(main.at("other"))
+    assert len(set(snaps)) == 3
+    got = []
+    for snap in snaps:
+        view = passing(store, snap)
+        assert content(view.at("large")) == noise(2 * MIB)
+        assert content(view.at("other")) == (changed if snap == snaps[2] else noise(2 * MIB, 2))
+        got.append(passed(view)["copied_bytes"] // MIB)
+    assert got == [4, 0, 2], got
+    # Another history has the same inode numbers.
+    more = store.import_(t.tree({"large": noise(2 * MIB, 3), "other": noise(2 * MIB, 4)}, "more"),
+                         "--branch", "more")
+    view = passing(store, more)
+    assert content(view.at("large")) == noise(2 * MIB, 3)
+    assert content(view.at("other")) == noise(2 * MIB, 4)
+    assert passed(view) == {"opens": 2, "other_opens": 0, "copied_bytes": 4 * MIB}
+    assert 9 * MIB < sizes(view)["copy_bytes"] < 11 * MIB, sizes(view)
+    assert sizes(view)["copies"] == 8
+
+
 def test_many_who_open_it_at_once_make_one_copy(t):
     view = made(t, {"large": noise(8 * MIB), "other": noise(2 * MIB, 2)})
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
