@@ -191,6 +191,28 @@ def test_programs_run_and_files_are_mapped(t):
     m.close()
 
 
+def test_an_overlay_lies_on_it(t):
+    data = noise(3 * MIB)
+    view = made(t, {"large": data})
+    upper, at = t.at("upper"), t.at("overlay")
+    for name in (upper, t.at("work"), at):
+        os.mkdir(name)
+    p = t.run(["mount", "-t", "overlay", "overlay", at, "-o",
+               "lowerdir=%s,upperdir=%s,workdir=%s" % (view.path, upper, t.at("work"))], check=False)
+    if p.returncode:
+        ply.skip("no overlay here: " + p.stderr.strip())
+    with open(os.path.join(at, "large"), "rb") as f:
+        with mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+            assert m[:] == data
+        assert f.read() == data
+        with open(os.path.join(at, "large"), "r+b") as g:  # copied up
+            g.write(b"changed")
+        assert content(os.path.join(at, "large")) == b"changed" + data[7:]
+    assert content(view.at("large")) == data and content(os.path.join(upper, "large"))[:7] == b"changed"
+    assert passed(view)["other_opens"] == 0
+    t.run(["umount", at])
+
+
 def test_reading_goes_on_without_the_daemon(t):
     data = noise(3 * MIB)
     view = made(t, {"large": data})
