@@ -71,7 +71,7 @@ static void live(bool make)
 	disk_event(MADE, 0);
 	open_store();
 	take_handles();
-	if (dice(3) == 0)
+	if (dice(5) == 0) /* each failure that is waited for takes a second */
 		let_disk_fail(30);
 	while (sh->steps < STEPS && !disk_is_full())
 		step();
