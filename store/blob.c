@@ -391,6 +391,7 @@ static int open_leftover(void *arg, const char *name)
 	file->size = (uint64_t)st.st_size;
 	file_end(s, file, file->size);
 	file->dirty = true; /* nobody knows */
+	file->until = UINT64_MAX;
 	s->disk += file->size;
 	s->last_number = MAX(s->last_number, file->number);
 	file->next = s->files;
@@ -400,6 +401,7 @@ static int open_leftover(void *arg, const char *name)
 
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret)
 {
+	static const _Atomic uint64_t never = UINT64_MAX;
 	_cleanup_(stage_closep) struct stage *s = NULL;
 	int r;
 
@@ -410,6 +412,7 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 	s->chunks = chunks;
 	if (noter)
 		s->noter = *noter;
+	s->lsn = &never;
 	s->since_check = CHECK_BYTES; /* the first blob asks */
 	pthread_mutex_init(&s->lock, NULL);
 	for (unsigned i = 0; i < LOCKS; i++)

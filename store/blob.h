@@ -26,7 +26,10 @@ struct noter;
 
 #define BLOB_MAX (128 * 1024) /* = CHUNK_MAX: one blob becomes one chunk */
 
-/* Files that an earlier daemon left are there for blob_adopt, until stage_release lets them go. */
+/*
+ * Files that an earlier daemon left are there for blob_adopt. They may be all there is of what was
+ * answered: nothing is deleted until stage_hold has said what files are kept for.
+ */
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
 /* All blobs must be gone. Deletes the files, but those that stage_hold still keeps. */
 void stage_close(struct stage *s);

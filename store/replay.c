@@ -469,13 +469,11 @@ static void report(struct store *s, const struct journal_found *found)
 
 int store_replay(struct store *s, const struct store_options *options)
 {
-	static const _Atomic uint64_t never = UINT64_MAX;
 	struct journal_found found;
 	uint64_t floor = highest_lsn(s);
 	int r;
 
 	s->replaying = true;
-	stage_hold(s->stage, &never); /* no file goes before all records were seen */
 	{
 		_cleanup_(replay_release) struct replay rp = { .store = s };
 

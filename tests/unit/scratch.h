@@ -81,6 +81,7 @@ _unused_ static void scratch_open(struct scratch *s)
 	ck_ok(index_open(s->dir_fd, &noter, &s->index));
 	ck_ok(chunks_open(s->dir_fd, s->index, &noter, &s->chunks));
 	ck_ok(stage_open(s->dir_fd, s->chunks, &noter, &s->stage));
+	stage_hold(s->stage, NULL);
 }
 
 _unused_ static void scratch_close(struct scratch *s)
