@@ -572,8 +572,10 @@ class Bench:
         for s in self.stores:
             with contextlib.suppress(Exception):
                 s.stop()
+            names = {s.path, os.path.realpath(s.path)}
             for pid in s.pids:
-                if alive(pid) and "plyfsd" in read("/proc/%d/cmdline" % pid):
+                # Numbers come again: it may be somebody else's by now.
+                if alive(pid) and names & set(read("/proc/%d/cmdline" % pid).split("\0")):
                     os.kill(pid, signal.SIGKILL)
                     print("# the daemon %d did not end by itself; killed" % pid)
         said = "".join([*self.said, *(s.sanitizer_reports() for s in self.stores)])
