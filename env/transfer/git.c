@@ -155,8 +155,8 @@ static int rev_entry(struct rev_import *gi)
 {
 	struct rev_level *l = &gi->levels[gi->depth - 1];
 	const git_tree_entry *e = git_tree_entry_byindex(l->tree, l->next++);
-	const char *name = git_tree_entry_name(e);
-	git_filemode_t mode = git_tree_entry_filemode(e);
+	git_filemode_t mode;
+	const char *name;
 	struct inode i = {
 		.uid = geteuid(),
 		.gid = getegid(),
@@ -167,6 +167,10 @@ static int rev_entry(struct rev_import *gi)
 	};
 	int r;
 
+	if (!e)
+		return talk_fail(&gi->b.talk, -ENOMEM, "a git tree");
+	mode = git_tree_entry_filemode(e);
+	name = git_tree_entry_name(e);
 	r = path_put(&gi->path, &gi->path_cap, l->path_len, name);
 	if (r < 0)
 		return r;

@@ -42,13 +42,6 @@ def went_on(store):
     assert daemon and daemon["deaths"] == 0, "the daemon died\n" + store.log_tail()
 
 
-def reopened(store):
-    """After a commit that failed nothing more is written until the store is opened again."""
-    status = store.status()
-    if status["daemon"] and status["sizes"]["failed"]:
-        store.stop()
-
-
 # ---- transfers ----
 
 def items_of(store, branch):
@@ -69,7 +62,6 @@ def imports(t, program, some, *source):
         store.ply("log")
         out, words = asked(store.ply, faults, n, "import", "--branch", "new", *source)
         went_on(store)
-        reopened(store)
         there = "new" in branches(store)
         # Or it is there, and was not durable at once.
         assert there == (out is not None) or "writing the store" in words, (there, out, words)
@@ -119,6 +111,68 @@ def image(t):
 
 def test_an_image_comes_or_does_not(t):
     imports(t, "plyfsd", 12, "--oci", image(t))
+
+
+def survives(t, some, *verb):
+    """
+    Libraries that end the process, or follow NULL, when they have no memory: the daemon may die of
+    the verb, but who works in a view sees a pause and no more.
+    """
+    faults = ply.Faults(t)
+    store = t.store()
+    store.import_(t.tree({"a": "1\n" * 5000, "dir/lnk": "2\n"}))
+    died = 0
+
+    def attempt(n):
+        nonlocal died
+        view = store.mount()
+        view.write("a", "3\n" * 5000)
+        with open(view.at("open"), "w") as f:
+            f.write("before\n")
+            f.flush()
+            with faults.armed(n, kinds=faults.THEIRS):
+                p = store.ply(*verb, check=False, timeout=PATIENCE)
+            f.write("after\n")
+        deaths = store.status()["daemon"]["deaths"]
+        shown = "exit %d, %d deaths\n%s%s" % (p.returncode, deaths, p.stdout, p.stderr)
+        assert p.returncode in (0, 1) and p.stderr.count("\n") == p.returncode, shown
+        assert deaths == ("the daemon ended" in p.stderr), shown
+        assert view.read("open") == "before\nafter\n" and view.read("a") == "3\n" * 5000
+        died += deaths
+        forget(store)
+        store.ply(*verb)
+        forget(store)
+        view.unmount()
+        store.stop()  # a daemon that dies again and again is given up
+        return p.returncode == 0
+
+    faults.tried(some, attempt)
+    print("# of which the daemon died: %d" % died)
+    store.ply("check", "--read-data")
+
+
+def forget(store):
+    if "new" in branches(store):
+        store.ply("drop", "--branch", "--with-snapshots", "new")
+
+
+def test_a_tar_import_that_ends_the_daemon_ends_no_view(t):
+    path = t.at("some.tar")
+    with open(path, "wb") as f:
+        f.write(tar(member("./"), member("a", b"a" * 9000), member("dir/lnk", symlink="../a")))
+    survives(t, 3, "import", "--branch", "new", path)
+
+
+def test_nor_does_an_export(t):
+    survives(t, 3, "export", "main", "--tar", "-")
+
+
+def test_nor_does_an_import_from_git(t):
+    survives(t, 3, "import", "--branch", "new", repository(t))
+
+
+def test_nor_does_a_patch(t):
+    survives(t, 3, "diff", "main~0", "main", "--patch")
 
 
 # ---- environments ----
@@ -193,12 +247,10 @@ def made_over(t, program, some):
         if path is None:
             env.nothing_stays()
             assert ply.treedigest(there) == first
-            reopened(t.stores[-1])
             env("env", "create", "w", there)
         assert ply.treedigest(there) == first
         env("env", "destroy", "w")
         env.nothing_stays()
-        reopened(t.stores[-1])
         return path is not None
 
     env.faults.tried(some, attempt)
@@ -216,7 +268,6 @@ def written_back(t, program, some):
             assert out is None
             env("env", "destroy", "--write-back", "w")
         env.nothing_stays()
-        reopened(t.stores[-1])
         assert ply.read(there + "/dir/b") == str(n)
         return out is not None
 

@@ -37,7 +37,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { ALLOCATIONS = 1, CALLS = 2 };              /* kinds */
+enum { ALLOCATIONS = 1, CALLS = 2, THEIRS = 4 };  /* kinds; the last: see is_theirs */
 enum { ANYWHERE, IN_REQUESTS, OUTSIDE_REQUESTS }; /* where: the kernel's requests to a view */
 
 struct control {
@@ -76,19 +76,19 @@ __attribute__((constructor)) static void begin(void)
 
 /*
  * The answer of libarchive, and in some places of libgit2, to want of memory is to exit, or to
- * follow NULL: a daemon dies, and the next one goes on. There is nothing to be seen in that, call
- * for call.
+ * follow NULL: a daemon dies, and the next one goes on. So their allocations are a kind by
+ * themselves.
  */
-static bool is_hopeless(void *where)
+static bool is_theirs(void *where)
 {
 	Dl_info info = { 0 };
-	bool hopeless;
+	bool theirs;
 
 	inside = true;
-	hopeless = dladdr(where, &info) && info.dli_fname &&
+	theirs = dladdr(where, &info) && info.dli_fname &&
 		   (strstr(info.dli_fname, "libarchive") || strstr(info.dli_fname, "libgit2"));
 	inside = false;
-	return hopeless;
+	return theirs;
 }
 
 static void note_failure(struct control *c, const char *name, char *where)
@@ -112,16 +112,18 @@ static bool tick(int kind, const char *name, void *where)
 	int n;
 
 	if (!c || inside || !atomic_load_explicit(&c->armed, memory_order_relaxed) ||
-	    !(c->kinds & kind) || (c->where == IN_REQUESTS && !opcode) ||
-	    (c->where == OUTSIDE_REQUESTS && opcode) ||
-	    (kind == ALLOCATIONS && is_hopeless(where)))
+	    (c->where == IN_REQUESTS && !opcode) || (c->where == OUTSIDE_REQUESTS && opcode))
+		return false;
+	if (kind == ALLOCATIONS && is_theirs(where))
+		kind = THEIRS;
+	if (!(c->kinds & kind))
 		return false;
 	n = atomic_fetch_add(&c->ticks, 1);
 	if (n < c->first || n >= c->last)
 		return false;
 	note_failure(c, name, where);
 	atomic_fetch_add(&c->failed, 1);
-	errno = kind == ALLOCATIONS ? ENOMEM : c->error;
+	errno = kind == CALLS ? c->error : ENOMEM;
 	return true;
 }
 
