@@ -643,7 +643,7 @@ START_TEST(a_full_disk_loses_nothing_and_is_tried_again)
 	id = checkpoint(b, NULL);
 	limit_files(4096);
 	ck_err(snap_wait(store, id), -EFBIG);
-	notes = scratch.notes;
+	notes = __atomic_load_n(&scratch.notes, __ATOMIC_RELAXED);
 	ck_err(store_sync(store), -EFBIG);
 	ck_err(snap_wait(store, id), -EFBIG);
 	ck_assert_uint_le(__atomic_load_n(&scratch.notes, __ATOMIC_RELAXED) - notes, 4);
