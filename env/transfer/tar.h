@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What reading and writing tar archives share: the character set guard, times, ACLs. */
+/* The parts of plyfs-tar: the two directions, and what they share: the character set, times, ACLs. */
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <errno.h>
 #include <locale.h>
 
-#include "fs/inode.h"
-#include "store/base/util.h"
+#include "env/transfer/program.h"
+
+/*
+ * The archive's members: REC_MEMBER, its REC_DATA (offsets ascend, within its size, nothing for
+ * holes), its REC_XATTR, and so on; then REC_END. layer: it is the layer of an image, gzip, zstd or
+ * neither of them around a tar whose digest comes with REC_END. (tar_read.c)
+ */
+_Noreturn void tar_read(struct chan *c, bool layer);
+/*
+ * Takes REC_MEMBER, its REC_XATTR, its REC_RUN (all of them, or none when there is no hole), its
+ * REC_DATA, and so on, then REC_END; answers with REC_END when the archive is written. (tar_write.c)
+ */
+_Noreturn void tar_write(struct chan *c);
 
 /*
  * libarchive translates names between UTF-8 and the thread's character set, and normalises them on
