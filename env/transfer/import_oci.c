@@ -18,12 +18,9 @@
 
 #include <errno.h>
 
-#include "env/transfer/layer.h"
+#include "env/transfer/import_members.h"
 #include "env/transfer/oci_layout.h"
 #include "store/tree.h"
-
-#define READ_BYTES (128 * 1024)
-#define RAW_BYTES (64 * 1024) /* between the two archives */
 
 void image_release(struct image *image)
 {
@@ -36,128 +33,28 @@ void image_release(struct image *image)
 	*image = (struct image){ 0 };
 }
 
-/* ---- the bytes of a layer's tar, hashed on the way ---- */
-
-struct layer_source {
-	struct talk *talk;	 /* borrowed */
-	struct archive *blob;	 /* owned: undoes the compression */
-	struct digest *digest;	 /* owned: of what came out */
-	const char *name;	 /* borrowed */
-	int fd;			 /* owned */
-	char in[READ_BYTES], out[RAW_BYTES];
-};
-
-static void layer_source_freep(struct layer_source **s)
-{
-	if (!*s)
-		return;
-	if ((*s)->blob)
-		(void)archive_read_free((*s)->blob);
-	if ((*s)->digest)
-		digest_free((*s)->digest);
-	closep(&(*s)->fd);
-	free(*s);
-}
-
-static la_ssize_t read_blob(struct archive *a, void *arg, const void **ret)
-{
-	struct layer_source *s = arg;
-	ssize_t n;
-
-	if (talk_cancelled(s->talk) < 0) {
-		archive_set_error(a, ECANCELED, "cancelled");
-		return -1;
-	}
-	*ret = s->in;
-	do
-		n = read(s->fd, s->in, READ_BYTES);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		archive_set_error(a, errno, "%s", strerror(errno));
-	return n;
-}
-
-static la_ssize_t read_tar(struct archive *a, void *arg, const void **ret)
-{
-	struct layer_source *s = arg;
-	la_ssize_t n = archive_read_data(s->blob, s->out, RAW_BYTES);
-
-	*ret = s->out;
-	if (n < 0) {
-		const char *why = archive_error_string(s->blob);
-
-		archive_set_error(a, archive_errno(s->blob), "%s", why ? why : "damaged");
-		return -1;
-	}
-	digest_add(s->digest, s->out, (size_t)n);
-	return n;
-}
-
-static int layer_source_new(struct talk *t, int dir_fd, const struct oci_layer *l,
-			    struct layer_source **ret)
-{
-	_cleanup_(layer_source_freep) struct layer_source *s = calloc(1, sizeof(*s));
-	struct archive_entry *entry;
-	int r;
-
-	if (!s)
-		return -ENOMEM;
-	s->fd = -1;
-	s->talk = t;
-	s->name = l->digest;
-	r = digest_new(&s->digest);
-	if (r == 0)
-		r = oci_open_layer(t, dir_fd, l, &s->fd);
-	if (r < 0)
-		return r;
-	s->blob = archive_read_new();
-	if (!s->blob)
-		return -ENOMEM;
-	(void)archive_read_support_filter_gzip(s->blob);
-	(void)archive_read_support_filter_zstd(s->blob);
-	(void)archive_read_support_format_raw(s->blob);
-	if (archive_read_open(s->blob, s, NULL, read_blob, NULL) != ARCHIVE_OK ||
-	    archive_read_next_header(s->blob, &entry) != ARCHIVE_OK)
-		return talk_fail(t, -ERR_SOURCE, "layer %s: %s", l->digest,
-				 archive_error_string(s->blob));
-	*ret = TAKE_PTR(s);
-	return 0;
-}
-
-/* Reads on to the end, past the archive's last block, and compares: invariant 2. */
-static int layer_source_verify(struct layer_source *s, const char *diff_id)
-{
-	char text[DIGEST_SIZE];
-	la_ssize_t n;
-
-	do {
-		n = archive_read_data(s->blob, s->out, RAW_BYTES);
-		if (n < 0)
-			return talk_fail(s->talk, -ERR_SOURCE, "layer %s: %s", s->name,
-					 archive_error_string(s->blob));
-		digest_add(s->digest, s->out, (size_t)n);
-	} while (n > 0);
-	digest_text(s->digest, text);
-	if (strcmp(text, diff_id) != 0)
-		return talk_fail(s->talk, -ERR_SOURCE,
-				 "layer %s unpacks to %s; the configuration says %s", s->name, text,
-				 diff_id);
-	return 0;
-}
-
 static int apply_layer(struct builder *b, int dir_fd, const struct oci_layer *l)
 {
-	_cleanup_(layer_source_freep) struct layer_source *s = NULL;
+	char *argv[] = { (char *)"plyfs-tar", (char *)"layer", NULL };
 	_cleanup_(layer_release) struct layer layer = { .b = b };
+	_cleanup_(helper_release) struct helper h = { 0 };
+	_cleanup_close_ int fd = -1;
+	char text[DIGEST_SIZE];
 	int r;
 
-	r = layer_source_new(&b->talk, dir_fd, l, &s);
+	r = oci_open_layer(&b->talk, dir_fd, l, &fd);
+	if (r == 0)
+		r = helper_start(&h, &b->talk, argv, fd);
+	if (r == 0)
+		r = import_members(b, &h, &(struct import_rules){ .layer = &layer }, text,
+				   sizeof(text));
 	if (r < 0)
 		return r;
-	r = import_members(b, &(struct tar_source){ .read = read_tar, .arg = s }, &layer);
-	if (r < 0)
-		return r;
-	return layer_source_verify(s, l->diff_id);
+	if (strcmp(text, l->diff_id) != 0) /* invariant 2 */
+		return talk_fail(&b->talk, -ERR_SOURCE,
+				 "layer %s unpacks to %s; the configuration says %s", l->digest,
+				 text, l->diff_id);
+	return 0;
 }
 
 /* ---- the chain ---- */

@@ -7,7 +7,6 @@
  * that the layer brings is remembered ("touched", with every directory on the way to it).
  */
 
-#include "env/transfer/tar.h"
 #include "env/transfer/transfer_internal.h"
 
 struct layer {
@@ -23,13 +22,3 @@ bool layer_has(const struct layer *l, uint64_t dir, const char *name, size_t len
 int layer_hide(struct layer *l, uint64_t dir, const char *name, size_t len);
 /* What lower layers have in a directory goes. */
 int layer_hide_below(struct layer *l, uint64_t dir);
-
-/* Where the bytes of an archive come from: libarchive's callback and its argument. */
-struct tar_source {
-	la_ssize_t (*read)(struct archive *a, void *arg, const void **ret);
-	void *arg;
-};
-/*
- * Every member of an archive, as import_tar has it. layer: NULL, or whiteouts count. (import_tar.c)
- */
-int import_members(struct builder *b, const struct tar_source *source, struct layer *layer);

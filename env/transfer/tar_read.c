@@ -1,8 +1,246 @@
 // SPDX-License-Identifier: Apache-2.0
 
+/*
+ * An archive as members. Nothing of it is judged here, where a damaged one may do its worst: what
+ * a member may be called and be is the daemon's affair (import_members.c).
+ */
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env/transfer/digest.h"
 #include "env/transfer/tar.h"
+#include "store/base/err.h"
+
+#define READ_BYTES \
+	(128 * 1024) /* at a time from the file: pipes give 64 KiB at most, disks like more */
+#define RAW_BYTES (64 * 1024) /* between the two archives of a layer */
+
+struct reader {
+	struct chan *c;
+	struct archive *archive;
+	struct archive *blob;  /* of a layer: undoes the compression */
+	struct digest *digest; /* of a layer: of what came out */
+	char in[READ_BYTES], out[RAW_BYTES];
+};
+
+/* After libarchive failed. */
+static _Noreturn void fail(struct reader *tr, struct archive *a, const char *what)
+{
+	const char *why = archive_error_string(a);
+
+	program_fail(tr->c, archive_errno(a) == ENOMEM ? -ENOMEM : -ERR_SOURCE, "%s: %s", what,
+		     why ? why : "libarchive does not say why");
+}
+
+/* ---- bytes ---- */
+
+static la_ssize_t read_file(struct archive *a, void *arg, const void **ret)
+{
+	struct reader *tr = arg;
+	struct pollfd p = { .fd = PROGRAM_ARCHIVE_FD, .events = POLLIN };
+	ssize_t n;
+
+	*ret = tr->in;
+	do {
+		(void)poll(&p, 1, -1); /* whoever gave it may have made it O_NONBLOCK */
+		n = read(PROGRAM_ARCHIVE_FD, tr->in, READ_BYTES);
+	} while (n < 0 && (errno == EINTR || errno == EAGAIN));
+	if (n < 0)
+		archive_set_error(a, errno, "%s", strerror(errno));
+	return n;
+}
+
+static la_ssize_t read_blob(struct archive *a, void *arg, const void **ret)
+{
+	struct reader *tr = arg;
+	la_ssize_t n = archive_read_data(tr->blob, tr->out, RAW_BYTES);
+
+	*ret = tr->out;
+	if (n < 0) {
+		const char *why = archive_error_string(tr->blob);
+
+		archive_set_error(a, archive_errno(tr->blob), "%s", why ? why : "damaged");
+		return -1;
+	}
+	digest_add(tr->digest, tr->out, (size_t)n);
+	return n;
+}
+
+static void open_blob(struct reader *tr)
+{
+	struct archive_entry *entry;
+
+	tr->blob = archive_read_new();
+	if (!tr->blob || digest_new(&tr->digest) < 0)
+		program_fail(tr->c, -ENOMEM, "opening the layer");
+	(void)archive_read_support_filter_gzip(tr->blob);
+	(void)archive_read_support_filter_zstd(tr->blob);
+	(void)archive_read_support_format_raw(tr->blob);
+	if (archive_read_open(tr->blob, tr, NULL, read_file, NULL) != ARCHIVE_OK ||
+	    archive_read_next_header(tr->blob, &entry) != ARCHIVE_OK)
+		fail(tr, tr->blob, "opening the layer");
+}
+
+/* Past the archive's last block to the end of the layer. */
+static void end_blob(struct reader *tr, char ret[static DIGEST_SIZE])
+{
+	la_ssize_t n;
+
+	do {
+		n = archive_read_data(tr->blob, tr->out, RAW_BYTES);
+		if (n < 0)
+			fail(tr, tr->blob, "reading the layer");
+		digest_add(tr->digest, tr->out, (size_t)n);
+	} while (n > 0);
+	digest_text(tr->digest, ret);
+}
+
+/* ---- members ---- */
+
+static void inode_of(struct archive_entry *entry, struct inode *ret)
+{
+	struct timens m = { 0 };
+
+	if (archive_entry_mtime_is_set(entry))
+		m = tar_time_in(archive_entry_mtime(entry), archive_entry_mtime_nsec(entry));
+	*ret = (struct inode){
+		.mode = archive_entry_filetype(entry) | (archive_entry_perm(entry) & 07777),
+		.uid = (uint32_t)archive_entry_uid(entry),
+		.gid = (uint32_t)archive_entry_gid(entry),
+		.rdev = archive_entry_rdev(entry),
+		.size = (uint64_t)archive_entry_size(entry), /* < 0: more than any file */
+		.atime = m,
+		.mtime = m,
+		.ctime = m,
+		.btime = m,
+	};
+	if (archive_entry_atime_is_set(entry))
+		ret->atime =
+			tar_time_in(archive_entry_atime(entry), archive_entry_atime_nsec(entry));
+	if (archive_entry_ctime_is_set(entry))
+		ret->ctime =
+			tar_time_in(archive_entry_ctime(entry), archive_entry_ctime_nsec(entry));
+	if (archive_entry_birthtime_is_set(entry))
+		ret->btime = tar_time_in(archive_entry_birthtime(entry),
+					 archive_entry_birthtime_nsec(entry));
+}
+
+static void put_data(struct reader *tr, const char *member)
+{
+	for (;;) {
+		const void *data;
+		la_int64_t off;
+		size_t len;
+		int r = archive_read_data_block(tr->archive, &data, &len, &off);
+
+		if (r == ARCHIVE_EOF)
+			return;
+		if (r < ARCHIVE_WARN)
+			fail(tr, tr->archive, member);
+		program_must(tr->c, chan_put_data(tr->c, (uint64_t)off, data, len));
+	}
+}
+
+static void put_acl(struct reader *tr, struct archive_entry *entry, const char *member, int type,
+		    const char *name)
+{
+	unsigned unknown;
+	void *value;
+	size_t len;
+	int r = tar_acl_in(entry, type, &value, &len, &unknown);
+
+	if (unknown > 0)
+		program_skip(tr->c, "%u ACL entries of '%s' name users or groups unknown here",
+			     unknown, member);
+	program_must(tr->c, r);
+	if (r == ABSENT)
+		return;
+	program_must(tr->c, chan_put_xattr(tr->c, name, value, len));
+	free(value);
+}
+
+static void put_xattrs(struct reader *tr, struct archive_entry *entry, const char *member)
+{
+	const char *keyword;
+	const void *value;
+	size_t len;
+
+	archive_entry_xattr_reset(entry);
+	while (archive_entry_xattr_next(entry, &keyword, &value, &len) == ARCHIVE_OK) {
+		char *name = NULL;
+		int r;
+
+		program_must(tr->c, keyword ? tar_xattr_name(keyword, &name) : 0);
+		r = chan_put_xattr(tr->c, name ? name : "", value, len);
+		if (r == -ENAMETOOLONG)
+			program_skip(tr->c, "an attribute of '%s' cannot be kept", member);
+		else
+			program_must(tr->c, r);
+		free(name);
+	}
+	put_acl(tr, entry, member, ARCHIVE_ENTRY_ACL_TYPE_ACCESS, "system.posix_acl_access");
+	if (archive_entry_filetype(entry) == AE_IFDIR)
+		put_acl(tr, entry, member, ARCHIVE_ENTRY_ACL_TYPE_DEFAULT,
+			"system.posix_acl_default");
+}
+
+static void put_member(struct reader *tr, struct archive_entry *entry)
+{
+	struct member m = {
+		.path = archive_entry_pathname(entry),
+		.link = archive_entry_hardlink(entry),
+		.target = archive_entry_symlink(entry),
+	};
+	int r;
+
+	if (!m.path)
+		program_fail(tr->c, -ERR_SOURCE, "a member without a name");
+	inode_of(entry, &m.inode);
+	r = chan_put_member(tr->c, &m);
+	if (r == -ENAMETOOLONG)
+		program_fail(tr->c, r, "member '%s'", m.path);
+	program_must(tr->c, r);
+	if (m.link)
+		return;
+	if (archive_entry_filetype(entry) == AE_IFREG && archive_entry_size(entry) > 0)
+		put_data(tr, m.path);
+	put_xattrs(tr, entry, m.path);
+}
 
 void tar_read(struct chan *c, bool layer)
 {
-	program_fail(c, -ENOSYS, "not yet");
+	struct reader *tr = calloc(1, sizeof(*tr));
+	char digest[DIGEST_SIZE] = "";
+	struct archive_entry *entry;
+	struct tar_locale locale;
+	int r;
+
+	if (!tr || tar_locale_enter(&locale, "C") < 0)
+		program_fail(c, -ENOMEM, "opening the archive");
+	tr->c = c;
+	tr->archive = archive_read_new();
+	if (!tr->archive)
+		program_fail(c, -ENOMEM, "opening the archive");
+	if (layer)
+		open_blob(tr);
+	else
+		(void)archive_read_support_filter_all(tr->archive); /* warns of those that run a program */
+	if (archive_read_support_format_tar(tr->archive) != ARCHIVE_OK ||
+	    archive_read_open(tr->archive, tr, NULL, layer ? read_blob : read_file, NULL) !=
+		    ARCHIVE_OK)
+		fail(tr, tr->archive, "opening the archive");
+
+	for (;;) {
+		r = archive_read_next_header(tr->archive, &entry);
+		if (r == ARCHIVE_EOF)
+			break;
+		if (r < ARCHIVE_WARN) /* a warning: names that are not ASCII; see tar.h */
+			fail(tr, tr->archive, "reading the archive");
+		put_member(tr, entry);
+	}
+	if (layer)
+		end_blob(tr, digest);
+	program_end(c, digest);
 }
