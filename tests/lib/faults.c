@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -37,7 +38,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { ALLOCATIONS = 1, CALLS = 2, THEIRS = 4 };  /* kinds; the last: see is_theirs */
+enum { ALLOCATIONS = 1, CALLS = 2, KILLED = 4 };  /* kinds; the last: SIGKILL at any call */
 enum { ANYWHERE, IN_REQUESTS, OUTSIDE_REQUESTS }; /* where: the kernel's requests to a view */
 
 struct control {
@@ -74,23 +75,6 @@ __attribute__((constructor)) static void begin(void)
 		control = p;
 }
 
-/*
- * The answer of libarchive, and in some places of libgit2, to want of memory is to exit, or to
- * follow NULL: a daemon dies, and the next one goes on. So their allocations are a kind by
- * themselves.
- */
-static bool is_theirs(void *where)
-{
-	Dl_info info = { 0 };
-	bool theirs;
-
-	inside = true;
-	theirs = dladdr(where, &info) && info.dli_fname &&
-		   (strstr(info.dli_fname, "libarchive") || strstr(info.dli_fname, "libgit2"));
-	inside = false;
-	return theirs;
-}
-
 static void note_failure(struct control *c, const char *name, char *where)
 {
 	const char *file = "?";
@@ -114,15 +98,15 @@ static bool tick(int kind, const char *name, void *where)
 	if (!c || inside || !atomic_load_explicit(&c->armed, memory_order_relaxed) ||
 	    (c->where == IN_REQUESTS && !opcode) || (c->where == OUTSIDE_REQUESTS && opcode))
 		return false;
-	if (kind == ALLOCATIONS && is_theirs(where))
-		kind = THEIRS;
-	if (!(c->kinds & kind))
+	if (!(c->kinds & (kind | KILLED)))
 		return false;
 	n = atomic_fetch_add(&c->ticks, 1);
 	if (n < c->first || n >= c->last)
 		return false;
 	note_failure(c, name, where);
 	atomic_fetch_add(&c->failed, 1);
+	if (c->kinds & KILLED)
+		(void)kill(getpid(), SIGKILL); /* before the call */
 	errno = kind == CALLS ? c->error : ENOMEM;
 	return true;
 }
@@ -253,6 +237,13 @@ PASS(int, posix_spawn, errno,
      (pid_t * p, const char *f, const posix_spawn_file_actions_t *a, const posix_spawnattr_t *b,
       char *const argv[], char *const env[]),
      (p, f, a, b, argv, env))
+
+/* Fails in no system, as to whoever is there; but one may die just before it. */
+EXPORT ssize_t send(int fd, const void *p, size_t n, int flags)
+{
+	(void)FAILS(KILLED, "send");
+	return REAL(send)(fd, p, n, flags);
+}
 
 /* AddressSanitizer's question as a thread begins: without memory for it the program would end. */
 EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t *a)

@@ -598,7 +598,7 @@ class Faults:
     Lets one call of the C library fail in the programs of that name which this test starts from now
     on (lib/faults.c): in a test's with block, `with faults.armed(n): ...`.
     """
-    ALLOCATIONS, CALLS, THEIRS = 1, 2, 4  # the last: of libarchive and libgit2
+    ALLOCATIONS, CALLS, KILLED = 1, 2, 4  # the last: the program, just before the call
     ANYWHERE, IN_REQUESTS, OUTSIDE_REQUESTS = 0, 1, 2
 
     def __init__(self, t, program="plyfsd"):
