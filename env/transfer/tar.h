@@ -18,7 +18,7 @@
 _Noreturn void tar_read(struct chan *c, bool layer);
 /*
  * Takes REC_MEMBER, its REC_XATTR, its REC_RUN (all of them, or none when there is no hole), its
- * REC_DATA, and so on, then REC_END; answers with REC_END when the archive is written. (tar_write.c)
+ * REC_DATA, and so on, then REC_END; answers so when the archive is written. (tar_write.c)
  */
 _Noreturn void tar_write(struct chan *c);
 

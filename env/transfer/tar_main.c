@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* plyfs-tar: archives, by libarchive; see helper.h. The only program that links it for the daemon. */
+/* plyfs-tar: archives in and out, by libarchive; see helper.h. */
 
 #include <string.h>
 

@@ -225,8 +225,8 @@ void tar_read(struct chan *c, bool layer)
 		program_fail(c, -ENOMEM, "opening the archive");
 	if (layer)
 		open_blob(tr);
-	else
-		(void)archive_read_support_filter_all(tr->archive); /* warns of those that run a program */
+	else /* warns of those that run a program */
+		(void)archive_read_support_filter_all(tr->archive);
 	if (archive_read_support_format_tar(tr->archive) != ARCHIVE_OK ||
 	    archive_read_open(tr->archive, tr, NULL, layer ? read_blob : read_file, NULL) !=
 		    ARCHIVE_OK)

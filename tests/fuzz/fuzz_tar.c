@@ -6,49 +6,20 @@
  * out.
  */
 
-#include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "env/transfer/digest.h"
-#include "env/transfer/transfer.h"
 #include "store/base/util.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_tree.h"
 
-static struct store *store;
 static int dir_fd;
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	dir_fd = open(fuzz_dir(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	MUST(dir_fd >= 0 && store_init(dir_fd) == 0 && store_open(dir_fd, NULL, &store) == 0);
+	dir_fd = fuzz_store_open();
 	MUST(mkdirat(dir_fd, "blobs", 0700) == 0 && mkdirat(dir_fd, "blobs/sha256", 0700) == 0);
 	return 0;
-}
-
-static int look(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
-		uint64_t next_cookie)
-{
-	struct fs *fs = arg;
-	struct inode i;
-
-	MUST(len > 0 && !memchr(name, '/', len) && !memchr(name, '\0', len));
-	if ((len == 1 && name[0] == '.') || (len == 2 && name[0] == '.' && name[1] == '.'))
-		return 0;
-	MUST(fs_stat(fs, ino, &i) == 0);
-	if (inode_is_dir(&i))
-		MUST(fs_readdir(fs, ino, 0, look, fs) >= 0);
-	return 0;
-}
-
-static void walk(struct root *root)
-{
-	struct fs fs = { .store = store };
-
-	MUST(tree_new(store_nodes(store), root, &fs.tree) == 0);
-	MUST(fs_readdir(&fs, ROOT_INO, 0, look, &fs) >= 0);
-	tree_free(fs.tree);
 }
 
 static void tar(const uint8_t *data, size_t size)
@@ -59,8 +30,8 @@ static void tar(const uint8_t *data, size_t size)
 	struct root *root;
 
 	MUST(fd >= 0 && write(fd, data, size) == (ssize_t)size && lseek(fd, 0, SEEK_SET) == 0);
-	if (import_tar(store, fd, &ops, &root, &stats) == 0) {
-		walk(root);
+	if (import_tar(fuzz_store, fd, &ops, &root, &stats) == 0) {
+		fuzz_walk(root);
 		root_unref(root);
 	}
 }
@@ -123,9 +94,9 @@ static void check_image(const struct image *image)
 	for (size_t i = 0; i < image->n; i++) {
 		MUST(strncmp(image->layers[i].label, "oci:", 4) == 0 &&
 		     digest_ok(image->layers[i].label + 4));
-		walk(image->layers[i].root);
+		fuzz_walk(image->layers[i].root);
 	}
-	walk(image->root);
+	fuzz_walk(image->root);
 }
 
 /*
@@ -172,7 +143,7 @@ static void image(const uint8_t *data, size_t size)
 	write_file("index.json", text, len);
 	free(text);
 
-	if (import_oci(store, dir_fd, ref, &ops, &image, &stats) == 0) {
+	if (import_oci(fuzz_store, dir_fd, ref, &ops, &image, &stats) == 0) {
 		check_image(&image);
 		image_release(&image);
 	}
@@ -182,11 +153,11 @@ static void image(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	MUST(store_import_begin(store) == 0);
+	MUST(store_import_begin(fuzz_store) == 0);
 	if (size > 0 && data[0] == '{')
 		image(data, size);
 	else
 		tar(data, size);
-	store_import_end(store);
+	store_import_end(fuzz_store);
 	return 0;
 }

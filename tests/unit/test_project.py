@@ -36,7 +36,8 @@ HOMES = {
     "xxh_x86dispatch.h": {"store/hash.c"},
     "lmdb.h": {"store/index.c"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
-    "git2.h": {"env/transfer/git.c", "env/repo_internal.h"},  # daemon and library link different halves
+    "git2.h": {"env/transfer/git.h", "env/repo_internal.h"},  # plyfs-git and libplyfs
+    "archive.h": {"env/transfer/tar.h", "env/zip.c", "tests/unit/test_transfer.c"},
     "curl/curl.h": {"env/http_client.c"},
     "microhttpd.h": {"env/serve/http.c"},
     "minizip/unzip.h": {"env/serve/rex_upload.c"},
