@@ -17,8 +17,8 @@
 #define HIGH_FD 5 /* above both */
 
 /*
- * Beside the program that we are (plyfsd), or where the build has it when a test is running.
- * PLYFS_LIBEXEC comes first, and then nothing else.
+ * In PLYFS_LIBEXEC if it is there (another program may be, for which that was set), else beside the
+ * program that we are (plyfsd), or where the build has it.
  */
 static int find(const char *name, char path[static PATH_MAX])
 {
@@ -27,11 +27,9 @@ static int find(const char *name, char path[static PATH_MAX])
 	char self[PATH_MAX];
 	ssize_t n;
 
-	if (named && *named) {
-		if (snprintf(path, PATH_MAX, "%s/%s", named, name) >= PATH_MAX)
-			return -ENAMETOOLONG;
-		return access(path, X_OK) < 0 ? -errno : 0;
-	}
+	if (named && *named && snprintf(path, PATH_MAX, "%s/%s", named, name) < PATH_MAX &&
+	    access(path, X_OK) == 0)
+		return 0;
 	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	if (n < 0)
 		return -errno;
