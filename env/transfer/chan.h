@@ -27,7 +27,7 @@ enum record_kind {
 	REC_RUN,       /* of the member, when not all of it is data: le64 offset, le64 length */
 	REC_DATA,      /* of the member: le64 offset, bytes */
 	REC_SKIP,      /* something was left out: the line for people */
-	REC_SIDES,     /* two contents to compare: struct sides, and the bytes in REC_DATA after it */
+	REC_SIDES,     /* two contents to compare: struct sides; their bytes in REC_DATA */
 	REC_TEXT,      /* of the answer: a piece of a patch */
 	REC_COUNT,     /* the answer's end: le64 lines added, le64 lines removed */
 	REC_FAILED,    /* le32 of -r, the note; nothing follows */
@@ -89,7 +89,7 @@ int chan_put_data(struct chan *c, uint64_t off, const void *data, size_t len);
 /* Never empty. */
 bool record_data(const struct record *r, uint64_t *ret_off, const void **ret_data, size_t *ret_len);
 
-/* Of REC_FAILED: < 0 always, whatever was sent. *ret_text is malloced, given; NULL without memory. */
+/* Of REC_FAILED: < 0, whatever was sent. *ret_text is malloced, given; NULL without memory. */
 int record_failed(const struct record *r, char **ret_text);
 /* Text of REC_SKIP, REC_HELLO, REC_END: up to size - 1 bytes of it, ended by a NUL. */
 void record_text(const struct record *r, char *ret, size_t size);

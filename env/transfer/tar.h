@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* The parts of plyfs-tar: the two directions, and what they share: the character set, times, ACLs. */
+/* The parts of plyfs-tar: two directions, and what they share: character set, times, ACLs. */
 
 #include <archive.h>
 #include <archive_entry.h>
