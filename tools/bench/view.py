@@ -24,7 +24,6 @@ US = "plyfs"
 FLOOR_LIMIT = 1.2  # of any row, in times of the floor
 FUSE_OVERLAY_LIMIT = 1.0
 MEAN_LIMIT = 1.8  # geometric mean over the rows, in times of the underlying filesystem
-HISTORY_LIMIT = 1.1  # of any row with snapshots behind or after a restore, in times of one without
 TICK = os.sysconf("SC_CLK_TCK")
 KEPT_REQUESTS = 4  # kinds of requests shown for a row
 
@@ -70,11 +69,10 @@ class Run:
 
 
 class Bench:
-    def __init__(self, base, quick, rounds, only, history, io_uring):
-        self.base, self.quick, self.history = base, quick, history
-        self.kinds = view_places.HISTORY if history else view_places.IO_URING if io_uring else \
-            view_places.ALL
-        self.ours_alone = history or io_uring  # then it is the others that are looked at
+    def __init__(self, base, quick, rounds, only, beside):
+        self.base, self.quick, self.beside = base, quick, beside
+        self.kinds, self.limit = view_places.BESIDE.get(beside, (view_places.ALL, None))
+        self.first = self.kinds[0].name
         self.rounds = rounds or (1 if quick else 5)
         self.material = view_rows.Material(os.path.join(base, "material"), quick)
         self.rows, self.places, self.left_out, self.runs = [], [], [], {}
@@ -124,14 +122,11 @@ class Bench:
     def row_of(self, row, name, title, limit):
         times = {p.name: [run.seconds[name] for run in self.runs[row.name, p.name]]
                  for p in self.places}
-        ratio = {other: median([a / b for a, b in zip(times[US], times[other])])
-                 for other in times if other != US}
-        limits = {}
-        if self.ours_alone:
-            ratio = {other: median([b / a for a, b in zip(times[US], times[other])])
-                     for other in ratio}
-            limits = dict.fromkeys(ratio, HISTORY_LIMIT) if self.history else {}
-        elif limit:
+        ratio = {other: median([b / a if self.beside else a / b
+                                for a, b in zip(times[self.first], times[other])])
+                 for other in times if other != self.first}
+        limits = dict.fromkeys(ratio, self.limit) if self.limit else {}
+        if limit and not self.beside:
             limits["disk"] = limit
         if "fuse-overlayfs" in ratio:
             limits["fuse-overlayfs"] = FUSE_OVERLAY_LIMIT
@@ -168,8 +163,8 @@ class Bench:
                 "rounds": self.rounds, "quick": self.quick,
                 "places": {p.name: p.title for p in self.places}, "rows": rows,
                 "groups": groups, "memory_kib": self.memory,
-                "history": self.history, "ours_alone": self.ours_alone, "geometric_means": means,
-                "geometric_mean_limits": {} if self.ours_alone else {"disk": MEAN_LIMIT},
+                "beside": self.beside, "first": self.first, "geometric_means": means,
+                "geometric_mean_limits": {} if self.beside else {"disk": MEAN_LIMIT},
                 "left_out": self.left_out}
 
 
@@ -179,12 +174,12 @@ def human(ms):
 
 def report(found):
     places = found["places"]
-    others = [p for p in places if p != US]
+    others = [p for p in places if p != found["first"]]
     print("\nmedians of %d round%s; then %s, with what is wanted" % (
         found["rounds"], "" if found["rounds"] == 1 else "s",
-        "each in times of the first" if found["ours_alone"] else "plyfs in times of each other"))
+        "each in times of the first" if found["beside"] else "plyfs in times of each other"))
     print("%-31s" % "" + "".join("%11s" % t for t in places.values()) + "  |" +
-          "".join("%12s" % (("" if found["ours_alone"] else "/ ") + places[p]) for p in others))
+          "".join("%12s" % (("" if found["beside"] else "/ ") + places[p]) for p in others))
     for r in found["rows"]:
         cells = []
         for p in others:
@@ -203,7 +198,7 @@ def report(found):
     for p, mean in found["geometric_means"].items():
         most = found["geometric_mean_limits"].get(p)
         print("geometric mean over the rows, %s: %.2f%s" % (
-            places[p] if found["ours_alone"] else "plyfs / " + places[p], mean,
+            places[p] if found["beside"] else "plyfs / " + places[p], mean,
             "" if most is None else ", at most %g wanted%s" % (
                 most, "" if mean <= most else ": MISSED")))
 
@@ -222,8 +217,7 @@ def report(found):
         print("left out: %s (%s)" % (what, why))
 
 
-def main(quick=False, only=None, dir=None, plot=None, rounds=None, history=False,
-         io_uring=False, **options):
+def main(quick=False, only=None, dir=None, plot=None, rounds=None, **options):
     only = only.split(",") if only else None
     known = [k.name for k in view_rows.ALL]
     for name in only or []:
@@ -234,14 +228,15 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, history=False
     if rounds and (not rounds.isdigit() or not 1 <= int(rounds) <= 1000):
         print("bench: --rounds wants a number from 1 to 1000, not '%s'" % rounds, file=sys.stderr)
         return 2
-    if history + io_uring + bool(plot) > 1:
-        print("bench: one of --history, --io-uring and --plot, which draws times of the underlying "
-              "filesystem", file=sys.stderr)
+    beside = [mode for mode in view_places.BESIDE if options.get(mode)]
+    if len(beside) + bool(plot) > 1:
+        print("bench: one of --history, --io-uring, --journal and --plot, which draws times of the "
+              "underlying filesystem", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
     try:
-        b = Bench(base, quick, int(rounds or 0), only, history, io_uring)
+        b = Bench(base, quick, int(rounds or 0), only, beside[0] if beside else None)
         try:
             b.start()
             if not any(p.name == US for p in b.places) or not b.rows:

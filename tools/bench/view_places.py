@@ -254,6 +254,24 @@ class IoUring(Plyfs):
     name, options = "io_uring", ("--io-uring",)
 
 
+class Journalless(Plyfs):
+    """Nothing that was answered outlives this daemon, but for what was saved (store/README.md)."""
+    name = "no journal"
+
+    def __init__(self, where):
+        super().__init__(where)
+        self.program.env["PLYFSD_JOURNAL_OFF"] = "1"
+
+    def start(self):
+        super().start()
+        if self.program.status()["sizes"]["journal_bytes"]:
+            raise RuntimeError("PLYFSD_JOURNAL_OFF is without effect: there is a journal")
+
+
 ALL = [Plyfs, Underlying, Overlay, FuseOverlay, Floor]
-HISTORY = [Plyfs, Behind, Restored]
-IO_URING = [Plyfs, IoUring]
+# Ours beside ours: what is in times of the first, and the most that is wanted of it.
+BESIDE = {
+    "history": ([Plyfs, Behind, Restored], 1.1),
+    "io_uring": ([Plyfs, IoUring], None),
+    "journal": ([Journalless, Plyfs], 1.1),
+}
