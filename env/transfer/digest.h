@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* SHA-256, as images name things: "sha256:" and 64 hex digits. */
+/* SHA-256, as images name things: "sha256:" and 64 hex digits; SHA-1, as git names contents. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,3 +22,8 @@ void digest_add(struct digest *d, const void *data, size_t len);
 void digest_text(struct digest *d, char ret[static DIGEST_SIZE]);
 /* Well-formed, lower case? */
 bool digest_ok(const char *text);
+
+#define BLOB_ID_SIZE 41 /* 40 hex digits, NUL */
+
+/* What git calls a file of this content. */
+void digest_blob(const void *data, size_t len, char ret[static BLOB_ID_SIZE]);
