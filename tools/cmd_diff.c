@@ -19,12 +19,14 @@
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
 #include "tools/diffstat.h"
+#include "tools/transfer_talk.h"
 
 struct diff_verb {
 	struct cmd *cmd;
 	struct tree *trees[2]; /* owned */
 	struct fs old_fs, new_fs;
-	bool nul; /* -z */
+	struct patcher *patcher; /* owned; for --stat and --patch */
+	bool nul;		 /* -z */
 	uint64_t n;
 	json_t *array; /* owned */
 	struct diffstat stat;
@@ -32,6 +34,7 @@ struct diff_verb {
 
 static void diff_verb_release(struct diff_verb *d)
 {
+	patcher_freep(&d->patcher);
 	tree_freep(&d->trees[0]);
 	tree_freep(&d->trees[1]);
 	json_decref(d->array);
@@ -176,7 +179,7 @@ static int add_stat(void *arg, const struct change *c)
 
 	if (r < 0)
 		return r;
-	r = patch_count(&d->old_fs, &d->new_fs, c, &added, &removed, &binary);
+	r = patch_count(d->patcher, &d->old_fs, &d->new_fs, c, &added, &removed, &binary);
 	if (r < 0)
 		return r;
 	return diffstat_add(&d->stat, c->kind == CHANGE_ADDED ? c->new_path : c->old_path,
@@ -191,7 +194,7 @@ static int as_patch(void *arg, const struct change *c)
 
 	if (r < 0)
 		return r;
-	r = patch_print(d->cmd->out, &d->old_fs, &d->new_fs, c);
+	r = patch_print(d->patcher, d->cmd->out, &d->old_fs, &d->new_fs, c);
 	if (r == AGAIN) {
 		cmd_warn(d->cmd,
 			 "'%s' is neither file nor symlink, and git knows no other, ignoring",
@@ -261,6 +264,7 @@ int cmd_diff(struct cmd *c)
 	};
 	_cleanup_state_ struct cmd_state a = { 0 };
 	_cleanup_state_ struct cmd_state b = { 0 };
+	_cleanup_(transfer_talk_release) struct transfer_talk talk = { 0 };
 	_cleanup_(diff_verb_release) struct diff_verb d = { .cmd = c };
 	int (*fn)(void *arg, const struct change *c) = name_status;
 	unsigned flags;
@@ -292,11 +296,16 @@ int cmd_diff(struct cmd *c)
 		if (!d.array)
 			return cmd_fail(c, -ENOMEM, "comparing");
 	}
+	transfer_talk_init(&talk, c);
 	r = open_states(&d, &a, &b);
+	if (r == 0 && (stat || patch))
+		r = patcher_new(c->store, &talk.ops, &d.patcher);
 	if (r == 0)
 		r = fs_diff(c->store, a.root, b.root, a.lineage == b.lineage, flags, fn, &d);
 	if (r == -EPIPE || r == -ERR_CANCELLED)
 		return CMD_FAILED; /* the reader has seen enough */
+	if (r < 0 && talk.note)
+		return cmd_fail(c, r, "comparing %s and %s: %s", a.name, b.name, talk.note);
 	if (r < 0)
 		return cmd_fail(c, r, "comparing %s and %s", a.name, b.name);
 

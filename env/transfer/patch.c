@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /*
- * Git revisions in, git patches out. The only file that includes git2.h; libgit2's codes stop here.
+ * Git patches out. What is compared is compared by libgit2, in plyfs-git (git_hunks.c); the lines
+ * above the hunks are printed here.
  *
  * Invariants:
- *  1. A tree object comes from a stranger. Its names are checked as git checks them before it
- *     checks out: nothing that is or could be taken for "." or ".." or ".git" on any filesystem.
- *  2. The walk keeps its own stack, and looks at `cancel` between entries: trees may be deep, and a
- *     few small objects may describe a tree of billions of files.
- *  3. A printed patch applies: paths are quoted as git quotes them, a binary patch carries full
+ *  1. A printed patch applies: paths are quoted as git quotes them, a binary patch carries full
  *     object names, and what git cannot express is not printed at all.
+ *  2. plyfs-git is believed nothing: it may end, or say anything, at any time. A failure ends it,
+ *     so that no answer is ever taken for that to another question.
  */
 
 #include <errno.h>
-#include <git2.h>
-#include <pthread.h>
 #include <sys/stat.h>
 
-#include "env/dotgit.h"
-#include "env/transfer/transfer_internal.h"
+#include "env/transfer/digest.h"
+#include "env/transfer/helper.h"
 #include "fs/diff.h"
 #include "fs/format.h"
 #include "store/chunk.h"
@@ -27,25 +24,17 @@
 #define GIT_EXECUTABLE 0100755u
 #define GIT_SYMLINK 0120000u
 
-/* Once in the process, and for good: taking libgit2 up and down costs more than most patches. */
-static void init_library(void)
-{
-	(void)git_libgit2_init();
-}
-
-static void use_library(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, init_library);
-}
+struct patcher {
+	struct talk talk;
+	struct helper helper; /* started when it is first needed */
+};
 
 /* One side of a change as git sees it. mode 0: nothing there. */
 struct side {
 	unsigned mode;
 	char *data; /* owned */
 	size_t len;
-	char id[GIT_OID_HEXSZ + 1];
+	char id[BLOB_ID_SIZE];
 };
 
 static void side_release(struct side *s)
@@ -63,12 +52,11 @@ static bool is_binary(const struct side *s)
 static int load_side(const struct fs *fs, const struct inode *i, struct side *ret)
 {
 	_cleanup_(side_release) struct side s = { 0 };
-	git_oid id;
 	size_t got;
 	int r;
 
-	memset(ret->id, '0', GIT_OID_HEXSZ);
-	ret->id[GIT_OID_HEXSZ] = '\0';
+	memset(ret->id, '0', BLOB_ID_SIZE - 1);
+	ret->id[BLOB_ID_SIZE - 1] = '\0';
 	if (!i || S_ISDIR(i->mode))
 		return 0;
 	if (!S_ISREG(i->mode) && !S_ISLNK(i->mode))
@@ -94,9 +82,7 @@ static int load_side(const struct fs *fs, const struct inode *i, struct side *re
 				return -ERR_ITEM_DAMAGED;
 		}
 	}
-	if (git_odb_hash(&id, s.data, s.len, GIT_OBJECT_BLOB) < 0)
-		return -ENOMEM;
-	git_oid_tostr(s.id, sizeof(s.id), &id);
+	digest_blob(s.data, s.len, s.id);
 	*ret = s;
 	s.data = NULL;
 	return 0;
@@ -177,56 +163,106 @@ static void print_file_line(FILE *out, const char *mark, const char *prefix, con
 	fputs(strchr(path, ' ') ? "\t\n" : "\n", out);
 }
 
-static int print_line(const git_diff_delta *delta, const git_diff_hunk *hunk,
-		      const git_diff_line *line, void *arg)
+/* Of what was printed since errno was 0. */
+static int written(FILE *out)
 {
-	FILE *out = arg;
+	if (!ferror(out))
+		return 0;
+	return errno ? -errno : -EIO;
+}
 
-	if (line->origin == GIT_DIFF_LINE_FILE_HDR)
-		return 0; /* ours is printed already */
-	if (line->origin == GIT_DIFF_LINE_CONTEXT || line->origin == GIT_DIFF_LINE_ADDITION ||
-	    line->origin == GIT_DIFF_LINE_DELETION)
-		fputc(line->origin, out);
-	fwrite(line->content, 1, line->content_len, out);
+/* ---- what plyfs-git is for ---- */
+
+static int ask(struct patcher *p, const struct side *a, const struct side *b, bool binary,
+	       bool count)
+{
+	static char *const argv[] = { "plyfs-git", "patch", NULL };
+	const struct sides s = {
+		.old_there = a->mode,
+		.new_there = b->mode,
+		.binary = binary,
+		.count = count,
+		.old_len = a->len,
+		.new_len = b->len,
+	};
+	struct chan *c = &p->helper.chan;
+	int r;
+
+	if (!p->helper.name) {
+		r = helper_start(&p->helper, &p->talk, argv, -1);
+		if (r < 0)
+			return r;
+	}
+	r = chan_put_sides(c, &s);
+	r = r ?: chan_put_data(c, 0, a->data, a->len);
+	r = r ?: chan_put_data(c, a->len, b->data, b->len);
+	r = r ?: chan_flush(c);
+	return r < 0 ? helper_refused(&p->helper, r) : 0;
+}
+
+static int answer(struct patcher *p, const struct side *a, const struct side *b, FILE *out,
+		  uint64_t *ret_added, uint64_t *ret_removed)
+{
+	bool said = !out;
+	struct record rec;
+
+	for (;;) {
+		int r = helper_get(&p->helper, &rec);
+
+		if (r < 0)
+			return r;
+		if (rec.kind == REC_COUNT)
+			break;
+		if (rec.kind != REC_TEXT || !out || rec.len == 0)
+			return helper_confused(&p->helper);
+		said = true;
+		errno = 0;
+		fwrite(rec.data, 1, rec.len, out);
+		r = written(out);
+		if (r < 0)
+			return r;
+	}
+	/* Contents that differ differ in something, in as many lines as they have bytes at most. */
+	if (!said || !record_run(&rec, ret_added, ret_removed) || *ret_added > b->len ||
+	    *ret_removed > a->len)
+		return helper_confused(&p->helper);
 	return 0;
 }
 
-static int make_patch(const struct side *a, const struct side *b, bool binary, git_patch **ret)
+/* out: for the text; NULL: it is not wanted. The contents differ. */
+static int compare(struct patcher *p, const struct side *a, const struct side *b, bool binary,
+		   FILE *out, uint64_t *ret_added, uint64_t *ret_removed)
 {
-	git_diff_options options = GIT_DIFF_OPTIONS_INIT;
+	int r = ask(p, a, b, binary, !out);
 
-	options.flags = GIT_DIFF_SHOW_BINARY | GIT_DIFF_INDENT_HEURISTIC |
-			(binary ? GIT_DIFF_FORCE_BINARY : GIT_DIFF_FORCE_TEXT);
-	options.max_size = (int64_t)PATCH_FILE_MAX + 1; /* load_side knows the limit */
-	if (git_patch_from_buffers(ret, a->mode ? a->data : NULL, a->len, a->mode ? "file" : NULL,
-				   b->mode ? b->data : NULL, b->len, b->mode ? "file" : NULL,
-				   &options) < 0)
-		return -ENOMEM;
+	if (r == 0)
+		r = answer(p, a, b, out, ret_added, ret_removed);
+	if (r == 0)
+		return 0;
+	helper_release(&p->helper);
 
-	/* libgit2 1.5 does not look whether its diff had memory: then nothing differs. */
-	if (!binary && a->len + b->len > 0 && strcmp(a->id, b->id) != 0 &&
-	    git_patch_num_hunks(*ret) == 0)
-		return -ENOMEM;
-	return 0;
+	/* It may name any reason. Not those by which our callers know other things. */
+	if (!(out && ferror(out)) && talk_cancelled(&p->talk) == 0 &&
+	    (r == -EFBIG || r == -EPIPE || r == -ERR_CANCELLED))
+		return -EPROTO;
+	return r;
 }
 
-static void git_patch_freep(git_patch **p)
-{
-	git_patch_free(*p);
-}
+/* ---- printing and counting ---- */
 
-static int print_one(FILE *out, const struct side *a, const struct side *b, const char *old_path,
-		     const char *new_path)
+static int print_one(struct patcher *p, FILE *out, const struct side *a, const struct side *b,
+		     const char *old_path, const char *new_path)
 {
-	_cleanup_(git_patch_freep) git_patch *patch = NULL;
 	bool same = strcmp(a->id, b->id) == 0, renamed = strcmp(old_path, new_path) != 0;
 	bool binary = is_binary(a) || is_binary(b);
+	uint64_t added, removed;
 	unsigned alike;
 	int r;
 
 	if (same && a->mode == b->mode && !renamed)
 		return 0;
 
+	errno = 0;
 	fputs("diff --git ", out);
 	print_path(out, "a/", old_path);
 	fputc(' ', out);
@@ -249,15 +285,15 @@ static int print_one(FILE *out, const struct side *a, const struct side *b, cons
 		fputc('\n', out);
 	}
 	if (same)
-		return 0;
+		return written(out);
 
-	r = binary ? GIT_OID_HEXSZ : 7;
+	r = binary ? BLOB_ID_SIZE - 1 : 7;
 	fprintf(out, "index %.*s..%.*s", r, a->id, r, b->id);
 	if (a->mode == b->mode)
 		fprintf(out, " %o", a->mode);
 	fputc('\n', out);
 	if (a->len == 0 && b->len == 0)
-		return 0; /* an empty file comes or goes */
+		return written(out); /* an empty file comes or goes */
 
 	if (!binary) {
 		if (a->mode)
@@ -269,13 +305,29 @@ static int print_one(FILE *out, const struct side *a, const struct side *b, cons
 		else
 			fputs("+++ /dev/null\n", out);
 	}
-	r = make_patch(a, b, binary, &patch);
-	if (r < 0)
-		return r;
-	return git_patch_print(patch, print_line, out) < 0 ? -ENOMEM : 0;
+	r = written(out);
+	return r < 0 ? r : compare(p, a, b, binary, out, &added, &removed);
 }
 
-int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs, const struct change *c)
+int patcher_new(struct store *s, const struct import_ops *ops, struct patcher **ret)
+{
+	struct patcher *p = malloc(sizeof(*p));
+
+	if (!p)
+		return -ENOMEM;
+	*p = (struct patcher){ .talk = { .store = s, .ops = ops, .what = "comparing" } };
+	*ret = p;
+	return 0;
+}
+
+void patcher_free(struct patcher *p)
+{
+	helper_release(&p->helper);
+	free(p);
+}
+
+int patch_print(struct patcher *p, FILE *out, const struct fs *old_fs, const struct fs *new_fs,
+		const struct change *c)
 {
 	static const struct side nothing = { .id = "0000000000000000000000000000000000000000" };
 	_cleanup_(side_release) struct side a = { 0 }, b = { 0 };
@@ -284,8 +336,6 @@ int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs, con
 	bool left_out;
 	int r;
 
-	errno = 0;
-	use_library();
 	r = load_side(old_fs, c->old_path ? c->old_inode : NULL, &a);
 	if (r < 0)
 		return r;
@@ -296,31 +346,44 @@ int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs, con
 	left_out |= r == AGAIN;
 
 	if (a.mode && b.mode && (a.mode & S_IFMT) == (b.mode & S_IFMT)) {
-		r = print_one(out, &a, &b, old_path, new_path);
+		r = print_one(p, out, &a, &b, old_path, new_path);
 	} else {
 		/* git takes a change of type for two changes. */
-		r = a.mode ? print_one(out, &a, &nothing, old_path, old_path) : 0;
+		r = a.mode ? print_one(p, out, &a, &nothing, old_path, old_path) : 0;
 		if (r == 0 && b.mode)
-			r = print_one(out, &nothing, &b, new_path, new_path);
+			r = print_one(p, out, &nothing, &b, new_path, new_path);
 	}
 	if (r < 0)
 		return r;
-	if (ferror(out))
-		return errno ? -errno : -EIO;
 	return left_out ? AGAIN : 0;
 }
 
-int patch_count(const struct fs *old_fs, const struct fs *new_fs, const struct change *c,
-		uint64_t *ret_added, uint64_t *ret_removed, bool *ret_binary)
+/* As git counts: one without a newline at the end of it is one. */
+static uint64_t lines(const struct side *s)
+{
+	const char *at = s->data, *end;
+	uint64_t n;
+
+	if (s->len == 0)
+		return 0;
+	end = at + s->len;
+	n = end[-1] != '\n';
+	while (at < end && (at = memchr(at, '\n', (size_t)(end - at)))) {
+		at++;
+		n++;
+	}
+	return n;
+}
+
+int patch_count(struct patcher *p, const struct fs *old_fs, const struct fs *new_fs,
+		const struct change *c, uint64_t *ret_added, uint64_t *ret_removed,
+		bool *ret_binary)
 {
 	_cleanup_(side_release) struct side a = { 0 }, b = { 0 };
-	_cleanup_(git_patch_freep) git_patch *patch = NULL;
 	const struct inode *old_inode = c->old_path ? c->old_inode : NULL;
 	const struct inode *new_inode = c->new_path ? c->new_inode : NULL;
-	size_t added = 0, removed = 0;
 	int r;
 
-	use_library();
 	*ret_binary = false;
 	*ret_added = *ret_removed = 0;
 
@@ -346,14 +409,10 @@ int patch_count(const struct fs *old_fs, const struct fs *new_fs, const struct c
 		*ret_removed = a.len;
 		return 0;
 	}
-	if (a.len == 0 && b.len == 0)
+	if (a.len == 0 || b.len == 0) { /* often: a file comes or goes */
+		*ret_added = lines(&b);
+		*ret_removed = lines(&a);
 		return 0;
-	r = make_patch(&a, &b, false, &patch);
-	if (r < 0)
-		return r;
-	if (git_patch_line_stats(NULL, &added, &removed, patch) < 0)
-		return -ENOMEM;
-	*ret_added = added;
-	*ret_removed = removed;
-	return 0;
+	}
+	return compare(p, &a, &b, false, NULL, ret_added, ret_removed);
 }

@@ -87,19 +87,36 @@ int export_tar(struct store *s, struct root *root, int fd, const struct import_o
 
 struct change;
 /*
+ * Changes as git tells them. The contents are compared by a program of its own (plyfs-git), which
+ * is started for the first that needs it and ends with the patcher. ops: for what it says, and to
+ * cancel; s and ops are kept until patcher_free. One thread at a time.
+ */
+struct patcher;
+int patcher_new(struct store *s, const struct import_ops *ops, struct patcher **ret);
+void patcher_free(struct patcher *p);
+static inline void patcher_freep(struct patcher **p)
+{
+	if (*p)
+		patcher_free(*p);
+}
+/*
  * One change as git prints it (`git apply` takes it): header, mode lines, rename lines, hunks or a
- * GIT binary patch. Bytes are loaded from the trees of the two states. out is borrowed. Nothing is
- * printed for what git does not know (directories, owners, times).
+ * GIT binary patch. Bytes are loaded from the trees of the two states. out is borrowed; a failure
+ * to write to it is one. Nothing is printed for what git does not know (directories, owners,
+ * times).
  * AGAIN: git has no form for one side of it (a fifo, socket or device), which was taken for absent.
- * -EFBIG: a file larger than PATCH_FILE_MAX; nothing was printed. (git.c)
+ * -EFBIG: a file larger than PATCH_FILE_MAX; nothing was printed. After any other failure a part
+ * may have been printed; what plyfs-git failed of is noted. (patch.c)
  */
 #define PATCH_FILE_MAX \
 	(UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
-int patch_print(FILE *out, const struct fs *old_fs, const struct fs *new_fs,
+int patch_print(struct patcher *p, FILE *out, const struct fs *old_fs, const struct fs *new_fs,
 		const struct change *c);
 /*
  * Added and removed lines of one change for --stat; binary: both are sizes in bytes (the new one is
- * added, the old one removed). Special files and directories count as empty. (git.c)
+ * added, the old one removed). Special files and directories count as empty. Failures of plyfs-git
+ * are noted. (patch.c)
  */
-int patch_count(const struct fs *old_fs, const struct fs *new_fs, const struct change *c,
-		uint64_t *ret_added, uint64_t *ret_removed, bool *ret_binary);
+int patch_count(struct patcher *p, const struct fs *old_fs, const struct fs *new_fs,
+		const struct change *c, uint64_t *ret_added, uint64_t *ret_removed,
+		bool *ret_binary);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Comparing two states: fs/diff.h, and the patches that env/transfer/git.c prints of it. */
+/* Comparing two states: fs/diff.h, and the patches that env/transfer/patch.c prints of it. */
 
 #include <inttypes.h>
 #include <dirent.h>
@@ -543,6 +543,7 @@ static int run(const char *fmt, ...)
 }
 
 struct patch_arg {
+	struct patcher *patcher;
 	FILE *out;
 	struct fs a, b;
 	unsigned left_out;
@@ -551,7 +552,7 @@ struct patch_arg {
 static int print_patch(void *arg, const struct change *c)
 {
 	struct patch_arg *p = arg;
-	int r = patch_print(p->out, &p->a, &p->b, c);
+	int r = patch_print(p->patcher, p->out, &p->a, &p->b, c);
 
 	if (r == AGAIN) {
 		p->left_out++;
@@ -572,8 +573,10 @@ static unsigned write_patch(struct root *a, struct root *b, unsigned flags, cons
 	ck_assert_int_ge(asprintf(&path, "%s/%s", fx.path, name), 0);
 	p.out = fopen(path, "we");
 	ck_assert_ptr_nonnull(p.out);
+	ck_ok(patcher_new(fx_store, NULL, &p.patcher));
 	ck_assert_int_eq(fs_diff(fx_store, a, b, true, flags, print_patch, &p), 0);
 	ck_assert_int_eq(fclose(p.out), 0);
+	patcher_free(p.patcher);
 	tree_free(p.a.tree);
 	tree_free(p.b.tree);
 	return p.left_out;
@@ -757,6 +760,7 @@ START_TEST(what_git_does_not_know_is_left_out)
 END_TEST
 
 struct count_arg {
+	struct patcher *patcher;
 	struct fs a, b;
 	uint64_t added, removed;
 	bool binary;
@@ -766,13 +770,31 @@ static int count(void *arg, const struct change *c)
 {
 	struct count_arg *p = arg;
 
-	return patch_count(&p->a, &p->b, c, &p->added, &p->removed, &p->binary);
+	return patch_count(p->patcher, &p->a, &p->b, c, &p->added, &p->removed, &p->binary);
+}
+
+/* Of the only change that there is. */
+static struct count_arg count_change(struct root *a, struct root *b)
+{
+	struct count_arg p = {
+		.a = { .store = fx_store, .tree = fx_tree(a) },
+		.b = { .store = fx_store, .tree = fx_tree(b) },
+		.added = 1000,
+		.removed = 1000,
+	};
+
+	ck_ok(patcher_new(fx_store, NULL, &p.patcher));
+	ck_ok(fs_diff(fx_store, a, b, true, 0, count, &p));
+	patcher_free(p.patcher);
+	tree_free(p.a.tree);
+	tree_free(p.b.tree);
+	return p;
 }
 
 START_TEST(lines_are_counted)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL, *e = NULL;
-	struct count_arg p = { .a = { .store = fx_store }, .b = { .store = fx_store } };
+	struct count_arg p;
 	uint64_t f = put(ROOT_INO, "f", "1\n2\n3\n");
 
 	a = fx_freeze();
@@ -781,21 +803,216 @@ START_TEST(lines_are_counted)
 	fx_write(f, 0, "\0\0", 2);
 	e = fx_freeze();
 
-	p.a.tree = fx_tree(a);
-	p.b.tree = fx_tree(b);
-	ck_assert_int_eq(fs_diff(fx_store, a, b, true, 0, count, &p), 0);
+	p = count_change(a, b);
 	ck_assert_uint_eq(p.added, 3);
 	ck_assert_uint_eq(p.removed, 2);
 	ck_assert(!p.binary);
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
 
-	p.a.tree = fx_tree(a);
-	p.b.tree = fx_tree(e);
-	ck_assert_int_eq(fs_diff(fx_store, a, e, true, 0, count, &p), 0);
+	p = count_change(a, e);
 	ck_assert_uint_eq(p.added, 8);
 	ck_assert_uint_eq(p.removed, 6);
 	ck_assert(p.binary);
+}
+END_TEST
+
+#define SHELL "/bin/sh\n"
+/* Records, as the shell's printf writes them (chan.h). */
+#define NULS "\\000\\000\\000" /* all digits, whatever follows */
+#define SAYS(kind, len, text) "printf '\\" kind NULS "\\" len NULS text "' >&3; "
+#define HELLO SHELL SAYS("001", "005", PLYFS_VERSION)
+#define TEXT SAYS("010", "001", "@")
+#define COUNT(added) SAYS("011", "020", added NULS NULS "\\0" "\\1" NULS NULS "\\0")
+#define FAILED(code) SAYS("012", "007", code "\\0\\0why")
+#define STAYS "exec sleep 100" /* it is not waited for */
+/* The request, three records with two contents of 8 bytes: so that none of it is refused. */
+#define HEARS "head -c 76 <&3 >/dev/null; "
+
+/* In the place of plyfs-git, from now on. */
+static void write_program(const char *text)
+{
+	_cleanup_free_ char *path = NULL;
+	FILE *f;
+
+	ck_assert_int_ge(asprintf(&path, "%s/plyfs-git", fx.path), 0);
+	f = fopen(path, "we");
+	ck_assert_ptr_nonnull(f);
+	fprintf(f, "#!%s\n", text);
+	ck_assert_int_eq(fchmod(fileno(f), 0755), 0);
+	ck_assert_int_eq(fclose(f), 0);
+	ck_assert_int_eq(setenv("PLYFS_LIBEXEC", fx.path, 1), 0);
+}
+
+/* What needs no comparing is counted without plyfs-git, and as git does. */
+START_TEST(lines_of_files_that_come_and_go_are_counted)
+{
+	static const struct {
+		const char *text;
+		unsigned lines;
+	} cases[] = { { "", 0 }, { "\n", 1 }, { "a", 1 }, { "a\n\nb", 3 }, { "a\nb\n", 2 } };
+
+	write_program(SHELL "exit 1");
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		_cleanup_root_ struct root *none = fx_freeze(), *some = NULL;
+		struct count_arg p;
+
+		put(ROOT_INO, "f", cases[i].text);
+		some = fx_freeze();
+		drop(ROOT_INO, "f");
+
+		p = count_change(none, some);
+		ck_assert_uint_eq(p.added, cases[i].lines);
+		ck_assert_uint_eq(p.removed, 0);
+		p = count_change(some, none);
+		ck_assert_uint_eq(p.added, 0);
+		ck_assert_uint_eq(p.removed, cases[i].lines);
+	}
+}
+END_TEST
+
+/* ---- plyfs-git fails ---- */
+
+#define SENSELESS "plyfs-git said what makes no sense"
+
+static const struct {
+	const char *name, *text; /* behind "#!" */
+	int r;
+	const char *note;
+} failures[] = {
+	{ "it cannot be started", "/nowhere", -ENOENT, "starting plyfs-git" },
+	{ "it ends at once", SHELL "exit 3", -EIO, "plyfs-git ended with exit code 3" },
+	{ "another version", SHELL SAYS("001", "003", "9.9") STAYS, -EPROTO, "is of version 9.9" },
+	{ "no greeting", SHELL SAYS("010", "001", "@") STAYS, -EPROTO, SENSELESS },
+	{ "it ends before it is asked", HELLO "exit 4", -EIO, "ended with exit code 4" },
+	{ "killed when it was asked", HELLO HEARS "kill -9 $$", -EIO, "ended by signal 9" },
+	{ "killed while it answers", HELLO HEARS TEXT "kill -9 $$", -EIO, "ended by signal 9" },
+	{ "killed within a record", HELLO HEARS SAYS("010", "100", "@") "kill -9 $$", -EIO,
+	  "ended by signal 9" },
+	{ "unknown kind", HELLO HEARS SAYS("143", "001", "@") STAYS, -EPROTO, SENSELESS },
+	{ "wrong kind", HELLO HEARS SAYS("005", "001", "@") STAYS, -EPROTO, SENSELESS },
+	{ "text of nothing", HELLO HEARS SAYS("010", "000", "") STAYS, -EPROTO, SENSELESS },
+	{ "no text", HELLO HEARS COUNT("\\1") STAYS, -EPROTO, SENSELESS },
+	{ "a count of no lines", HELLO HEARS TEXT SAYS("011", "001", "@") STAYS, -EPROTO,
+	  SENSELESS },
+	{ "more lines than bytes", HELLO HEARS TEXT COUNT("\\11") STAYS, -EPROTO, SENSELESS },
+	{ "it fails", HELLO HEARS FAILED("\\014\\0") STAYS, -ENOMEM, "why" },
+	/* Not the "too large" that a caller goes on after. */
+	{ "it fails strangely", HELLO HEARS FAILED("\\033\\0") STAYS, -EPROTO, "why" },
+};
+
+/* The store's own threads open and close files; sockets are plyfs-git's alone. */
+static unsigned open_sockets(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	const struct dirent *e;
+	char target[32];
+	unsigned n = 0;
+
+	ck_assert_ptr_nonnull(dir);
+	while ((e = readdir(dir))) {
+		ssize_t len = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+
+		n += len > 7 && memcmp(target, "socket:", 7) == 0;
+	}
+	closedir(dir);
+	return n;
+}
+
+START_TEST(a_failure_of_the_program_is_one_of_the_patch)
+{
+	_cleanup_root_ struct root *a = NULL, *b = NULL;
+	struct noter noter = { .fn = scratch_note, .arg = &fx };
+	struct import_ops ops = { .noter = &noter };
+	_cleanup_(patcher_freep) struct patcher *patcher = NULL;
+	_cleanup_free_ char *text = NULL;
+	struct patch_arg p = { 0 };
+	unsigned sockets;
+	size_t len;
+	uint64_t f = put(ROOT_INO, "f", "1\n2\n3\n4\n");
+
+	a = fx_freeze();
+	fx_write(f, 2, "x", 1);
+	b = fx_freeze();
+	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
+	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
+	p.out = open_memstream(&text, &len);
+	write_program(failures[_i].text);
+
+	sockets = open_sockets();
+	ck_ok(patcher_new(fx_store, &ops, &patcher));
+	p.patcher = patcher;
+	for (unsigned n = 1; n <= 2; n++) { /* and it is started anew */
+		ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), failures[_i].r);
+		ck_assert_msg(fx.notes == n && strstr(fx.last_note, failures[_i].note),
+			      "%s: %u notes, \"%s\"", failures[_i].name, fx.notes, fx.last_note);
+	}
+	ck_assert_uint_eq(open_sockets(), sockets);
+	ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
+	ck_assert_int_eq(errno, ECHILD);
+
+	/* The same patcher, with the true program again. */
+	ck_assert_int_eq(unsetenv("PLYFS_LIBEXEC"), 0);
+	ck_ok(fs_diff(fx_store, a, b, true, 0, print_patch, &p));
+	ck_assert_int_eq(fclose(p.out), 0);
+	ck_assert_ptr_nonnull(strstr(text, "\n@@ -1,4 +1,4 @@\n 1\n-2\n+x\n 3\n 4\n"));
+	tree_free(p.a.tree);
+	tree_free(p.b.tree);
+}
+END_TEST
+
+START_TEST(a_patch_can_be_cancelled)
+{
+	_cleanup_root_ struct root *a = NULL, *b = NULL;
+	bool cancel = true;
+	struct progress progress = { .cancel = &cancel };
+	struct noter noter = { .fn = scratch_note, .arg = &fx };
+	struct import_ops ops = { .progress = &progress, .noter = &noter };
+	struct patch_arg p = { 0 };
+	uint64_t f = put(ROOT_INO, "f", "1\n");
+
+	a = fx_freeze();
+	fx_write(f, 0, "x", 1);
+	b = fx_freeze();
+	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
+	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
+	p.out = fopen("/dev/null", "we");
+	write_program(SHELL STAYS);
+
+	ck_ok(patcher_new(fx_store, &ops, &p.patcher));
+	ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), -ERR_CANCELLED);
+	ck_assert_uint_eq(fx.notes, 0);
+	patcher_free(p.patcher);
+	(void)fclose(p.out); /* nothing is kept of it */
+	tree_free(p.a.tree);
+	tree_free(p.b.tree);
+}
+END_TEST
+
+START_TEST(a_reader_that_went_is_no_failure_of_the_program)
+{
+	_cleanup_root_ struct root *a = NULL, *b = NULL;
+	struct noter noter = { .fn = scratch_note, .arg = &fx };
+	struct import_ops ops = { .noter = &noter };
+	struct patch_arg p = { 0 };
+	char buffer[70]; /* the lines above the hunk fit (65 bytes), all does not */
+	int pipe_fds[2];
+	uint64_t f = put(ROOT_INO, "f", "1\n");
+
+	a = fx_freeze();
+	fx_write(f, 0, "x", 1);
+	b = fx_freeze();
+	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
+	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
+	(void)signal(SIGPIPE, SIG_IGN);
+	ck_assert_int_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
+	p.out = fdopen(pipe_fds[1], "w");
+	(void)setvbuf(p.out, buffer, _IOFBF, sizeof(buffer));
+	(void)close(pipe_fds[0]);
+
+	ck_ok(patcher_new(fx_store, &ops, &p.patcher));
+	ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), -EPIPE);
+	ck_assert_uint_eq(fx.notes, 0);
+	patcher_free(p.patcher);
+	(void)fclose(p.out); /* it says EPIPE again */
 	tree_free(p.a.tree);
 	tree_free(p.b.tree);
 }
@@ -829,5 +1046,10 @@ int main(void)
 	tcase_add_loop_test(t, git_apply_takes_random_patches, 0, 8);
 	tcase_add_test(t, what_git_does_not_know_is_left_out);
 	tcase_add_test(t, lines_are_counted);
+	tcase_add_test(t, lines_of_files_that_come_and_go_are_counted);
+	tcase_add_loop_test(t, a_failure_of_the_program_is_one_of_the_patch, 0,
+			    ARRAY_SIZE(failures));
+	tcase_add_test(t, a_patch_can_be_cancelled);
+	tcase_add_test(t, a_reader_that_went_is_no_failure_of_the_program);
 	return run_case("diff", t);
 }
