@@ -4,6 +4,18 @@
 
 #include "env/transfer/git.h"
 
+/*
+ * Debian's libgit2 reads the certificates of all authorities when it starts, for connections that
+ * nobody makes here: 6 ms, more than all the rest of a patch. This stands in for mbed TLS's own;
+ * where libgit2 has another TLS nobody calls it.
+ */
+__attribute__((visibility("default"))) int mbedtls_x509_crt_parse_file(void *chain,
+								       const char *path);
+int mbedtls_x509_crt_parse_file(void *chain, const char *path)
+{
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct chan c;
