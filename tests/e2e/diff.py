@@ -291,5 +291,25 @@ def test_across_lineages(t):
     assert name_status(store, "main", "other") == {"b": "M", "d/c": "D", "d/e": "A", "m": "M"}
 
 
+def test_a_program_that_fails_is_one_line(t):
+    # What libgit2 may do to the process that it is in, it does to plyfs-git.
+    fake = t.at("libexec/plyfs-git")
+    os.mkdir(os.path.dirname(fake))
+    with open(fake, "w") as f:
+        f.write("#!/bin/sh\nkill -9 $$\n")
+    os.chmod(fake, 0o755)
+    t.env["PLYFS_LIBEXEC"] = os.path.dirname(fake)
+    view = t.view({"f": "one\n"})
+    first = view.checkpoint()
+    view.write("f", "two\n")
+    for how in ("--patch", "--stat"):
+        p = view.store.ply("diff", how, first, "main", check=False)
+        assert p.returncode == 1 and p.stderr == (
+            "plyfs diff: comparing %s and branch main: plyfs-git was ended by signal 9 (Killed): "
+            "Input/output error\n" % first), (p.returncode, p.stderr)
+    os.unlink(fake)  # then the true one is found, by the same daemon
+    assert "\n-one\n+two\n" in view.store.ply("diff", "--patch", first, "main").stdout
+
+
 if __name__ == "__main__":
     ply.main()
