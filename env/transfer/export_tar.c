@@ -2,234 +2,125 @@
 
 /*
  * A state becomes a PAX archive: "./" for the root, then every name in order of path. The same
- * state gives the same bytes.
+ * state gives the same bytes. Here is the walk; plyfs-tar writes the archive (tar_write.c).
  *
  * Invariants:
- *  1. Names are bytes: what is not UTF-8 goes into PAX records marked hdrcharset=BINARY.
- *  2. The first name of a hard link group carries the content; the others are links to it.
- *  3. Data runs of a sparse file are stored, holes are not; a file of one run is stored plainly.
+ *  1. The first name of a hard link group carries the content; the others are links to it.
+ *  2. A file's runs are told when it has a hole, before its data; no data is sent for a hole.
+ *  3. No two wait for each other: plyfs-tar says nothing after its greeting but its last word,
+ *     which is shorter than any socket's buffer. So it never waits for us to read, and we wait for
+ *     it only where cancelling is looked at.
  */
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
 #include <sys/stat.h>
 
-#include "env/transfer/tar.h"
-#include "env/transfer/transfer_internal.h"
+#include "env/transfer/helper.h"
 #include "fs/format.h"
 
 #define COPY_BYTES (1024 * 1024) /* as export_dir.c */
 
 struct tar_export {
 	struct talk talk;
+	struct helper helper;
 	struct fs fs;
-	struct tree *tree;	     /* owned */
-	struct archive *archive;     /* owned */
-	struct archive_entry *entry; /* owned */
-	int fd;			     /* borrowed */
-	bool is_file;		     /* fd is: a write to it does not wait for anybody */
-	struct tar_locale locale;
+	struct tree *tree;	 /* owned */
 	struct link_table links; /* ino -> index + 1 */
 	char **paths;		 /* owned, each too */
 	size_t n_paths, paths_cap;
 	char *buf;		    /* owned: COPY_BYTES */
-	char *zeros;		    /* owned: COPY_BYTES of them */
 	char *xattr;		    /* owned: 2 * XATTR_BYTES_MAX */
-	const struct walk_entry *e; /* what is being written */
-	uint64_t written;	    /* bytes of it, holes included */
-	unsigned runs;
-	int write_error; /* -errno once the descriptor refused */
-	bool given_up;	 /* nothing more is written */
+	const struct walk_entry *e; /* what is being sent */
+	bool any_run;		    /* it has data */
+	bool refused;		    /* plyfs-tar takes no more; that is noted */
 };
 
 static void tar_export_release(struct tar_export *te)
 {
-	if (te->entry)
-		archive_entry_free(te->entry);
-	if (te->archive)
-		(void)archive_write_free(te->archive); /* a good end was archive_write_close's */
+	helper_release(&te->helper);
 	for (size_t i = 0; i < te->n_paths; i++)
 		free(te->paths[i]);
 	free(te->paths);
 	link_table_release(&te->links);
 	free(te->buf);
-	free(te->zeros);
 	free(te->xattr);
 	tree_freep(&te->tree);
-	tar_locale_leave(&te->locale);
 }
 
-/*
- * Never fails as far as libarchive is told: after a failure it would neither let us end the archive
- * nor free all it has. write_error is looked at after each call instead.
- */
-static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
+/* r: of a chan_put or chan_flush. */
+static int sent(struct tar_export *te, int r)
 {
-	struct tar_export *te = arg;
-	struct pollfd p = { .fd = te->fd, .events = POLLOUT };
-	ssize_t n;
-
-	if (te->given_up || te->write_error < 0)
-		return (la_ssize_t)len;
-	do {
-		/* Whoever reads a pipe may take for ever: look up now and then. */
-		do {
-			if (talk_cancelled(&te->talk) < 0) {
-				te->write_error = -ERR_CANCELLED;
-				return (la_ssize_t)len;
-			}
-		} while (poll(&p, 1, TALK_POLL_MS) == 0);
-		/* Ready means that PIPE_BUF bytes go in without waiting; a file takes all. */
-		n = write(te->fd, data, te->is_file ? len : MIN(len, (size_t)PIPE_BUF));
-	} while (n < 0 && errno == EINTR);
-	if (n < 0) {
-		te->write_error = -errno;
-		return (la_ssize_t)len;
-	}
-	return n;
-}
-
-/* After a call of libarchive that returned ok or not. */
-static int check_archive(struct tar_export *te, bool ok, const char *what)
-{
-	const char *why = ok ? NULL : archive_error_string(te->archive);
-
-	if (te->write_error == -ERR_CANCELLED)
-		return te->write_error;
-	if (te->write_error < 0)
-		return talk_fail(&te->talk, te->write_error, "writing the archive");
-	if (ok)
+	if (r >= 0)
 		return 0;
-	return talk_fail(&te->talk, -EIO, "%s: %s", what,
-			 why ? why : "libarchive does not say why");
-}
-
-static int write_bytes(struct tar_export *te, const char *data, size_t len)
-{
-	while (len > 0) {
-		la_ssize_t n = archive_write_data(te->archive, data, len);
-		int r = check_archive(te, n > 0, te->e->path);
-
-		if (r < 0)
-			return r;
-		te->written += (uint64_t)n;
-		data += n;
-		len -= (size_t)n;
-	}
-	return talk_cancelled(&te->talk);
-}
-
-/* libarchive counts through holes with us; the zeros themselves go nowhere. */
-static int skip_to(struct tar_export *te, uint64_t off)
-{
-	int r = 0;
-
-	while (r == 0 && te->written < off)
-		r = write_bytes(te, te->zeros, MIN(off - te->written, (uint64_t)COPY_BYTES));
-	return r;
-}
-
-static int write_run(void *arg, uint64_t off, uint64_t len)
-{
-	struct tar_export *te = arg;
-	int r;
-
-	r = skip_to(te, off);
-	while (r == 0 && len > 0) {
-		size_t n = MIN(len, (uint64_t)COPY_BYTES), got;
-
-		r = fs_read(&te->fs, te->e->inode.ino, off, te->buf, n, &got);
-		if (r == 0 && got != n)
-			r = -ERR_ITEM_DAMAGED;
-		if (r < 0)
-			return talk_fail(&te->talk, r, "reading '%s'", te->e->path);
-		r = write_bytes(te, te->buf, n);
-		off += n;
-		len -= n;
-	}
-	return r;
-}
-
-static int count_run(void *arg, uint64_t off, uint64_t len)
-{
-	struct tar_export *te = arg;
-
-	te->runs++;
-	archive_entry_sparse_add_entry(te->entry, (la_int64_t)off, (la_int64_t)len);
-	return 0;
+	te->refused = true;
+	return helper_refused(&te->helper, r);
 }
 
 static int put_xattr(void *arg, const char *name, const void *value, size_t len)
 {
 	struct tar_export *te = arg;
 
-	if (strcmp(name, "system.posix_acl_access") == 0)
-		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_ACCESS, value, len);
-	if (strcmp(name, "system.posix_acl_default") == 0)
-		return tar_acl_out(te->entry, ARCHIVE_ENTRY_ACL_TYPE_DEFAULT, value, len);
-	archive_entry_xattr_add_entry(te->entry, name, value, len);
-	return 0;
+	return sent(te, chan_put_xattr(&te->helper.chan, name, value, len));
 }
 
-static int describe(struct tar_export *te)
+static int put_run(void *arg, uint64_t off, uint64_t len)
+{
+	struct tar_export *te = arg;
+
+	te->any_run = true;
+	if (off == 0 && len == te->e->inode.size) /* no hole */
+		return 0;
+	return sent(te, chan_put_run(&te->helper.chan, REC_RUN, off, len));
+}
+
+static int put_data(void *arg, uint64_t off, uint64_t len)
+{
+	struct tar_export *te = arg;
+	int r = 0;
+
+	while (r == 0 && len > 0) {
+		size_t n = MIN(len, (uint64_t)COPY_BYTES), got;
+
+		r = fs_read(&te->fs, te->e->inode.ino, off, te->buf, n, &got);
+		if (r == 0 && got != n)
+			r = -ERR_ITEM_DAMAGED;
+		if (r == 0)
+			r = sent(te, chan_put_data(&te->helper.chan, off, te->buf, n));
+		if (r == 0)
+			r = talk_cancelled(&te->talk);
+		off += n;
+		len -= n;
+	}
+	return r;
+}
+
+/* link: the name that carries the content; or NULL: this one. */
+static int send_member(struct tar_export *te, const char *link)
 {
 	const struct inode *i = &te->e->inode;
-	struct archive_entry *entry = te->entry;
-	_cleanup_free_ char *dir = NULL;
+	struct member m = { .inode = *i, .path = te->e->path, .link = link };
 	char target[TARGET_MAX + 1];
-	int64_t sec;
-	long nsec;
 	size_t len;
 	int r;
 
-	archive_entry_clear(entry);
-	archive_entry_set_pathname(entry, te->e->path);
-	if (S_ISDIR(i->mode)) {
-		if (asprintf(&dir, "%s/", te->e->depth == 0 ? "." : te->e->path) < 0)
-			return -ENOMEM;
-		archive_entry_set_pathname(entry, dir);
-	}
-	archive_entry_set_mode(entry, i->mode);
-	archive_entry_set_uid(entry, i->uid);
-	archive_entry_set_gid(entry, i->gid);
-	tar_time_out(i->mtime, &sec, &nsec);
-	archive_entry_set_mtime(entry, sec, nsec);
-	tar_time_out(i->atime, &sec, &nsec);
-	archive_entry_set_atime(entry, sec, nsec);
-	tar_time_out(i->ctime, &sec, &nsec);
-	archive_entry_set_ctime(entry, sec, nsec);
-	if (S_ISCHR(i->mode) || S_ISBLK(i->mode))
-		archive_entry_set_rdev(entry, i->rdev);
-
-	r = walk_xattrs(&te->fs, i, te->xattr, put_xattr, te);
-	if (r < 0)
-		return r;
 	if (S_ISLNK(i->mode)) {
 		r = fs_readlink(&te->fs, i->ino, target, TARGET_MAX, &len);
 		if (r < 0)
 			return r;
 		target[len] = '\0';
-		archive_entry_set_symlink(entry, target);
+		m.target = target;
 	}
-	archive_entry_set_size(entry, S_ISREG(i->mode) ? (la_int64_t)i->size : 0);
-	if (!S_ISREG(i->mode) || i->size == 0)
-		return 0;
-
-	te->runs = 0;
-	r = walk_data(&te->fs, i, count_run, te);
-	if (r < 0)
+	r = sent(te, chan_put_member(&te->helper.chan, &m));
+	if (r == 0)
+		r = walk_xattrs(&te->fs, i, te->xattr, put_xattr, te);
+	if (r < 0 || link || !S_ISREG(i->mode) || i->size == 0)
 		return r;
-	if (te->runs == 0) /* one hole: an empty run says so */
-		archive_entry_sparse_add_entry(entry, 0, 0);
-	return 0;
-}
 
-static int write_header(struct tar_export *te)
-{
-	int r = archive_write_header(te->archive, te->entry);
-
-	return check_archive(te, r >= ARCHIVE_WARN, te->e->path); /* a warning: invariant 1 */
+	te->any_run = false;
+	r = walk_data(&te->fs, i, put_run, te);
+	if (r == 0 && !te->any_run) /* one hole: an empty run says so */
+		r = sent(te, chan_put_run(&te->helper.chan, REC_RUN, 0, 0));
+	return r < 0 ? r : walk_data(&te->fs, i, put_data, te);
 }
 
 static int remember(struct tar_export *te)
@@ -264,78 +155,62 @@ static int export_one(void *arg, const struct walk_entry *e)
 		talk_skip(&te->talk, "'%s' is a socket, which a tar cannot hold", e->path);
 		return 0;
 	}
-	r = describe(te);
-	if (r < 0)
-		return talk_fail(&te->talk, r, "reading '%s'", e->path);
+	if (chan_ready(&te->helper.chan)) /* it has failed: the rest need not be read */
+		return sent(te, -EPIPE);
 
 	if (!S_ISDIR(i->mode))
 		first = link_table_get(&te->links, 0, i->ino);
-	if (first) { /* invariant 2 */
-		archive_entry_sparse_clear(te->entry);
-		archive_entry_set_size(te->entry, 0);
-		archive_entry_set_hardlink(te->entry, te->paths[first - 1]);
-		return write_header(te);
-	}
-	r = write_header(te);
-	if (r < 0)
+	r = send_member(te, first ? te->paths[first - 1] : NULL);
+	if (r < 0 && !te->refused && r != -ERR_CANCELLED)
+		return talk_fail(&te->talk, r, "reading '%s'", e->path);
+	if (r < 0 || first) /* invariant 1 */
 		return r;
-	if (S_ISREG(i->mode) && i->size > 0) {
-		te->written = 0;
-		r = walk_data(&te->fs, i, write_run, te);
-		if (r == 0)
-			r = skip_to(te, i->size);
-		if (r < 0)
-			return r;
-	}
+
 	r = remember(te);
 	if (r < 0)
 		return r;
 	return talk_object(&te->talk, i->mode, S_ISREG(i->mode) ? i->size : 0);
 }
 
+static int finish(struct tar_export *te)
+{
+	struct record rec;
+	int r;
+
+	r = sent(te, chan_put(&te->helper.chan, REC_END, NULL, 0, NULL, 0));
+	if (r == 0)
+		r = sent(te, chan_flush(&te->helper.chan));
+	if (r == 0)
+		r = helper_get(&te->helper, &rec);
+	if (r < 0)
+		return r;
+	return rec.kind == REC_END ? 0 : helper_confused(&te->helper);
+}
+
 int export_tar(struct store *s, struct root *root, int fd, const struct import_ops *ops,
 	       struct transfer_stats *ret)
 {
 	static const struct walk_ops walk = { .enter = export_one, .object = export_one };
+	static char *const program[] = { "plyfs-tar", "write", NULL };
 	_cleanup_(tar_export_release) struct tar_export te = {
 		.talk = { .store = s, .ops = ops, .what = "exporting" },
-		.fd = fd,
 	};
-	struct stat st;
 	int r;
 
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	te.is_file = S_ISREG(st.st_mode);
 	r = tree_new(store_nodes(s), root, &te.tree);
-	if (r < 0)
-		return r;
-	r = tar_locale_enter(&te.locale, "C.UTF-8");
 	if (r < 0)
 		return r;
 	te.fs = (struct fs){ .store = s, .tree = te.tree };
 	te.buf = malloc(COPY_BYTES);
-	te.zeros = calloc(1, COPY_BYTES);
 	te.xattr = malloc(2 * XATTR_BYTES_MAX);
-	te.archive = archive_write_new();
-	te.entry = archive_entry_new();
-	if (!te.buf || !te.zeros || !te.xattr || !te.archive || !te.entry)
+	if (!te.buf || !te.xattr)
 		return -ENOMEM;
 
-	if (archive_write_set_format_pax(te.archive) != ARCHIVE_OK ||
-	    /* the form of attributes that GNU tar knows; of the other one it complains */
-	    archive_write_set_format_option(te.archive, "pax", "xattrheader", "SCHILY") !=
-		    ARCHIVE_OK ||
-	    archive_write_set_bytes_in_last_block(te.archive, 1) != ARCHIVE_OK ||
-	    archive_write_open(te.archive, &te, NULL, write_target, NULL) != ARCHIVE_OK)
-		return check_archive(&te, false, "starting the archive");
-
-	r = walk_state(&te.talk, &te.fs, &walk, &te);
-	te.given_up = r < 0; /* no end mark behind half an archive */
-	if (archive_write_close(te.archive) != ARCHIVE_OK && r == 0)
-		r = check_archive(&te, false, "ending the archive");
+	r = helper_start(&te.helper, &te.talk, program, fd);
 	if (r == 0)
-		r = check_archive(&te, true, "");
+		r = walk_state(&te.talk, &te.fs, &walk, &te);
+	if (r == 0)
+		r = finish(&te);
 	if (r < 0)
 		return r;
 	if (ret)
