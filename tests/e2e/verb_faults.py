@@ -150,11 +150,12 @@ def outputs(t, program, some, *verb, kinds=3):
     faults = ply.Faults(t, program)
     store = t.store()
     store.import_(t.tree({"a": "1\n" * 5000, "b": "b\n", "dir/lnk": "2\n", "bin": "\0" * 9000}))
-    with store.mount() as view:
-        view.write("a", "3\n" + "1\n" * 4000)
-        view.write("bin", "\0" * 9000 + "x" * 300)
-        os.unlink(view.at("b"))
-        view.write("new", "n\n")
+    view = store.mount()
+    view.write("a", "3\n" + "1\n" * 4000)
+    view.write("bin", "\0" * 9000 + "x" * 300)
+    os.unlink(view.at("b"))
+    view.write("new", "n\n")
+    view.unmount()
     right = store.ply(*verb, text=False).stdout
 
     def attempt(n):
