@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include "store/base/err.h"
 #include "store/base/os.h"
 
 #define HEADER 8
-#define OUT_BYTES (HEADER + 8 + RECORD_DATA_MAX) /* a record of content is one send */
+#define OUT_BYTES (HEADER + 8 + RECORD_DATA_MAX) /* as much as a record of content */
+#define DIRECT_BYTES (16u << 10)		 /* from here on a copy costs more than a call */
 #define IN_BYTES (2 * OUT_BYTES)
 
 void chan_release(struct chan *c)
@@ -42,30 +44,42 @@ static int wait_for(struct chan *c, short events)
 	}
 }
 
-static int send_all(struct chan *c, const uint8_t *data, size_t len)
+/* As many of them as are not empty, one behind the other. */
+static int send_all(struct chan *c, struct iovec *parts, size_t n_parts)
 {
-	while (len > 0) {
-		ssize_t n = send(c->fd, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+	struct msghdr msg = { .msg_iov = parts, .msg_iovlen = n_parts };
+
+	for (;;) {
+		ssize_t n;
 		int r = 0;
 
+		for (; msg.msg_iovlen > 0 && msg.msg_iov->iov_len == 0; msg.msg_iovlen--)
+			msg.msg_iov++;
+		if (msg.msg_iovlen == 0)
+			return 0;
+		n = sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0 && errno == EAGAIN)
 			r = wait_for(c, POLLOUT);
 		else if (n < 0 && errno != EINTR)
 			r = errno == ECONNRESET ? -EPIPE : -errno;
 		if (r != 0)
 			return r;
-		data += MAX(n, (ssize_t)0);
-		len -= (size_t)MAX(n, (ssize_t)0);
+		for (struct iovec *v = msg.msg_iov; n > 0; v++) {
+			size_t k = MIN((size_t)n, v->iov_len);
+
+			v->iov_base = (uint8_t *)v->iov_base + k;
+			v->iov_len -= k;
+			n -= (ssize_t)k;
+		}
 	}
-	return 0;
 }
 
 int chan_flush(struct chan *c)
 {
-	size_t len = c->out_len;
+	struct iovec all = { .iov_base = c->out, .iov_len = c->out_len };
 
 	c->out_len = 0;
-	return send_all(c, c->out, len);
+	return send_all(c, &all, 1);
 }
 
 int chan_put(struct chan *c, enum record_kind kind, const void *head, size_t head_len,
@@ -79,18 +93,23 @@ int chan_put(struct chan *c, enum record_kind kind, const void *head, size_t hea
 		return -ENAMETOOLONG; /* names alone have no limit of their own */
 	if (!c->out && !(c->out = os_malloc(OUT_BYTES)))
 		return -ENOMEM;
+	put_le32(start, kind);
+	put_le32(start + 4, (uint32_t)(len - HEADER));
+	if (len > DIRECT_BYTES) {
+		struct iovec parts[] = {
+			{ .iov_base = c->out, .iov_len = c->out_len },
+			{ .iov_base = start, .iov_len = HEADER },
+			{ .iov_base = (void *)head, .iov_len = head_len }, /* only read */
+			{ .iov_base = (void *)tail, .iov_len = tail_len },
+		};
+
+		c->out_len = 0;
+		return send_all(c, parts, ARRAY_SIZE(parts));
+	}
 	if (c->out_len + len > OUT_BYTES) {
 		r = chan_flush(c);
 		if (r < 0)
 			return r;
-	}
-	put_le32(start, kind);
-	put_le32(start + 4, (uint32_t)(len - HEADER));
-	if (len > OUT_BYTES) {
-		r = send_all(c, start, HEADER);
-		if (r == 0)
-			r = send_all(c, head, head_len);
-		return r < 0 ? r : send_all(c, tail, tail_len);
 	}
 	p = c->out + c->out_len;
 	memcpy(p, start, HEADER);
