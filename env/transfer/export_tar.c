@@ -18,7 +18,7 @@
 #include "env/transfer/helper.h"
 #include "fs/format.h"
 
-#define COPY_BYTES (1024 * 1024) /* as export_dir.c */
+#define COPY_BYTES (128 * 1024) /* one chunk */
 
 struct tar_export {
 	struct talk talk;
