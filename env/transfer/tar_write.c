@@ -18,7 +18,7 @@
 #include "env/transfer/tar.h"
 #include "store/base/err.h"
 
-#define BLOCK_BYTES (64 * 1024) /* in one write: a pipe's capacity */
+#define WRITE_BYTES (64 * 1024) /* in one write: a pipe's capacity */
 
 /* In the order in which they come; each may be left out. */
 enum stage { NO_MEMBER, XATTRS, RUNS, DATA };

@@ -904,6 +904,83 @@ START_TEST(a_full_disk_fails_once_and_clearly)
 }
 END_TEST
 
+START_TEST(a_pipe_that_nobody_reads_fails_clearly)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	int p[2];
+
+	make_source("source", WITH_SOCKET);
+	root = import_from("source");
+	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
+	(void)close(p[0]);
+	ck_assert_int_eq(export_tar(fx_store, root, p[1], &ops, NULL), -EPIPE);
+	ck_assert_str_eq(last_note, "writing the archive");
+	(void)close(p[1]);
+}
+END_TEST
+
+static void *cancel_soon(void *arg)
+{
+	(void)usleep(300000); /* the pipe is full by then; if not, it has been cancelled sooner */
+	__atomic_store_n(&cancel, true, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+/* With what fits into the sockets, and with more. */
+START_TEST(a_pipe_whose_reader_sleeps_can_be_cancelled)
+{
+	for (unsigned more = 0; more < 2; more++) {
+		_cleanup_(root_unrefp) struct root *root = NULL;
+		_cleanup_free_ char *name = format("source%u", more);
+		_cleanup_free_ uint8_t *buf = malloc(4 << 20);
+		int p[2], dir = make_dir(name);
+		pthread_t thread;
+
+		fx_fill(buf, 4 << 20, 1);
+		write_at(dir, "f", 0, buf, more ? 4 << 20 : 100000);
+		root = import_from(name);
+		ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
+		if (more)
+			ck_assert_int_eq(fcntl(p[1], F_SETFL, O_NONBLOCK), 0);
+		ck_assert_int_eq(pthread_create(&thread, NULL, cancel_soon, NULL), 0);
+		ck_assert_int_eq(export_tar(fx_store, root, p[1], &ops, NULL), -ERR_CANCELLED);
+		pthread_join(thread, NULL);
+		cancel = false;
+		(void)close(dir);
+		(void)close(p[0]);
+		(void)close(p[1]);
+	}
+}
+END_TEST
+
+/* A reader that is slower than we are, of a pipe that does not wait. */
+START_TEST(a_slow_pipe_gets_all_of_it)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	pid_t pid;
+	int p[2], status;
+
+	make_source("source", 0);
+	root = import_from("source");
+	export_tar_to(root, "t.tar");
+	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
+	ck_assert_int_eq(fcntl(p[1], F_SETFL, O_NONBLOCK), 0);
+	pid = fork();
+	if (pid == 0) {
+		_cleanup_free_ char *line = format("sleep 0.2; cmp - '%s/t.tar'", fx.path);
+
+		(void)dup2(p[0], STDIN_FILENO);
+		(void)execl("/bin/sh", "sh", "-c", line, NULL);
+		_exit(127);
+	}
+	(void)close(p[0]);
+	ck_assert_int_eq(export_tar(fx_store, root, p[1], &ops, NULL), 0);
+	(void)close(p[1]);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 START_TEST(a_socket_is_left_out_of_a_tar)
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
@@ -1129,6 +1206,9 @@ int main(void)
 	tcase_add_test(t, old_tar_formats_are_read);
 	tcase_add_test(t, damaged_archives_are_refused);
 	tcase_add_test(t, a_full_disk_fails_once_and_clearly);
+	tcase_add_test(t, a_pipe_that_nobody_reads_fails_clearly);
+	tcase_add_test(t, a_pipe_whose_reader_sleeps_can_be_cancelled);
+	tcase_add_test(t, a_slow_pipe_gets_all_of_it);
 	tcase_add_test(t, a_socket_is_left_out_of_a_tar);
 	tcase_add_test(t, a_revision_is_brought_in);
 	tcase_add_test(t, unsafe_names_are_refused);
