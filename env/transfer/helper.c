@@ -200,6 +200,9 @@ int helper_get(struct helper *h, struct record *ret)
 		if (ret->kind != REC_SKIP)
 			return 0;
 		talk_skip(h->talk, "%.*s", (int)ret->len, (const char *)ret->data);
+		r = talk_cancelled(h->talk); /* as long as it has more to say, nothing waits */
+		if (r < 0)
+			return r;
 	}
 }
 
