@@ -22,7 +22,7 @@
  */
 static int find(const char *name, char path[static PATH_MAX])
 {
-	static const char *const places[] = { "", "../env/transfer/" };
+	static const char *const places[] = { "", "../env/formats/" };
 	const char *named = secure_getenv("PLYFS_LIBEXEC");
 	char self[PATH_MAX];
 	ssize_t n;

@@ -7,10 +7,11 @@
  * it in a process of their own, which may die and takes nothing with it.
  *
  * A program has the socket of the channel as descriptor 3 and, where there is one, the archive as
- * descriptor 4. It dies with the thread that started it. (program.h: the other side.)
+ * descriptor 4. It dies with the thread that started it. env/formats/ has
+ * them.
  */
 
-#include "env/transfer/chan.h"
+#include "env/formats/chan.h"
 #include "env/transfer/transfer_internal.h"
 
 struct helper {

@@ -7,7 +7,7 @@
  * leads out of the directory.
  */
 
-#include "env/transfer/digest.h"
+#include "env/formats/digest.h"
 #include "env/transfer/transfer_internal.h"
 
 struct oci_layer {

@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 
-#include "env/transfer/digest.h"
+#include "env/formats/digest.h"
 #include "env/transfer/helper.h"
 #include "fs/diff.h"
 #include "fs/format.h"

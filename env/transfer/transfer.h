@@ -105,11 +105,9 @@ static inline void patcher_freep(struct patcher **p)
  * to write to it is one. Nothing is printed for what git does not know (directories, owners,
  * times).
  * AGAIN: git has no form for one side of it (a fifo, socket or device), which was taken for absent.
- * -EFBIG: a file larger than PATCH_FILE_MAX; nothing was printed. After any other failure a part
- * may have been printed; what plyfs-git failed of is noted. (patch.c)
+ * -EFBIG: a file larger than PATCH_FILE_MAX (env/formats/chan.h); nothing was printed. After any
+ * other failure a part may have been printed; what plyfs-git failed of is noted. (patch.c)
  */
-#define PATCH_FILE_MAX \
-	(UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
 int patch_print(struct patcher *p, FILE *out, const struct fs *old_fs, const struct fs *new_fs,
 		const struct change *c);
 /*

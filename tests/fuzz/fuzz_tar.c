@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "env/transfer/digest.h"
+#include "env/formats/digest.h"
 #include "store/base/util.h"
 #include "tests/fuzz/fuzz_tree.h"
 

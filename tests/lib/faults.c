@@ -239,10 +239,10 @@ PASS(int, posix_spawn, errno,
      (p, f, a, b, argv, env))
 
 /* Fails in no system, as to whoever is there; but one may die just before it. */
-EXPORT ssize_t send(int fd, const void *p, size_t n, int flags)
+EXPORT ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
-	(void)FAILS(KILLED, "send");
-	return REAL(send)(fd, p, n, flags);
+	(void)FAILS(KILLED, "sendmsg");
+	return REAL(sendmsg)(fd, m, flags);
 }
 
 /* AddressSanitizer's question as a thread begins: without memory for it the program would end. */

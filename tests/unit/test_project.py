@@ -21,14 +21,16 @@ ROOMS = {
     "fs": ["fs", "store", "store/base"],
     "env": ["env", "fs", "store/base"],  # of fs the ioctl header, of store/base util.h only
     "env/serve": ["env/serve", "env", "fs", "store/base"],  # of fs the ioctl header
-    "env/transfer": ["env/transfer", "env", "fs", "store", "store/base"],  # of env dotgit.h only
+    "env/formats": ["env/formats", "env", "fs", "store/base"],  # of env dotgit.h, of fs inode.h only
+    "env/transfer": ["env/transfer", "env/formats", "fs", "store", "store/base"],
     "env/examples": [],  # <plyfs.h>, as users have it
     "tools": ["tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
     "tools/bench": ["tools/bench", "fs", "store/base"],  # ioctl.h; floor.c: the adapter
-    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/transfer", "fs", "store",
-                   "store/base"],
+    "tests/unit": ["tests/unit", "tests/lib", "tools", "env", "env/serve", "env/formats", "env/transfer",
+                   "fs", "store", "store/base"],
     "tests/lib": ["tests/lib", "fs"],  # of fs the ioctl header only
-    "tests/fuzz": ["tests/fuzz", "tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
+    "tests/fuzz": ["tests/fuzz", "tools", "env", "env/serve", "env/formats", "env/transfer", "fs", "store",
+                   "store/base"],
 }
 # A foreign header has one home.
 HOMES = {
@@ -36,15 +38,15 @@ HOMES = {
     "xxh_x86dispatch.h": {"store/hash.c"},
     "lmdb.h": {"store/index.c"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
-    "git2.h": {"env/transfer/git.h", "env/repo_internal.h"},  # plyfs-git and libplyfs
-    "archive.h": {"env/transfer/tar.h", "env/zip.c", "tests/unit/test_transfer.c"},
+    "git2.h": {"env/formats/git.h", "env/repo_internal.h"},  # plyfs-git and libplyfs
+    "archive.h": {"env/formats/tar.h", "env/zip.c", "tests/unit/test_transfer.c"},
     "curl/curl.h": {"env/http_client.c"},
     "microhttpd.h": {"env/serve/http.c"},
     "minizip/unzip.h": {"env/serve/rex_upload.c"},
     "yaml.h": {"env/swe_config.c"},
     "pcre2.h": {"env/expect.c"},
     "expat.h": {"env/junit.c"},
-    "openssl/sha.h": {"env/transfer/digest.c"},
+    "openssl/sha.h": {"env/formats/digest.c"},
 }
 AT_THE_TOP = {"fs", "store", "env", "tools", "tests", "meson.build", "meson_options.txt",
               "meson.options", "README.md", "LICENSE", ".ci", ".gitignore", ".gitattributes",

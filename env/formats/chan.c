@@ -2,7 +2,7 @@
 
 /* See chan.h. */
 
-#include "env/transfer/chan.h"
+#include "env/formats/chan.h"
 
 #include <assert.h>
 #include <errno.h>

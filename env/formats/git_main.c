@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* plyfs-git: revisions in, hunks of patches out, by libgit2; see helper.h. */
+/* plyfs-git: revisions in, hunks of patches out, by libgit2; see program.h. */
 
-#include "env/transfer/git.h"
+#include "env/formats/git.h"
 
 /*
  * Debian's libgit2 reads the certificates of all authorities when it starts, for connections that

@@ -2,8 +2,7 @@
 
 /* plyfs-git patch: compares what the daemon sends, as git does. */
 
-#include "env/transfer/git.h"
-#include "env/transfer/transfer.h"
+#include "env/formats/git.h"
 #include "store/base/err.h"
 
 /* What is to be compared: both contents in one piece, the new one behind the old one. */

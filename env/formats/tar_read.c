@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "env/transfer/digest.h"
-#include "env/transfer/tar.h"
+#include "env/formats/digest.h"
+#include "env/formats/tar.h"
 #include "store/base/err.h"
 
 #define READ_BYTES \

@@ -2,7 +2,7 @@
 
 /* See program.h. */
 
-#include "env/transfer/program.h"
+#include "env/formats/program.h"
 
 #include <errno.h>
 #include <grp.h>

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <git2.h>
 
-#include "env/transfer/program.h"
+#include "env/formats/program.h"
 
 /*
  * The tree of a revision: a REC_MEMBER for each object, a directory before what it holds, and its

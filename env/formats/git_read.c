@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 
 #include "env/dotgit.h"
-#include "env/transfer/git.h"
+#include "env/formats/git.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
 

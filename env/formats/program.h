@@ -2,11 +2,11 @@
 #pragma once
 
 /*
- * The inside of a helper program (helper.h): its channel, and how it fails. It has one thread and
- * one task, and gives nothing back before it ends.
+ * The inside of a helper program (env/transfer/helper.h): its channel, and how it fails. It has one
+ * thread and one task, and gives nothing back before it ends.
  */
 
-#include "env/transfer/chan.h"
+#include "env/formats/chan.h"
 
 #define PROGRAM_ARCHIVE_FD 4
 

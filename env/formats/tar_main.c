@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/* plyfs-tar: archives in and out, by libarchive; see helper.h. */
+/* plyfs-tar: archives in and out, by libarchive; see program.h. */
 
 #include <string.h>
 
-#include "env/transfer/tar.h"
+#include "env/formats/tar.h"
 
 int main(int argc, char **argv)
 {

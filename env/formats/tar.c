@@ -2,7 +2,7 @@
 
 /* What reading and writing tar archives share; see tar.h. */
 
-#include "env/transfer/tar.h"
+#include "env/formats/tar.h"
 
 #include <errno.h>
 #include <grp.h>

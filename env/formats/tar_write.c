@@ -15,7 +15,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include "env/transfer/tar.h"
+#include "env/formats/tar.h"
 #include "store/base/err.h"
 
 #define WRITE_BYTES (64 * 1024) /* in one write: a pipe's capacity */

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <locale.h>
 
-#include "env/transfer/program.h"
+#include "env/formats/program.h"
 
 /*
  * The archive's members: REC_MEMBER, its REC_DATA (offsets ascend, within its size, nothing for

@@ -2,9 +2,10 @@
 #pragma once
 
 /*
- * Records between the daemon and the programs that libarchive and libgit2 live in (helper.h), on
- * a stream socket. Both sides of one installation: HELLO sees to it, so the bytes may change with
- * any version. Neither side believes the other: what comes is checked before it is used.
+ * Records between the daemon and the programs that libarchive and libgit2 live in, on a stream
+ * socket; env/transfer/helper.h is the daemon's end of it, program.h theirs. Both sides are of one
+ * installation (HELLO sees to it), so the bytes may change with any version. Neither side believes
+ * the other: what comes is checked before it is used.
  *
  *   record: le32 kind, le32 length, so many bytes
  */
@@ -98,6 +99,8 @@ void record_text(const struct record *r, char *ret, size_t size);
  * Two contents, old and new: what REC_DATA carries after it is old_len bytes, then new_len, their
  * offsets counted through.
  */
+#define PATCH_FILE_MAX \
+	(UINT64_C(512) << 20) /* git's core.bigFileThreshold; both sides lie in memory */
 struct sides {
 	bool old_there, new_there; /* else the file comes, or goes */
 	bool binary;		   /* a GIT binary patch is wanted */

@@ -7,7 +7,7 @@
 
 #define OPENSSL_SUPPRESS_DEPRECATED /* as which 3.0 has them */
 
-#include "env/transfer/digest.h"
+#include "env/formats/digest.h"
 
 #include <errno.h>
 #include <openssl/sha.h>
