@@ -526,6 +526,17 @@ def test_importing_what_is_not_there_or_unreadable(t):
     assert store.mount().ls() == ["a"]
 
 
+def test_half_an_installation_is_told(t):
+    for program in ply.PLYFS, ply.PLYFSD:
+        t.sh('mkdir -p bin && cp "$0" bin'.replace("$0", program))
+    store = t.store()
+    t.sh("mkdir d && tar -cf some.tar d")
+    p = store.bench.run([t.at("bin/plyfs"), "import", t.at("some.tar")], check=False,
+                        env=dict(t.env, PLYFS_STORE=store.path))
+    assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+    assert "plyfs-tar, which belongs beside plyfsd: install plyfs anew" in p.stderr, p.stderr
+
+
 def test_a_truncated_tar_changes_nothing(t):
     store = t.store()
     ply.make_bulk(t.at("source"), 50, size=9000)
