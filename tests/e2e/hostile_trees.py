@@ -5,6 +5,7 @@
 """Hostile archives and repositories: nothing lands outside the tree, nothing is half imported."""
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -68,6 +69,14 @@ def test_absolute_names_are_refused_or_taken_relative_like_tar_does(t):
         assert store.mount().read("abs/file") == "x"
     else:
         assert "abs" in p.stderr, p.stderr
+
+
+def test_a_name_in_a_message_cannot_write_on_the_terminal(t):
+    store = t.store()
+    for name in ("../\033]0;owned\007\033[2J", "../a\nplyfs import: all is well"):
+        p = store.ply("import", tar(t, [(name, FILE, b"x")]), check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1 and p.stderr.endswith("\n"), p
+        assert not re.search("[\0-\x09\x0b-\x1f\x7f]", p.stderr), p.stderr
 
 
 def test_odd_but_harmless_archives_are_taken(t):
