@@ -7,7 +7,7 @@
 int import_git(struct store *s, const char *path, const char *rev, const struct import_ops *ops,
 	       struct root **ret_root, struct transfer_stats *ret)
 {
-	char *argv[] = { (char *)"plyfs-git", (char *)"read", (char *)path, (char *)rev, NULL };
+	char *const argv[] = { "plyfs-git", "read", (char *)path, (char *)rev, NULL };
 	_cleanup_(builder_release) struct builder b = { 0 };
 	_cleanup_(helper_release) struct helper h = { 0 };
 	int r;

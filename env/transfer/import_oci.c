@@ -35,7 +35,7 @@ void image_release(struct image *image)
 
 static int apply_layer(struct builder *b, int dir_fd, const struct oci_layer *l)
 {
-	char *argv[] = { (char *)"plyfs-tar", (char *)"layer", NULL };
+	static char *const argv[] = { "plyfs-tar", "layer", NULL };
 	_cleanup_(layer_release) struct layer layer = { .b = b };
 	_cleanup_(helper_release) struct helper h = { 0 };
 	_cleanup_close_ int fd = -1;

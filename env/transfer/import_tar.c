@@ -7,7 +7,7 @@
 int import_tar(struct store *s, int fd, const struct import_ops *ops, struct root **ret_root,
 	       struct transfer_stats *ret)
 {
-	char *argv[] = { (char *)"plyfs-tar", (char *)"read", NULL };
+	static char *const argv[] = { "plyfs-tar", "read", NULL };
 	_cleanup_(builder_release) struct builder b = { 0 };
 	_cleanup_(helper_release) struct helper h = { 0 };
 	int r;

@@ -67,7 +67,7 @@ int import_oci(struct store *s, int dir_fd, const char *ref, const struct import
 	       struct image *ret, struct transfer_stats *ret_stats);
 /*
  * path: a repository; rev: anything git rev-parse takes. Times of all files: the commit's; owner:
- * ours. Submodules arrive as empty directories, with a warning. (git.c)
+ * ours. Submodules arrive as empty directories, with a warning. (formats/git_read.c)
  */
 int import_git(struct store *s, const char *path, const char *rev, const struct import_ops *ops,
 	       struct root **ret_root, struct transfer_stats *ret);
