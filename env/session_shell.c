@@ -446,9 +446,14 @@ static int begun(struct shell *s, char *const *field)
 	int r;
 
 	s->stale = number == 0;
-	if (s->stale)
+	/*
+	 * It was typed, and not read until another took its text's place. It has nothing to tell of
+	 * its own, but that the command before it is over, and how: the next finds $? spoilt.
+	 */
+	if (s->stale && (s->over || s->begun != s->command))
 		return 0;
-	s->begun = number;
+	if (!s->stale)
+		s->begun = number;
 	s->lost = false;
 	s->lost_at = 0;
 	if (!s->group)

@@ -2,9 +2,10 @@
 
 /* Sessions without an environment: exact bytes and codes, whatever is done to the shell. */
 
-#include "env/session.h"
+#include "env/session_internal.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -459,6 +460,31 @@ START_TEST(an_interrupt_may_come_while_the_shell_still_reads)
 }
 END_TEST
 
+/*
+ * A shell that listens late reads a probe's trigger while the next probe's text is being written:
+ * it finds none. The first that it says has the command's exit code all the same.
+ */
+START_TEST(a_probe_without_its_text_still_tells_the_code)
+{
+	static const char words[] = "B130\0\0\0\0" "S0\0himBs\0\0x\0" "B0\0\0" "3\0\0";
+	struct shell s = { .command = 1, .begun = 1, .typed = 3, .group = 1, .master = -1 };
+	int fds[2];
+
+	ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+	ck_assert_int_eq(write(fds[1], words, sizeof(words) - 1), sizeof(words) - 1);
+	s.reports = fds[0];
+	ok(shell_take_reports(&s));
+	ck_assert(s.over);
+	ck_assert_int_eq(s.code, 130);
+	ck_assert_int_eq(s.status, 130);
+	ck_assert_uint_eq(s.begun, 3);
+	ply_text_free(&s.prompt);
+	free(s.reported.data);
+	(void)close(fds[0]);
+	(void)close(fds[1]);
+}
+END_TEST
+
 static void *interrupter(void *arg)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
@@ -786,6 +812,7 @@ int main(void)
 	tcase_add_test(t, an_interrupt_ends_whatever_runs);
 	tcase_add_test(t, an_interrupt_while_programs_are_being_started_ends_no_shell);
 	tcase_add_test(t, an_interrupt_may_come_while_the_shell_still_reads);
+	tcase_add_test(t, a_probe_without_its_text_still_tells_the_code);
 	tcase_add_test(t, another_thread_may_interrupt);
 	tcase_add_test(t, another_thread_may_end_it);
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);
