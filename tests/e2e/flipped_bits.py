@@ -63,7 +63,7 @@ def read_state(top):
     found = {}
 
     def look(path):
-        where = os.path.join(top, path)
+        where = os.path.join(top, path) if path else top  # which may be a file: no slash behind it
         try:
             if os.path.isdir(where):
                 names = sorted(os.listdir(where))
