@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 import venv
 
-SANITIZED = any(word in ply.run(["ldd", ply.PLYFSD]).stdout for word in ("asan", "tsan"))
+SANITIZED = ply.sanitized()
 SLACK = 20 if SANITIZED else 1
 
 

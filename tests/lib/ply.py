@@ -587,6 +587,11 @@ class Bench:
         return said
 
 
+def sanitized():
+    """Was the daemon built with a sanitizer?"""
+    return any(word in run(["ldd", PLYFSD]).stdout for word in ("asan", "tsan"))
+
+
 def seeded():
     seed = int(os.environ.get("PLYFS_TEST_SEED") or random.randrange(1 << 32))
     print("# PLYFS_TEST_SEED=%d" % seed)
