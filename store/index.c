@@ -31,7 +31,8 @@
  *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
  *      the writer is excluded by write_lock;
  *   5. reading goes on after a commit that failed. LMDB refuses everything once it could not write
- *      its meta page, so the environment is opened anew, from what the map shows. See reopen();
+ *      its meta page, so the environment is opened anew, from what the map shows; who would read
+ *      meanwhile waits. See reopen(), reader_begin();
  *   6. nothing is written after a commit that failed until it is certain that the old one stands,
  *      on the disk as well as in the map. See settle().
  *
@@ -85,6 +86,9 @@ struct index {
 	pthread_cond_t pool_returned;
 	MDB_txn *pool[READERS_MAX]; /* under pool_lock: reset read transactions, owned */
 	unsigned pooled, made;      /* under pool_lock */
+	/* How often env was opened anew; changes under map_lock and pool_lock: either will do. */
+	uint64_t reopened;
+	pthread_cond_t was_reopened; /* with pool_lock */
 };
 
 struct index_txn {
@@ -213,6 +217,7 @@ struct reader {
 	MDB_txn *txn;
 };
 
+/* map_lock is held for reading. LMDB's code. */
 static int reader_take(struct index *ix, MDB_txn **ret, bool *ret_fresh)
 {
 	MDB_txn *txn;
@@ -230,7 +235,7 @@ static int reader_take(struct index *ix, MDB_txn **ret, bool *ret_fresh)
 
 	rc = ix->env ? mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) : MDB_PANIC;
 	if (rc != 0)
-		return fail(ix, rc, "reading");
+		return rc;
 	ix->made++;
 	*ret = txn;
 	*ret_fresh = true;
@@ -256,27 +261,46 @@ static void reader_endp(struct reader *rd)
 	pthread_rwlock_unlock(&rd->ix->map_lock);
 }
 
-/* A view of the last commit; ended by scope. */
+static int reader_try(struct index *ix, MDB_txn **ret)
+{
+	bool fresh;
+	int rc = reader_take(ix, ret, &fresh);
+
+	if (rc != 0 || fresh)
+		return rc;
+	rc = mdb_txn_renew(*ret);
+	if (rc != 0) {
+		mdb_txn_abort(*ret);
+		reader_give(ix, NULL);
+	}
+	return rc;
+}
+
+/*
+ * A view of the last commit; ended by scope. Between a commit that failed and reopen(), which its
+ * thread is about to call, LMDB refuses to read: this waits. Not on write_lock, as a caller may
+ * have what another writer wants.
+ */
 static int reader_begin(struct index *ix, struct reader *ret)
 {
 	MDB_txn *txn = NULL;
-	bool fresh = false;
-	int r, rc;
+	uint64_t reopened;
+	bool refused;
+	int rc;
 
-	pthread_rwlock_rdlock(&ix->map_lock);
-	r = reader_take(ix, &txn, &fresh);
-	if (r < 0) {
+	for (;;) {
+		pthread_rwlock_rdlock(&ix->map_lock);
+		rc = reader_try(ix, &txn);
+		if (rc == 0)
+			break;
+		refused = rc == MDB_PANIC && ix->env;
+		reopened = ix->reopened;
 		pthread_rwlock_unlock(&ix->map_lock);
-		return r;
-	}
-
-	rc = fresh ? 0 : mdb_txn_renew(txn);
-	if (rc != 0) {
-		mdb_txn_abort(txn);
-		reader_give(ix, NULL);
-		r = fail(ix, rc, "reading");
-		pthread_rwlock_unlock(&ix->map_lock);
-		return r;
+		if (!refused)
+			return fail(ix, rc, "reading");
+		LOCK_GUARD(&ix->pool_lock);
+		while (ix->reopened == reopened)
+			pthread_cond_wait(&ix->was_reopened, &ix->pool_lock);
 	}
 	*ret = (struct reader){ .ix = ix, .txn = txn };
 	return 0;
@@ -458,6 +482,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	pthread_rwlock_init(&ix->map_lock, NULL);
 	pthread_mutex_init(&ix->pool_lock, NULL);
 	pthread_cond_init(&ix->pool_returned, NULL);
+	pthread_cond_init(&ix->was_reopened, NULL);
 
 	r = os_mkdirat(dir_fd, "index", 0700);
 	if (r < 0 && r != -EEXIST)
@@ -507,6 +532,7 @@ void index_close(struct index *ix)
 	}
 	closep(&ix->dir_fd);
 	pthread_cond_destroy(&ix->pool_returned);
+	pthread_cond_destroy(&ix->was_reopened);
 	pthread_mutex_destroy(&ix->pool_lock);
 	pthread_rwlock_destroy(&ix->map_lock);
 	pthread_mutex_destroy(&ix->write_lock);
@@ -536,6 +562,9 @@ static int reopen(struct index *ix)
 		r = env_open(ix);
 	if (r != 0 && ix->env)
 		mdb_env_close(TAKE_PTR(ix->env));
+	LOCK_GUARD(&ix->pool_lock);
+	ix->reopened++;
+	pthread_cond_broadcast(&ix->was_reopened);
 	return r > 0 ? -ERR_INDEX_FAILED : r; /* the file is gone */
 }
 

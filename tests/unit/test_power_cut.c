@@ -269,6 +269,86 @@ START_TEST(a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest)
 }
 END_TEST
 
+/* ---- while commits fail ---- */
+
+#define COMMITS 400 /* of which half fail */
+
+static void *read_on(void *arg)
+{
+	const bool *over = arg;
+	uint64_t reads = 0;
+
+	for (; !__atomic_load_n(over, __ATOMIC_RELAXED); reads++) {
+		_cleanup_free_ void *got = NULL;
+		size_t len;
+
+		ck_ok(index_get(scratch.index, INDEX_META, "key 0", 5, &got, &len));
+		ck_assert_uint_ge(len, 1);
+	}
+	ck_assert_uint_gt(reads, 0);
+	return NULL;
+}
+
+static bool commit_one(unsigned n)
+{
+	struct index_txn *txn;
+	char key[24], value[24];
+
+	if (index_begin(scratch.index, &txn) < 0)
+		return false;
+	snprintf(key, sizeof(key), "key %u", n % 8);
+	snprintf(value, sizeof(value), "%u", n);
+	ck_ok(index_put(txn, INDEX_META, key, strlen(key), value, strlen(value)));
+	return index_commit(&txn) == 0;
+}
+
+static void live_with_readers(void)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	pthread_t readers[2];
+	unsigned failed = 0;
+	bool over = false;
+
+	/* Readers hold up the pages of all commits: four or five each, of 4 KiB. */
+	ck_assert_int_eq(setenv("PLYFS_TEST_MAP_BYTES", "16777216", 1), 0);
+	disk_record();
+	ck_ok(index_open(scratch.dir_fd, &noter, &scratch.index));
+	ck_assert(commit_one(0));
+	snprintf(base, sizeof(base), "%s/index/data.mdb", scratch.path);
+	disk_fail(base, 10, 1);
+	for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
+		ck_assert_int_eq(pthread_create(&readers[i], NULL, read_on, &over), 0);
+	for (unsigned n = 1; n <= COMMITS; n++)
+		failed += !commit_one(n);
+	__atomic_store_n(&over, true, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < ARRAY_SIZE(readers); i++)
+		pthread_join(readers[i], NULL);
+	ck_assert_uint_gt(failed, COMMITS / 10);
+	disk_fail(base, 0, 0);
+	index_close(scratch.index);
+	disk_end();
+	_exit(0);
+}
+
+/* LMDB refuses to read between a commit that failed and the opening anew. */
+START_TEST(reads_go_on_while_commits_fail)
+{
+	pid_t child;
+	int status;
+
+	ck_assert_int_eq(mkdirat(scratch.dir_fd, "index", 0700), 0);
+	disk_open(scratch.path, "lock.mdb");
+	child = fork();
+	ck_assert_int_ge(child, 0);
+	if (child == 0)
+		live_with_readers();
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "it ended with %x",
+		      (unsigned)status);
+	disk_close();
+}
+END_TEST
+
 static void setup(void)
 {
 	scratch_make(&scratch);
@@ -292,5 +372,6 @@ int main(void)
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
 			    histories);
+	tcase_add_test(tcase, reads_go_on_while_commits_fail);
 	return run_case("power_cut", tcase);
 }
