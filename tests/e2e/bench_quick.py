@@ -135,11 +135,11 @@ def test_the_quick_view_bench_with_and_without_a_journal(t):
     p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--journal", "--only",
                "overwrite,storm", "--dir", t.path], timeout=200 * SLACK)
     found = json.loads(p.stdout)
-    assert list(found["places"]) == ["no journal", "plyfs"]
+    assert list(found["places"]) == ["journalless", "plyfs"]
     for r in found["rows"]:
         print("# %s: %s" % (r["row"], r["ratio"]))
         assert set(r["ratio"]) == set(r["limits"]) == {"plyfs"}
-        (with_it,), (without,) = r["all_ms"]["plyfs"], r["all_ms"]["no journal"]
+        (with_it,), (without,) = r["all_ms"]["plyfs"], r["all_ms"]["journalless"]
         assert abs(r["ratio"]["plyfs"] * without / with_it - 1) < 0.02  # all are rounded
 
 

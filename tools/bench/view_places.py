@@ -256,10 +256,11 @@ class IoUring(Plyfs):
 
 class Journalless(Plyfs):
     """Nothing that was answered outlives this daemon, but for what was saved (store/README.md)."""
-    name = "no journal"
+    name = "journalless"
 
     def __init__(self, where):
         super().__init__(where)
+        self.title = "no journal"
         self.program.env["PLYFSD_JOURNAL_OFF"] = "1"
 
     def start(self):
