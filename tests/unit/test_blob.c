@@ -193,6 +193,66 @@ START_TEST(dropped_blobs_cost_nothing)
 }
 END_TEST
 
+static uint64_t stage_disk(void)
+{
+	uint64_t unsealed, disk;
+
+	stage_stats(s.stage, &unsealed, &disk);
+	return disk;
+}
+
+START_TEST(small_blobs_find_pages_made_for_them)
+{
+	enum { N = 100, LEN = 3000, GROW = 64 * 1024 };
+	static uint8_t data[BLOB_MAX];
+	struct blob *blobs[N], *large;
+	struct stat st;
+
+	for (uint32_t i = 0; i < N; i++) {
+		scratch_fill(data, LEN, i);
+		blobs[i] = make(data, LEN);
+		ck_assert_uint_eq(stage_disk(), ((i + 1) * LEN + GROW - 1) / GROW * GROW);
+	}
+	ck_assert_int_eq(fstatat(s.dir_fd, "stage/00000001", &st, 0), 0);
+	ck_assert_uint_eq((uint64_t)st.st_size, stage_disk());
+	large = make(data, BLOB_MAX); /* over what is left of them, and makes its own */
+	ck_assert_uint_eq(stage_disk(), N * LEN + BLOB_MAX);
+	expect(large, data, BLOB_MAX);
+	blob_unref(large);
+	for (uint32_t i = 0; i < N; i++) {
+		scratch_fill(data, LEN, i);
+		expect(blobs[i], data, LEN);
+		blob_unref(blobs[i]);
+	}
+	stage_give_back(s.stage, true);
+	ck_assert_uint_eq(stage_disk(), 0);
+}
+END_TEST
+
+START_TEST(without_room_for_pages_in_advance_a_blob_is_made_all_the_same)
+{
+	uint8_t data[3000];
+	int n = 0, short_ones = 0;
+
+	scratch_fill(data, sizeof(data), 6);
+	for (bool failed = true; failed; n++) {
+		struct blob *b = NULL;
+
+		stage_give_back(s.stage, true);
+		fault_arm(n, 1, ENOSPC);
+		(void)blob_new(s.stage, data, sizeof(data), &b);
+		failed = fault_ticks() > n;
+		fault_disarm();
+		if (!b)
+			continue;
+		expect(b, data, sizeof(data));
+		short_ones += stage_disk() == sizeof(data);
+		blob_unref(b);
+	}
+	ck_assert_int_eq(short_ones, 1);
+}
+END_TEST
+
 START_TEST(stage_files_go_when_nothing_lives_in_them)
 {
 	enum { N = 1100 }; /* of 128 KiB: more than two files of 64 MiB */
@@ -333,6 +393,7 @@ START_TEST(a_failed_write_takes_no_room)
 	int n, r;
 
 	scratch_fill(data, sizeof(data), 6);
+	blob_unref(make(data, 1)); /* pages in advance are another test's */
 	for (n = 0;; n++) {
 		fault_arm(n, 1, ENOSPC);
 		r = blob_new(s.stage, data, 2000, &b);
@@ -429,6 +490,8 @@ int main(void)
 		a_sole_owner_writes_in_place,
 		what_a_commit_makes_durable_is_fixed,
 		dropped_blobs_cost_nothing,
+		small_blobs_find_pages_made_for_them,
+		without_room_for_pages_in_advance_a_blob_is_made_all_the_same,
 		stage_files_go_when_nothing_lives_in_them,
 		leftovers_wait_until_somebody_says_that_they_are_covered,
 		room_of_dead_blobs_is_used_again,
