@@ -4,57 +4,22 @@
 /*
  * Blobs: file bytes that were written but are not a chunk yet.
  *
- * A blob is up to BLOB_MAX bytes in a *stage* file (plain files stage/NNN in the store, written
- * with pwrite, so the bytes are in the kernel's page cache, not in our heap). Tree items refer to
- * blobs by pointer; the sealer turns each blob that a frozen tree needs into a chunk, after which
- * the blob reads from the chunk and its stage space is given back. A blob whose last reference
- * goes before it was sealed never reaches a pack: overwritten data costs nothing.
+ * A blob is up to BLOB_MAX bytes in a file of the stage (stage.h). Tree items refer to blobs by
+ * pointer; the sealer turns each blob that a frozen tree needs into a chunk, after which the blob
+ * reads from the chunk and its room in the stage is given back. A blob whose last reference goes
+ * before it was sealed never reaches a pack: overwritten data costs nothing.
  *
  * Life: OPEN (may grow and be written in place) -> SEALING (bytes fixed) -> SEALED (has a name).
- * A stage file's room is used again when no unsealed blob lies in it and no record of the journal
- * that still counts may refer to it.
  *
  * Threads: every function is safe from any thread.
  */
 
 #include "store/hash.h"
+#include "store/stage.h"
 
 struct blob;
-struct stage;
-struct chunks;
-struct noter;
 
 #define BLOB_MAX (128 * 1024) /* = CHUNK_MAX: one blob becomes one chunk */
-
-/*
- * Files that an earlier daemon left are there for blob_adopt. They may be all there is of what was
- * answered: nothing is deleted until stage_hold has said what files are kept for.
- */
-int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
-/* All blobs must be gone. Deletes the files, but those that stage_hold still keeps. */
-void stage_close(struct stage *s);
-
-/*
- * From now on a file stays until the records that *lsn (borrowed; NULL: no journal) counted when
- * its last blob went are covered: stage_release says up to where they are.
- */
-void stage_hold(struct stage *s, const _Atomic uint64_t *lsn);
-void stage_release(struct stage *s, uint64_t covered);
-/* Bytes of files that wait so, and others that are of no blob. No lock. */
-uint64_t stage_held(struct stage *s);
-/*
- * New blobs go to another file from now on: the sealer's rounds begin so. Else one file would take
- * all of them, never be empty, and want new pages for each byte until it is full.
- */
-void stage_turn(struct stage *s);
-
-/*
- * What was written so far becomes durable: between two calls of stage_hold_still nothing is
- * overwritten in place (and the caller notes the journal's last number), then stage_sync. Bytes
- * from before the second call are never overwritten.
- */
-void stage_hold_still(struct stage *s, bool still);
-int stage_sync(struct stage *s);
 
 /*
  * The blob that began at a place of a file when its record was written, with at least len bytes by
@@ -63,16 +28,6 @@ int stage_sync(struct stage *s);
  */
 int blob_adopt(struct stage *s, uint32_t file, uint32_t off, uint32_t len, struct blob **ret);
 void stage_adopted(struct stage *s);
-
-/* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
-void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
-/* The former alone, without a lock: each write of a view looks. */
-uint64_t stage_unsealed(struct stage *s);
-/*
- * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
- * if nothing came for some time. Without it at most three files' worth stays.
- */
-void stage_give_back(struct stage *s, bool at_once);
 
 /*
  * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. -ENOSPC when the disk
@@ -124,10 +79,6 @@ int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);
  * name is that of a lost chunk. AGAIN: they cannot be read, but that may pass.
  */
 int blob_seal(struct blob *b, struct name *ret_name);
-/* What cannot be read in the next round is given up at once. */
-void stage_give_up(struct stage *s);
-/* True once after something was given up: how much since then. */
-bool stage_gave_up(struct stage *s, uint64_t *ret_bytes);
 
 /* True and the chunk's name once it is sealed; any thread, no disk. */
 bool blob_name(const struct blob *b, struct name *ret_name);

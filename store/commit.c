@@ -19,8 +19,8 @@
 #include <signal.h>
 #include <time.h>
 
-#include "store/blob.h"
 #include "store/journal.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
 
 static int commit_locked(struct store *s)

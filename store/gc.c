@@ -31,12 +31,12 @@
 #include <errno.h>
 
 #include "store/base/os.h"
-#include "store/blob.h"
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "store/journal.h"
 #include "store/nameset.h"
 #include "store/oplog.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
 #include "store/tableop.h"
 

@@ -32,10 +32,10 @@
 #include <stdarg.h>
 
 #include "store/base/os.h"
-#include "store/blob.h"
 #include "store/check_internal.h"
 #include "store/chunk_internal.h"
 #include "store/scan.h"
+#include "store/stage.h"
 #include "store/table_log.h"
 
 #define ROUNDS_MAX (TREE_HEIGHT_MAX + 2)

@@ -40,10 +40,10 @@
 #include <time.h>
 
 #include "store/base/os.h"
-#include "store/blob.h"
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "store/journal.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
 
 #define NS_PER_MS UINT64_C(1000000)

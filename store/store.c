@@ -16,10 +16,10 @@
 #include <inttypes.h>
 
 #include "store/base/os.h"
-#include "store/blob.h"
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "store/journal.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
 
 /* ---- making ---- */

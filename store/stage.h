@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * The stage: plain files stage/NNN in the store that hold what was written and is no chunk yet.
+ * They are written with pwrite, so the bytes are in the kernel's page cache, not in our heap. A
+ * file's room is used again when no unsealed blob (blob.h) lies in it and no record of the journal
+ * that still counts may refer to it.
+ *
+ * Threads: every function is safe from any thread.
+ */
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct chunks;
+struct noter;
+struct stage;
+
+/*
+ * Files that an earlier daemon left are there for blob_adopt. They may be all there is of what was
+ * answered: nothing is deleted until stage_hold has said what files are kept for.
+ */
+int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
+/* All blobs must be gone. Deletes the files, but those that stage_hold still keeps. */
+void stage_close(struct stage *s);
+
+/*
+ * From now on a file stays until the records that *lsn (borrowed; NULL: no journal) counted when
+ * its last blob went are covered: stage_release says up to where they are.
+ */
+void stage_hold(struct stage *s, const _Atomic uint64_t *lsn);
+void stage_release(struct stage *s, uint64_t covered);
+/* Bytes of files that wait so, and others that are of no blob. No lock. */
+uint64_t stage_held(struct stage *s);
+/*
+ * New blobs go to another file from now on: the sealer's rounds begin so. Else one file would take
+ * all of them, never be empty, and want new pages for each byte until it is full.
+ */
+void stage_turn(struct stage *s);
+
+/*
+ * What was written so far becomes durable: between two calls of stage_hold_still nothing is
+ * overwritten in place (and the caller notes the journal's last number), then stage_sync. Bytes
+ * from before the second call are never overwritten.
+ */
+void stage_hold_still(struct stage *s, bool still);
+int stage_sync(struct stage *s);
+
+/* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
+void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
+/* The former alone, without a lock: each write of a view looks. */
+uint64_t stage_unsealed(struct stage *s);
+/*
+ * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
+ * if nothing came for some time. Without it at most three files' worth stays.
+ */
+void stage_give_back(struct stage *s, bool at_once);
+
+/* What cannot be read in the next round is given up at once. */
+void stage_give_up(struct stage *s);
+/* True once after something was given up: how much since then. */
+bool stage_gave_up(struct stage *s, uint64_t *ret_bytes);
