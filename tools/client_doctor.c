@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/fuse.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -19,6 +21,11 @@
 #include "fs/awake.h"
 #include "store/base/util.h"
 #include "tools/mounts.h"
+
+/* INIT is there as soon as something is mounted; what takes longer will not come. */
+#define INIT_WAIT_MS 1000
+/* A flag of INIT (proto 7.40), which <linux/fuse.h> of Debian 12 does not have. */
+#define OFFERS_PASSTHROUGH (UINT64_C(1) << 37)
 
 /* One line: "ok", "note" (works, but) or "BAD" (will not work). */
 static void report(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -69,12 +76,14 @@ static void check_kernel(void)
 		       u.release);
 }
 
+#define LINE_BYTES 64 /* what is asked for has up to 33 */
+
 /* The first line of a small file of the kernel's; "" when there is none. */
-static void read_line(const char *path, char line[static 32])
+static void read_line(const char *path, char line[static LINE_BYTES])
 {
 	_cleanup_fclose_ FILE *f = fopen(path, "re");
 
-	if (!f || !fgets(line, 32, f))
+	if (!f || !fgets(line, LINE_BYTES, f))
 		*line = '\0';
 	line[strcspn(line, "\n")] = '\0';
 }
@@ -82,7 +91,7 @@ static void read_line(const char *path, char line[static 32])
 /* How long idle CPUs take to wake (fs/awake.h). */
 static void check_cpus(void)
 {
-	char driver[32], ns[32];
+	char driver[LINE_BYTES], ns[LINE_BYTES];
 
 	read_line(AWAKE_DRIVER_FILE, driver);
 	read_line(AWAKE_SETTING, ns);
@@ -191,6 +200,41 @@ static int check_stale(void *arg, const struct mount_entry *e)
 	return 0;
 }
 
+/*
+ * What the kernel offers in INIT, its first request to any mount: not to be seen anywhere else, as
+ * it may be built without. 0: it does not tell.
+ */
+static uint64_t read_offer(int fd)
+{
+	struct {
+		struct fuse_in_header header;
+		struct fuse_init_in init;
+	} first = { .header.opcode = 0 };
+	static uint8_t request[FUSE_MIN_READ_BUFFER]; /* less is refused */
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	ssize_t n = poll(&p, 1, INIT_WAIT_MS) == 1 ? read(fd, request, sizeof(request)) : 0;
+
+	if (n > 0)
+		memcpy(&first, request, MIN((size_t)n, sizeof(first)));
+	if (first.header.opcode != FUSE_INIT || !(first.init.flags & FUSE_INIT_EXT))
+		return 0;
+	return (uint64_t)first.init.flags2 << 32 | first.init.flags;
+}
+
+static void check_passthrough(uint64_t offer)
+{
+	char map[LINE_BYTES];
+	unsigned n;
+
+	read_line("/proc/self/uid_map", map);
+	if (!(offer & OFFERS_PASSTHROUGH))
+		report("note", "no mount --passthrough: it wants Linux 6.9 with FUSE_PASSTHROUGH");
+	else if (geteuid() != 0 || sscanf(map, "%*u %*u %u", &n) != 1 || n != UINT32_MAX)
+		report("note", "mount --passthrough is for root on the machine itself");
+	else
+		report("ok", "the kernel lets mount --passthrough work");
+}
+
 static bool try_mount(struct client *cl)
 {
 	char dir[] = "/tmp/plyfs-doctor-XXXXXX";
@@ -204,6 +248,7 @@ static bool try_mount(struct client *cl)
 	fflush(stdout);
 	r = fuse_mount(cl, &m, &fd);
 	if (r == DONE) {
+		check_passthrough(read_offer(fd));
 		closep(&fd);
 		fuse_unmount(dir);
 	}

@@ -290,6 +290,8 @@ def test_doctor_works_without_a_store(t):
     assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout and "--io-uring" in p.stdout, p
     assert os.uname().release in p.stdout, p.stdout
     assert len(re.findall("^(ok|note) +idle CPUs ", p.stdout, re.M)) == 1, p.stdout
+    if p.returncode == 0:
+        assert len(re.findall("^(ok|note) .*mount --passthrough", p.stdout, re.M)) == 1, p.stdout
 
 
 def test_the_store_is_found_by_option_and_environment(t):
