@@ -18,6 +18,7 @@
 #include "store/base/util.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
+#include "tools/json_memory.h"
 #include "tools/verbs.h"
 
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)
@@ -240,36 +241,11 @@ void cmd_state_release(struct cmd_state *s)
 
 /* ---- output ---- */
 
-/*
- * jansson leaves out what it has no memory for, deep inside of what is made, and few callers could
- * tell. Each verb has a thread of its own.
- */
-static _Thread_local bool json_is_short;
-
-static void *json_alloc(size_t size)
-{
-	void *p = os_malloc(size);
-
-	if (!p)
-		json_is_short = true;
-	return p;
-}
-
-void cmd_json_init(void)
-{
-	json_set_alloc_funcs(json_alloc, free);
-}
-
-bool cmd_json_is_short(void)
-{
-	return json_is_short;
-}
-
 int cmd_json(struct cmd *c, struct json_t *object)
 {
 	int r = -1;
 
-	if (object && !json_is_short)
+	if (object && !json_memory_was_short())
 		r = json_dumpf(object, c->out, JSON_INDENT(2) | JSON_ENCODE_ANY);
 	json_decref(object);
 	if (r < 0)

@@ -99,13 +99,12 @@ void cmd_state_release(struct cmd_state *s);
 /* The branch a verb is about: `name` if not NULL, else the client's view's, else main. */
 const char *cmd_branch_name(struct cmd *c, const char *name);
 
-/* Quotes for JSON are jansson's; this prints one object and a newline, and takes the reference. */
+/*
+ * Quotes for JSON are jansson's; this prints one object and a newline, and takes the reference.
+ * Fails when memory was short for what is in it (json_memory.h).
+ */
 struct json_t;
 int cmd_json(struct cmd *c, struct json_t *object);
-/* Once, before there are threads: what is short of memory is then no answer for cmd_json. */
-void cmd_json_init(void);
-/* Whether memory was short for something that this verb made or read (a text may lack letters). */
-bool cmd_json_is_short(void);
 
 /* Every verb that the daemon runs (verbs.h has the table). */
 int cmd_import(struct cmd *c);

@@ -13,6 +13,7 @@
 #include "store/base/util.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
+#include "tools/json_memory.h"
 #include "tools/transfer_talk.h"
 
 struct source {
@@ -286,7 +287,7 @@ int cmd_import(struct cmd *c)
 	importing = c->store;
 	if (oci) {
 		r = import_oci(c->store, source.fd, source.ref, &talk.ops, &image, &stats);
-		if (r == 0 && cmd_json_is_short())
+		if (r == 0 && json_memory_was_short())
 			r = -ENOMEM; /* its configuration may not be what was read */
 	} else if (source.rev) {
 		r = import_git(c->store, source.path, source.rev, &talk.ops, &root, &stats);

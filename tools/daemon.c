@@ -50,6 +50,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/copy.h"
+#include "tools/json_memory.h"
 #include "tools/log.h"
 #include "tools/salvage.h"
 #include "tools/stream.h"
@@ -738,7 +739,7 @@ int main(int argc, char **argv)
 		ready_fd = -1;
 
 	block_signals();
-	cmd_json_init();
+	json_memory_watch();
 	d.first_call = d.last_call = now_ns(); /* nobody makes a call each ns */
 	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
 		files.rlim_cur = files.rlim_max;

@@ -43,13 +43,8 @@ int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, unsig
 char *words_quote(char *const *words);
 /* stdout, flushed. */
 int cmd_flush(const struct cmd *c);
-/*
- * Prints it, flushed, and takes it. jansson leaves out what it has no memory for, deep inside of
- * what is made: then nothing is printed, and this fails.
- */
+/* Prints it, flushed, and takes it. Fails when memory was short for it (json_memory.h). */
 int cmd_json(const struct cmd *c, struct json_t *object);
-/* Whether that happened to what was made or read so far (a path that is read may end early). */
-bool json_is_short(void);
 /* Whether a name will do for an environment, a branch, a session: says why not. */
 int name_check(const struct cmd *c, const char *name);
 

@@ -6,6 +6,7 @@
  */
 
 #include "tools/env.h"
+#include "tools/json_memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -48,7 +49,7 @@ int record_create(const struct cmd *c, const struct record *r)
 	_cleanup_free_ char *path = NULL, *temporary = NULL;
 	int s = file_of(c, r->name, &path), error = 0;
 
-	if (s == DONE && (!o || json_is_short() ||
+	if (s == DONE && (!o || json_memory_was_short() ||
 			  asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
 		s = cmd_fail(c, "the options are not UTF-8, or there is no memory");
 	/* Written aside and linked: nobody reads half of one. */
@@ -93,13 +94,13 @@ static int read_file(const struct cmd *c, const char *path, struct record *ret)
 	size_t i = 0;
 
 	/* What is not understood is not acted on: destroying drops a branch. */
-	if (!o || json_is_short() ||
+	if (!o || json_memory_was_short() ||
 	    json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind", &kind,
 			"path", &where, "store", &store, "branch", &branch, "origin", &origin,
 			"options", &options) < 0 ||
 	    (i = origin_find(origin)) == ARRAY_SIZE(origins) ||
 	    (i == FORKED && (!store || !branch))) {
-		int s = json_is_short()
+		int s = json_memory_was_short()
 				? cmd_fail(c, "'%s': %s", path, strerror(ENOMEM))
 				: cmd_fail(c,
 					   "'%s' is damaged%s%s; remove it when its view is "

@@ -3,6 +3,7 @@
 /* How plyfs-env and plyfs-session find what was asked, and talk; see env.h. */
 
 #include "tools/env.h"
+#include "tools/json_memory.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -107,27 +108,11 @@ int cmd_flush(const struct cmd *c)
 	return DONE;
 }
 
-static _Thread_local bool was_short;
-
-static void *json_alloc(size_t size)
-{
-	void *p = malloc(size);
-
-	if (!p)
-		was_short = true;
-	return p;
-}
-
-bool json_is_short(void)
-{
-	return was_short;
-}
-
 int cmd_json(const struct cmd *c, json_t *object)
 {
 	int r = -1;
 
-	if (object && !was_short)
+	if (object && !json_memory_was_short())
 		r = json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 	json_decref(object);
 	if (r < 0)
@@ -141,7 +126,7 @@ int dispatch(const struct sub *subs, size_t n, int argc, char **argv)
 	struct cmd c = { .verb = argc > 1 ? argv[1] : "", .argc = argc - 1, .argv = argv + 1 };
 	char name[64], known[128] = "";
 
-	json_set_alloc_funcs(json_alloc, free);
+	json_memory_watch();
 	for (size_t i = 0; i < n; i++) {
 		const struct sub *s = &subs[i];
 
