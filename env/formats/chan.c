@@ -4,7 +4,6 @@
 
 #include "env/formats/chan.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>

@@ -21,6 +21,11 @@
 #define RECORD_MAX (4u << 20)
 #define RECORD_DATA_MAX (64u << 10) /* of file content in one record: in the cache all the way */
 
+/* Descriptors that a program is started with: the socket; the archive, if there is one. */
+#define CHAN_SOCKET_FD 3
+#define CHAN_ARCHIVE_FD 4
+#define CHAN_FDS_END 5
+
 enum record_kind {
 	REC_HELLO = 1, /* the program's first word: its version, text */
 	REC_MEMBER,    /* struct member */

@@ -11,22 +11,30 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
-#define SOCKET_FD 3
 #define NOBODY 65534 /* the kernel's overflow uid: owns nothing */
 #define GONE 70	     /* exit code, EX_SOFTWARE: the daemon is no longer there, nobody reads it */
+
+/*
+ * Where it fails (a user namespace that knows no nobody, a container without CAP_SETUID) root can
+ * do little as it is.
+ */
+static void become_nobody(void)
+{
+	int r = setgroups(0, NULL) ?: setresgid(NOBODY, NOBODY, NOBODY) ?:
+		setresuid(NOBODY, NOBODY, NOBODY);
+
+	(void)r;
+}
 
 void program_begin(struct chan *c, bool alone)
 {
 	static const struct rlimit none = { 0 };
 
-	*c = (struct chan){ .fd = SOCKET_FD };
+	*c = (struct chan){ .fd = CHAN_SOCKET_FD };
 	(void)prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 	(void)setrlimit(RLIMIT_CORE, &none);
-	if (alone && geteuid() == 0 &&
-	    (setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0 ||
-	     setresuid(NOBODY, NOBODY, NOBODY) < 0)) {
-		/* A user namespace that knows no nobody: its root is nobody outside already. */
-	}
+	if (alone && geteuid() == 0)
+		become_nobody();
 	/* Last, as a change of user takes it back. Who is gone by now does not read: EPIPE. */
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	program_must(c, chan_put(c, REC_HELLO, PLYFS_VERSION, strlen(PLYFS_VERSION), NULL, 0));

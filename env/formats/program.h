@@ -8,8 +8,6 @@
 
 #include "env/formats/chan.h"
 
-#define PROGRAM_ARCHIVE_FD 4
-
 /*
  * The channel, after HELLO. From here on the process dies with the daemon's thread, gains no
  * rights by running anything, and leaves no core. alone: it needs nothing but its descriptors, so

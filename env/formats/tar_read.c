@@ -39,13 +39,13 @@ static _Noreturn void fail(struct reader *tr, struct archive *a, const char *wha
 static la_ssize_t read_file(struct archive *a, void *arg, const void **ret)
 {
 	struct reader *tr = arg;
-	struct pollfd p = { .fd = PROGRAM_ARCHIVE_FD, .events = POLLIN };
+	struct pollfd p = { .fd = CHAN_ARCHIVE_FD, .events = POLLIN };
 	ssize_t n;
 
 	*ret = tr->in;
 	do {
 		(void)poll(&p, 1, -1); /* whoever gave it may have made it O_NONBLOCK */
-		n = read(PROGRAM_ARCHIVE_FD, tr->in, READ_BYTES);
+		n = read(CHAN_ARCHIVE_FD, tr->in, READ_BYTES);
 	} while (n < 0 && (errno == EINTR || errno == EAGAIN));
 	if (n < 0)
 		archive_set_error(a, errno, "%s", strerror(errno));

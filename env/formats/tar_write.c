@@ -45,11 +45,11 @@ _Noreturn static void confused(struct tar_writer *w)
 /* libarchive is not told of a failure: it is the end. */
 static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
 {
-	struct pollfd p = { .fd = PROGRAM_ARCHIVE_FD, .events = POLLOUT };
+	struct pollfd p = { .fd = CHAN_ARCHIVE_FD, .events = POLLOUT };
 	struct tar_writer *w = arg;
 
 	for (;;) {
-		ssize_t n = write(PROGRAM_ARCHIVE_FD, data, len);
+		ssize_t n = write(CHAN_ARCHIVE_FD, data, len);
 
 		if (n >= 0)
 			return n;
@@ -92,7 +92,7 @@ static void end_archive(struct tar_writer *w)
 {
 	check_archive(w, archive_write_close(w->archive) == ARCHIVE_OK, "ending the archive");
 	/* On a filesystem of the network the last of it may fail now, and only once. */
-	if (close(PROGRAM_ARCHIVE_FD) < 0)
+	if (close(CHAN_ARCHIVE_FD) < 0)
 		program_fail(w->chan, -errno, "writing the archive");
 }
 

@@ -12,10 +12,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#define SOCKET_FD 3
-#define ARCHIVE_FD 4
-#define HIGH_FD 5 /* above both */
-
 /*
  * In PLYFS_LIBEXEC if it is there (another program may be, for which that was set), else beside the
  * program that we are (plyfsd), or where the build has it.
@@ -63,9 +59,9 @@ static int spawn(struct helper *h, const char *path, char *const argv[], int soc
 	sigemptyset(&none);
 	sigfillset(&all);
 	r = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	r = r ?: posix_spawn_file_actions_adddup2(&actions, sock, SOCKET_FD);
+	r = r ?: posix_spawn_file_actions_adddup2(&actions, sock, CHAN_SOCKET_FD);
 	if (fd >= 0)
-		r = r ?: posix_spawn_file_actions_adddup2(&actions, fd, ARCHIVE_FD);
+		r = r ?: posix_spawn_file_actions_adddup2(&actions, fd, CHAN_ARCHIVE_FD);
 	r = r ?: posix_spawnattr_setsigmask(&attr, &none);
 	r = r ?: posix_spawnattr_setsigdefault(&attr, &all);
 	r = r ?: posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -121,11 +117,11 @@ int helper_start(struct helper *h, struct talk *talk, char *const argv[], int fd
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return talk_fail(talk, -errno, "a socket for %s", argv[0]);
 	h->chan.fd = pair[0];
-	theirs = fcntl(pair[1], F_DUPFD_CLOEXEC, HIGH_FD);
+	theirs = fcntl(pair[1], F_DUPFD_CLOEXEC, CHAN_FDS_END);
 	r = theirs < 0 ? -errno : 0;
 	(void)close(pair[1]);
 	if (r == 0 && fd >= 0) {
-		moved = fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
+		moved = fcntl(fd, F_DUPFD_CLOEXEC, CHAN_FDS_END);
 		r = moved < 0 ? -errno : 0;
 	}
 	if (r == 0)
