@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * Kind "git": back to any commit. To one of ours by its snapshot, exactly; to any other by its

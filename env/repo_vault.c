@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * The vault: a bare repository of our own, where the commits of checkpoints are. It stands beside

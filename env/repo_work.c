@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /* A work tree's own repository: made, found, looked at, and given sight of the vault. */
 

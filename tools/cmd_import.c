@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /* plyfs import: a directory, a tar file, a git revision or an image becomes a branch's state. */
 

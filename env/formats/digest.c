@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * SHA-256 and SHA-1 are OpenSSL's, by the functions that need no memory: what sets up all the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /* plyfs-git: revisions in, hunks of patches out, by libgit2; see program.h. */
 

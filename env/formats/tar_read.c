@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * An archive as members. Nothing of it is judged here, where a damaged one may do its worst: what

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * plyfs-tar writes a PAX archive of what the daemon sends; see tar.h. The same members give the

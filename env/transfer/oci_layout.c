@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /* OCI image layouts: index, manifest, configuration; see oci_layout.h. */
 

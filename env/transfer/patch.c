@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 
 /*
  * Git patches out. What is compared is compared by libgit2, in plyfs-git (git_hunks.c); the lines

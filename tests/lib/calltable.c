@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calltable: what each call about paths answers and does, line by line, to be compared between two
  * filesystems.

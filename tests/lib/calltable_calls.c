@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * calltable's calls: each takes a path p (or two, p and q), asks the kernel one thing, and gives
  * what it said. Descriptors are closed again, errno is the call's.

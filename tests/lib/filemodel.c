@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * filemodel: two files and what they should hold, under every call that changes or reads bytes.
  *
