@@ -4,7 +4,8 @@
  * Preloaded: lets one call of the C library fail in a program that knows nothing of it, whoever
  * makes it: we, libfuse, LMDB, jansson, the library itself. What fails when is in a file that is
  * shared with the test (struct control; ply.py's Faults writes it). PLYFS_FAULTS names the file,
- * PLYFS_FAULTS_IN the program; other programs that inherit both are left alone.
+ * PLYFS_FAULTS_IN the program; other programs that inherit both are left alone. PLYFS_FAULTS_BUT
+ * names a library that gets all memory it asks for.
  *
  * Calls are counted while it is armed, and those numbered first..last-1 fail before they do
  * anything. What fails in no system is not counted: a reply to the kernel, a wake-up by eventfd.
@@ -52,6 +53,7 @@ struct control {
 static_assert(sizeof(struct control) == 144, "as ply.py has it");
 
 static struct control *control;
+static const char *but; /* PLYFS_FAULTS_BUT; NULL: nobody is left out */
 
 #define OWN_THREAD static __thread __attribute__((tls_model("initial-exec")))
 OWN_THREAD uint32_t opcode; /* of the request that this thread handles */
@@ -73,19 +75,44 @@ __attribute__((constructor)) static void begin(void)
 	(void)syscall(SYS_close, fd);
 	if ((long)p > 0)
 		control = p;
+	but = getenv("PLYFS_FAULTS_BUT");
 }
 
-static void note_failure(struct control *c, const char *name, char *where)
+/* The file that the caller's code is in; its base is given. */
+static const char *file_of(void *where, char **ret_base)
 {
 	const char *file = "?";
 	Dl_info info = { 0 };
 
-	inside = true;
 	if (dladdr(where, &info) && info.dli_fname)
 		file = strrchr(info.dli_fname, '/') ? strrchr(info.dli_fname, '/') + 1 :
 						      info.dli_fname;
+	*ret_base = info.dli_fbase;
+	return file;
+}
+
+static bool is_left_out(void *where)
+{
+	bool is = false;
+	char *base;
+
+	if (but) {
+		inside = true;
+		is = strncmp(file_of(where, &base), but, strlen(but)) == 0;
+		inside = false;
+	}
+	return is;
+}
+
+static void note_failure(struct control *c, const char *name, char *where)
+{
+	const char *file;
+	char *base;
+
+	inside = true;
+	file = file_of(where, &base);
 	snprintf(c->what, sizeof(c->what), "%s %s+0x%lx %u", name, file,
-		 (unsigned long)(where - (char *)info.dli_fbase), opcode);
+		 (unsigned long)(where - base), opcode);
 	inside = false;
 }
 
@@ -98,7 +125,7 @@ static bool tick(int kind, const char *name, void *where)
 	if (!c || inside || !atomic_load_explicit(&c->armed, memory_order_relaxed) ||
 	    (c->where == IN_REQUESTS && !opcode) || (c->where == OUTSIDE_REQUESTS && opcode))
 		return false;
-	if (!(c->kinds & (kind | KILLED)))
+	if (!(c->kinds & (kind | KILLED)) || (kind == ALLOCATIONS && is_left_out(where)))
 		return false;
 	n = atomic_fetch_add(&c->ticks, 1);
 	if (n < c->first || n >= c->last)

@@ -601,12 +601,13 @@ def seeded():
 class Faults:
     """
     Lets one call of the C library fail in the programs of that name which this test starts from now
-    on (lib/faults.c): in a test's with block, `with faults.armed(n): ...`.
+    on (lib/faults.c): in a test's with block, `with faults.armed(n): ...`. but: the name of a library
+    begins so that gets all memory it asks for.
     """
     ALLOCATIONS, CALLS, KILLED = 1, 2, 4  # the last: the program, just before the call
     ANYWHERE, IN_REQUESTS, OUTSIDE_REQUESTS = 0, 1, 2
 
-    def __init__(self, t, program="plyfsd"):
+    def __init__(self, t, program="plyfsd", but=None):
         if b"__tsan_init" in open(PLYFSD, "rb").read():
             skip("ThreadSanitizer wants to stand where the faults do")
         path = t.at("faults-" + program)
@@ -618,6 +619,8 @@ class Faults:
         if not os.path.islink(library):
             os.symlink(FAULTS, library)
         t.env.update(LD_PRELOAD=library, PLYFS_FAULTS=path, PLYFS_FAULTS_IN=program)
+        if but:
+            t.env["PLYFS_FAULTS_BUT"] = but
         t.env["ASAN_OPTIONS"] = t.env.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
         self.sites = collections.Counter()
 
