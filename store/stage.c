@@ -206,7 +206,9 @@ void stage_give_back(struct stage *s, bool at_once)
 
 /*
  * With len bytes more the file ends behind its pages: how large it becomes. The lock is held, as
- * these zeros have to be there before anybody's bytes. Without room for them it does without.
+ * these zeros have to be there before anybody's bytes: some 20 us into the page cache. When the
+ * kernel holds writers back, that holds up who places and drops blobs and who begins a sync; no
+ * reader. Without room for them it does without.
  */
 static uint64_t file_grow(const struct stage_file *file, uint64_t len)
 {

@@ -83,9 +83,9 @@ struct stage {
 	uint64_t covered;               /* under lock: records up to it are in the index */
 	bool names_dirty;               /* under lock: a file was made since the last sync */
 	_Atomic uint32_t generation;    /* invariant 6 */
-	/* blob.c's: a hash table of size adopted_size with one reference each, */
+	/* blob.c's, while the store is opened by one thread: a hash table, one reference each */
 	struct blob **adopted;
-	size_t n_adopted, adopted_size; /* while the store is opened, by one thread */
+	size_t n_adopted, adopted_size;
 	uint64_t free_bytes;            /* under lock: at the last check */
 	uint64_t since_check;           /* under lock: bytes staged since */
 	int64_t checked_ns, staged_ns;  /* under lock: of that check, and when a blob wanted room */
