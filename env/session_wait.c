@@ -22,7 +22,6 @@
  */
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,6 +32,7 @@
 
 #include "env/session_internal.h"
 #include "env/status.h"
+#include "store/base/pidstate.h"
 #include "store/base/util.h"
 
 /* ---- the end of the shell ---- */
@@ -203,17 +203,9 @@ static uint64_t time_run(pid_t pid)
 /* It runs, or waits for nothing but a processor, or the disk. */
 static bool is_runnable(pid_t pid)
 {
-	char path[40], line[64]; /* "PID (NAME) R": a name has at most 15 bytes */
-	_cleanup_close_ int fd = -1;
-	const char *end;
-	ssize_t n;
+	char state = pid_state(pid);
 
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
-	line[n > 0 ? n : 0] = '\0';
-	end = strrchr(line, ')');
-	return end && end[1] && (end[2] == 'R' || end[2] == 'D');
+	return state == 'R' || state == 'D';
 }
 
 /* A fork of bash is in front, or another program, long before: it takes less than a tenth. */

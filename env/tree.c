@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "store/base/pidstate.h"
 #include "store/base/util.h"
 
 /* The most pids that Linux can have; a walk that finds more has met a pid that was used anew. */
@@ -122,17 +123,7 @@ void tree_each(const struct tree *t, void (*fn)(void *arg, pid_t pid), void *arg
 
 static void count_living(void *arg, pid_t pid)
 {
-	char path[64], line[256];
-	_cleanup_close_ int fd = -1;
-	const char *end;
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd >= 0 ? read(fd, line, sizeof(line) - 1) : 0;
-	line[n > 0 ? n : 0] = 0;
-	end = strrchr(line, ')'); /* the name before it may hold anything */
-	if (end && end[1] && end[2] != 'Z' && end[2] != 'X')
+	if (pid_is_alive(pid))
 		++*(size_t *)arg;
 }
 

@@ -30,6 +30,7 @@
 #include <time.h>
 
 #include "store/base/err.h"
+#include "store/base/pidstate.h"
 #include "store/base/util.h"
 #include "tools/verbs.h"
 #include "tools/wire.h"
@@ -449,19 +450,6 @@ static pid_t listener(int sock)
 	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ? 0 : peer.pid;
 }
 
-static bool is_stopped(pid_t pid)
-{
-	char path[32], stat[128] = "", *state;
-	_cleanup_close_ int fd = -1;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-	if (fd < 0 || read(fd, stat, sizeof(stat) - 1) <= 0)
-		return false;
-	state = strrchr(stat, ')'); /* "pid (name) state ..." */
-	return state && strncmp(state, ") T", 3) == 0;
-}
-
 /* Waits for the first word of a daemon; an exit code. */
 static int client_await(struct client *cl, int sock)
 {
@@ -475,7 +463,7 @@ static int client_await(struct client *cl, int sock)
 		while (r < 0 && errno == EINTR);
 		if (r != 0)
 			return DONE; /* or what is wrong comes out when it is read */
-		if (is_stopped(pid))
+		if (pid > 0 && pid_state(pid) == 'T')
 			return client_fail(cl,
 					   "the daemon of '%s' is stopped; kill -CONT %d lets it "
 					   "go on",

@@ -58,6 +58,7 @@
 #include "fs/mount.h"
 #include "store/base/err.h"
 #include "store/base/fdpass.h"
+#include "store/base/pidstate.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
 #include "tools/log.h"
@@ -226,21 +227,6 @@ static void refuse_daemon(struct supervisor *s)
 	}
 }
 
-/* The daemon's first thread stays as a zombie as long as there are others. */
-static bool first_is_gone(void)
-{
-	char path[32], stat[128], *state;
-	_cleanup_close_ int fd = -1;
-	ssize_t n;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)us.daemon);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? 0 : read(fd, stat, sizeof(stat) - 1);
-	stat[MAX(n, 0)] = '\0';
-	state = strrchr(stat, ')'); /* "pid (name) state ..." */
-	return !state || strlen(state) < 3 || state[2] == 'Z' || state[2] == 'X';
-}
-
 /* The watched thread is gone, so all are dying. How the daemon ended. */
 static int threads_end(struct supervisor *s)
 {
@@ -249,7 +235,9 @@ static int threads_end(struct supervisor *s)
 	for (unsigned n = 0;; n++) {
 		if (waitpid(us.daemon, &status, WNOHANG) == us.daemon)
 			return status;
-		if (n >= THREADS_PATIENCE && first_is_gone() && !any_thread(s, tells_nothing))
+		/* Its first thread stays as a zombie as long as there are others. */
+		if (n >= THREADS_PATIENCE && !pid_is_alive(us.daemon) &&
+		    !any_thread(s, tells_nothing))
 			return W_EXITCODE(0, SIGKILL); /* it is reaped some other time */
 		if (n % THREADS_PATIENCE == THREADS_PATIENCE - 1)
 			refuse_daemon(s);

@@ -17,6 +17,7 @@
 
 #include "env/transfer/helper.h"
 #include "fs/format.h"
+#include "store/base/os.h"
 
 #define COPY_BYTES (128 * 1024) /* one chunk */
 
@@ -125,17 +126,13 @@ static int send_member(struct tar_export *te, const char *link)
 
 static int remember(struct tar_export *te)
 {
+	int r;
+
 	if (te->e->inode.nlink < 2 || S_ISDIR(te->e->inode.mode))
 		return 0;
-	if (te->n_paths == te->paths_cap) {
-		size_t cap = te->paths_cap ? 2 * te->paths_cap : 64;
-		char **p = realloc(te->paths, cap * sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		te->paths = p;
-		te->paths_cap = cap;
-	}
+	r = os_grow(&te->paths, &te->paths_cap, te->n_paths + 1, sizeof(*te->paths));
+	if (r < 0)
+		return r;
 	te->paths[te->n_paths] = strdup(te->e->path);
 	if (!te->paths[te->n_paths])
 		return -ENOMEM;

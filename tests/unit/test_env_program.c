@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "env/program.h"
+#include "store/base/pidstate.h"
 #include "store/base/util.h"
 #include "tests/unit/run.h"
 
@@ -183,25 +184,11 @@ static void kill_a_caller(int held, pid_t *ret_between, pid_t *ret_program)
 	*ret_program = program;
 }
 
-static bool is_running(pid_t pid)
-{
-	char name[64], text[256] = "", *state;
-	FILE *f;
-
-	(void)snprintf(name, sizeof(name), "/proc/%d/stat", (int)pid);
-	f = fopen(name, "r");
-	if (!f)
-		return false;
-	state = fgets(text, sizeof(text), f) ? strrchr(text, ')') : NULL;
-	(void)fclose(f);
-	return state && !strchr("ZX", state[2]);
-}
-
 static bool ends(pid_t pid)
 {
-	for (int i = 0; i < 2000 && is_running(pid); i++)
+	for (int i = 0; i < 2000 && pid_is_alive(pid); i++)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
-	return !is_running(pid);
+	return !pid_is_alive(pid);
 }
 
 START_TEST(nothing_shares_the_memory_of_a_caller_that_was_killed)
@@ -211,7 +198,7 @@ START_TEST(nothing_shares_the_memory_of_a_caller_that_was_killed)
 
 	kill_a_caller(-1, &between, &program);
 	ended = ends(between);
-	ck_assert(is_running(program)); /* it goes on to its end */
+	ck_assert(pid_is_alive(program)); /* it goes on to its end */
 	(void)kill(program, SIGKILL);
 	ck_assert(ended);
 }
