@@ -340,10 +340,10 @@ class Death:
         left = [f for f in self.files if os.path.exists(f)]
         for f in left:
             os.unlink(f)
-        if kind:
-            return  # the answer was wrong: that is what is to be told
         if len(left) == len(self.files):
             ply.skip("a release build, or a kernel that asks for it in other words")
+        if kind:
+            return  # the answer was wrong: that is what is to be told
         assert self.view.store.status()["daemon"]["deaths"] == self.deaths + 1
 
 
