@@ -65,8 +65,8 @@ void commit_queue_free(struct commit_queue *q)
 void commit_queue_start(struct commit_queue *q, const struct repo_id *tip)
 {
 	LOCK_GUARD(&q->lock);
-	q->tip = q->written = *tip;
-	q->has_tip = q->has_written = true;
+	q->tip = *tip;
+	q->has_tip = true;
 }
 
 /* ---- the writer ---- */
@@ -78,16 +78,9 @@ void commit_queue_start(struct commit_queue *q, const struct repo_id *tip)
 void commit_queue_sync(struct commit_queue *q, struct vault *v)
 {
 	_cleanup_(repo_closep) struct repo *repo = NULL;
-	struct repo_id written;
 
-	{
-		LOCK_GUARD(&q->lock);
-		if (!q->has_written)
-			return;
-		written = q->written;
-	}
 	if (repo_open(q->workdir, v, &repo) == 0 && repo_attach(repo, v) == 0)
-		(void)repo_set_ref(repo, q->ref, &written);
+		(void)vault_show_ref(v, q->ref, repo);
 }
 
 static int write_pending(struct commit_queue *q, struct vault *v, struct pending *p, size_t n)
@@ -114,8 +107,6 @@ static int write_pending(struct commit_queue *q, struct vault *v, struct pending
 		/* Joined with what another process did: what comes next has both for parents. */
 		if (q->has_tip && repo_id_is(&q->tip, newest))
 			q->tip = tip;
-		q->written = tip;
-		q->has_written = true;
 	}
 	LOCK_GUARD(&q->sync);
 	commit_queue_sync(q, v);

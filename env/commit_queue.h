@@ -35,8 +35,7 @@ struct commit_queue {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct repo_id tip;		     /* under lock: the last commit */
-	struct repo_id written;		     /* under lock: the last one in the vault */
-	bool has_tip, has_written;	     /* under lock */
+	bool has_tip;			     /* under lock */
 	struct pending pending[PENDING_MAX]; /* under lock; the first ones are the writer's */
 	size_t n_pending;		     /* under lock */
 	bool failed, stop, has_thread;	     /* under lock */
@@ -65,7 +64,7 @@ int commit_queue_tip(struct commit_queue *q, struct repo_id *ret);
 bool commit_queue_find(struct commit_queue *q, const char *hex, struct repo_id *ret,
 		       char ret_snap[SNAP_TEXT]);
 /*
- * Sets the working repository's alternate and ref right, to the last commit that is written. Where
- * the repository is gone or damaged nothing happens: the vault has it all. Call under q->sync.
+ * Sets the working repository's alternate and ref right, the ref to where the vault's is. Where the
+ * repository is gone or damaged nothing happens: the vault has it all. Call under q->sync.
  */
 void commit_queue_sync(struct commit_queue *q, struct vault *v);

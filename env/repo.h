@@ -135,6 +135,8 @@ int repo_identity(struct repo *r, const char *name, const char *email, struct pl
 int repo_ref(struct repo *r, const char *ref, struct repo_id *ret);
 /* Nothing is written when it is there already. */
 int repo_set_ref(struct repo *r, const char *ref, const struct repo_id *id);
+/* Sets it to where the vault's is now; nothing where that has none. */
+int vault_show_ref(struct vault *v, const char *ref, struct repo *repo);
 /* Lets the repository find the vault's objects, or no more; nothing is written when it is so. */
 int repo_attach(struct repo *r, struct vault *v);
 int repo_detach(struct repo *r, struct vault *v);

@@ -492,6 +492,18 @@ int vault_set_ref(struct vault *v, const char *ref, struct repo_id *id)
 	return r;
 }
 
+int vault_show_ref(struct vault *v, const char *ref, struct repo *repo)
+{
+	_cleanup_close_ int lock = vault_lock(v, LOCK_EX); /* whoever comes later reads later */
+	struct repo_id now;
+	int r;
+
+	if (lock < 0)
+		return fail_errno(errno, "locking '%s'", v->path);
+	r = ref_id(v->repo, ref, &now);
+	return r == 0 ? repo_set_ref(repo, ref, &now) : MIN(r, 0);
+}
+
 bool repo_ref_ok(const char *ref)
 {
 	int valid = 0;

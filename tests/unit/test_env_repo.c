@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "env/commit_queue.h"
 #include "env/gittree.h"
 #include "store/base/util.h"
 #include "tests/unit/run.h"
@@ -488,6 +489,30 @@ START_TEST(through_the_alternate_a_ref_can_be_set)
 }
 END_TEST
 
+/* Another one's writer was faster: its commits are on the ref, and shown. */
+START_TEST(who_comes_late_shows_what_is_there_by_then)
+{
+	struct repo_id a = write_commit("a", NULL), b = write_commit("b", &a), got;
+	_cleanup_(repo_closep) struct repo *r = NULL;
+	struct commit_queue *late;
+
+	ck_assert_int_eq(mkdir(at("w"), 0777), 0);
+	ok(repo_create(at("w"), vault));
+	ok(repo_open(at("w"), vault, &r));
+	ok(vault_set_ref(vault, "refs/plyfs/x", &a));
+	ok(commit_queue_new(at("w"), "refs/plyfs/x", at("vault"), &late));
+	commit_queue_start(late, &a);
+	ok(vault_set_ref(vault, "refs/plyfs/x", &b));
+	ok(repo_attach(r, vault));
+	ok(repo_set_ref(r, "refs/plyfs/x", &b));
+
+	commit_queue_sync(late, vault);
+	ok(repo_ref(r, "refs/plyfs/x", &got));
+	ck_assert(repo_id_is(&got, &b));
+	commit_queue_free(late);
+}
+END_TEST
+
 START_TEST(object_files_are_copied_whole_and_nothing_else_is)
 {
 	struct ply_list names = { 0 };
@@ -838,6 +863,7 @@ int main(void)
 	tcase_add_test(t, a_git_file_leads_to_the_repository);
 	tcase_add_test(t, other_alternates_are_left_alone);
 	tcase_add_test(t, through_the_alternate_a_ref_can_be_set);
+	tcase_add_test(t, who_comes_late_shows_what_is_there_by_then);
 	tcase_add_test(t, object_files_are_copied_whole_and_nothing_else_is);
 	tcase_add_loop_test(t, a_step_gives_the_tree_that_a_fresh_look_gives, 0, 8);
 	tcase_add_loop_test(t, any_tree_can_be_made_of_any_other, 0, 12);
