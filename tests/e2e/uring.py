@@ -554,8 +554,11 @@ def test_the_bench_has_both(t):
     p = t.run([ply.PLYFS, "bench", "view", "--quick", "--json", "--io-uring", "--only", "storm-2",
                "--dir", t.path], timeout=200)
     found = json.loads(p.stdout)
-    assert set(found["places"]) == {"plyfs", "io_uring"}, found["places"]
-    assert [set(r["ratio"]) for r in found["rows"]] == [{"io_uring"}], found["rows"]
+    assert found["first"] == "io_uring" and {"plyfs", "disk", "floor"} < set(found["places"]), found
+    row, = found["rows"]
+    assert set(row["ratio"]) == set(found["places"]) - {"io_uring"}, row
+    assert {"disk", "floor"} <= set(row["limits"]), row
+    assert set(found["groups"][0]["requests"]) >= {"plyfs", "io_uring", "floor"}, found["groups"]
 
 
 ply.main(__name__)

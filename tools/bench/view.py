@@ -20,7 +20,6 @@ import view_rows
 from rivals import Unavailable
 from snapshot import say
 
-US = "plyfs"
 FLOOR_LIMIT = 1.2  # of any row, in times of the floor
 FUSE_OVERLAY_LIMIT = 1.0
 MEAN_LIMIT = 1.8  # geometric mean over the rows, in times of the underlying filesystem
@@ -69,15 +68,19 @@ class Run:
 
 
 class Bench:
-    def __init__(self, base, quick, rounds, only, beside):
-        self.base, self.quick, self.beside = base, quick, beside
-        self.kinds, self.limit = view_places.BESIDE.get(beside, (view_places.ALL, None))
+    def __init__(self, base, quick, rounds, only, mode):
+        self.base, self.quick = base, quick
+        self.beside = mode if mode in view_places.BESIDE else None
+        self.kinds, self.limit = view_places.BESIDE.get(
+            mode, (view_places.URING if mode == "io_uring" else view_places.ALL, None))
         self.first = self.kinds[0].name
         self.rounds = rounds or (1 if quick else 5)
         self.material = view_rows.Material(os.path.join(base, "material"), quick)
         self.rows, self.places, self.left_out, self.runs = [], [], [], {}
         self.memory = {}
-        kinds = [k for k in view_rows.ALL if not only or k.name in only]
+        kinds = [k for k in view_rows.ALL
+                 if (k.name in only if only else k.several or mode != "io_uring")]
+        self.whole = len(kinds) == len(view_rows.ALL)
         for kind in kinds:
             row = kind()
             try:
@@ -164,7 +167,8 @@ class Bench:
                 "places": {p.name: p.title for p in self.places}, "rows": rows,
                 "groups": groups, "memory_kib": self.memory,
                 "beside": self.beside, "first": self.first, "geometric_means": means,
-                "geometric_mean_limits": {} if self.beside else {"disk": MEAN_LIMIT},
+                "geometric_mean_limits": {"disk": MEAN_LIMIT} if self.whole and not self.beside
+                else {},
                 "left_out": self.left_out}
 
 
@@ -177,7 +181,8 @@ def report(found):
     others = [p for p in places if p != found["first"]]
     print("\nmedians of %d round%s; then %s, with what is wanted" % (
         found["rounds"], "" if found["rounds"] == 1 else "s",
-        "each in times of the first" if found["beside"] else "plyfs in times of each other"))
+        "each in times of the first" if found["beside"] else
+        "%s in times of each other" % places[found["first"]]))
     print("%-31s" % "" + "".join("%11s" % t for t in places.values()) + "  |" +
           "".join("%12s" % (("" if found["beside"] else "/ ") + places[p]) for p in others))
     for r in found["rows"]:
@@ -198,7 +203,7 @@ def report(found):
     for p, mean in found["geometric_means"].items():
         most = found["geometric_mean_limits"].get(p)
         print("geometric mean over the rows, %s: %.2f%s" % (
-            places[p] if found["beside"] else "plyfs / " + places[p], mean,
+            places[p] if found["beside"] else "%s / %s" % (places[found["first"]], places[p]), mean,
             "" if most is None else ", at most %g wanted%s" % (
                 most, "" if mean <= most else ": MISSED")))
 
@@ -228,18 +233,18 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, **options):
     if rounds and (not rounds.isdigit() or not 1 <= int(rounds) <= 1000):
         print("bench: --rounds wants a number from 1 to 1000, not '%s'" % rounds, file=sys.stderr)
         return 2
-    beside = [mode for mode in view_places.BESIDE if options.get(mode)]
-    if len(beside) + bool(plot) > 1:
+    modes = [mode for mode in ("io_uring", *view_places.BESIDE) if options.get(mode)]
+    if len(modes) + bool(plot) > 1:
         print("bench: one of --history, --io-uring, --journal and --plot, which draws times of the "
               "underlying filesystem", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
     try:
-        b = Bench(base, quick, int(rounds or 0), only, beside[0] if beside else None)
+        b = Bench(base, quick, int(rounds or 0), only, modes[0] if modes else None)
         try:
             b.start()
-            if not any(p.name == US for p in b.places) or not b.rows:
+            if not any(p.name == b.first for p in b.places) or not b.rows:
                 raise RuntimeError("nothing to measure: " + "; ".join(
                     "%s: %s" % x for x in b.left_out))
             b.measure()

@@ -270,9 +270,9 @@ class Journalless(Plyfs):
 
 
 ALL = [Plyfs, Underlying, Overlay, FuseOverlay, Floor]
+URING = [IoUring] + ALL
 # Ours beside ours: what is in times of the first, and the most that is wanted of it.
 BESIDE = {
     "history": ([Plyfs, Behind, Restored], 1.1),
-    "io_uring": ([Plyfs, IoUring], None),
     "journal": ([Journalless, Plyfs], 1.1),
 }

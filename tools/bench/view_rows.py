@@ -8,7 +8,7 @@ The work of `bench view`. A row says what is timed:
     run(m, at)         {row: seconds}, mostly of one row
 
 `limit` is what is wanted of it in times of the underlying filesystem (None: nothing); `floor`
-whether it may be compared with the floor.
+whether it may be compared with the floor; `several`, that it is several clients at once.
 """
 import json
 import os
@@ -172,7 +172,7 @@ class Material:
 
 
 class Row:
-    floor = True
+    floor, several = True, False
 
     def material(self, m):
         pass
@@ -298,7 +298,7 @@ class Storm(Row):
 
 
 class Storm2(Row):
-    name, title, limit = "storm-2", "small files, two at once", 4
+    name, title, limit, several = "storm-2", "small files, two at once", 4, True
 
     def prepare(self, m, at):
         for who in "ab":
@@ -369,7 +369,7 @@ class StatusAsked(Status):
 
 
 class Git2(Checkout):
-    name, title = "git-2", "git, two work trees at once"
+    name, title, several = "git-2", "git, two work trees at once", True
 
     def prepare(self, m, at):
         for who in "ab":
@@ -383,7 +383,7 @@ class Git2(Checkout):
 
 
 class Build(Row):
-    name, title, limit = "build", "C build, make -j", 1.2
+    name, title, limit, several = "build", "C build, make -j", 1.2, True
 
     def material(self, m):
         for tool in ("make", "cc"):
