@@ -12,6 +12,24 @@
 
 static const uint8_t zeros[64 * 1024];
 
+#define LINE_BYTES 100 /* of a log, whose line n is the same in every file */
+
+static void write_line(uint64_t log, unsigned n)
+{
+	uint8_t line[LINE_BYTES];
+
+	fx_fill(line, sizeof(line), n);
+	fx_write(log, n * sizeof(line), line, sizeof(line));
+}
+
+static void expect_line(uint64_t log, unsigned n)
+{
+	uint8_t line[LINE_BYTES];
+
+	fx_fill(line, sizeof(line), n);
+	fx_expect(log, n * sizeof(line), line, sizeof(line));
+}
+
 START_TEST(small_file_lives_in_its_item)
 {
 	uint64_t ino = fx_file("f");
@@ -118,17 +136,12 @@ END_TEST
 START_TEST(tiny_appends_make_no_extent_each)
 {
 	uint64_t ino = fx_file("log");
-	uint8_t line[100];
 
-	for (unsigned n = 0; n < 3000; n++) {
-		fx_fill(line, sizeof(line), n);
-		fx_write(ino, n * sizeof(line), line, sizeof(line));
-	}
+	for (unsigned n = 0; n < 3000; n++)
+		write_line(ino, n);
 	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), 3); /* 300,000 bytes */
-	for (unsigned n = 0; n < 3000; n++) {
-		fx_fill(line, sizeof(line), n);
-		fx_expect(ino, n * sizeof(line), line, sizeof(line));
-	}
+	for (unsigned n = 0; n < 3000; n++)
+		expect_line(ino, n);
 	fx_check_bytes(ino);
 }
 END_TEST
@@ -136,22 +149,18 @@ END_TEST
 START_TEST(appends_between_checkpoints_stay_few_extents)
 {
 	uint64_t ino = fx_file("log");
-	uint8_t line[100];
 
 	for (unsigned n = 0; n < 1000; n++) {
 		struct root *root;
 
-		fx_fill(line, sizeof(line), n);
-		fx_write(ino, n * sizeof(line), line, sizeof(line));
+		write_line(ino, n);
 		root = fx_freeze();
 		ck_assert_int_eq(root_seal(root), 0);
 		root_unref(root);
 	}
 	ck_assert_uint_le(fx_items(ino, ITEM_EXTENT), 24);
-	for (unsigned n = 0; n < 1000; n++) {
-		fx_fill(line, sizeof(line), n);
-		fx_expect(ino, n * sizeof(line), line, sizeof(line));
-	}
+	for (unsigned n = 0; n < 1000; n++)
+		expect_line(ino, n);
 	fx_check_bytes(ino);
 }
 END_TEST
@@ -160,7 +169,6 @@ END_TEST
 START_TEST(two_logs_in_turn_stay_few_extents)
 {
 	uint64_t a = fx_file("a"), b = fx_file("b");
-	uint8_t line[100];
 
 	if (_i) {
 		const struct fs_set set = { .mask = SET_SIZE, .size = MIB };
@@ -170,13 +178,12 @@ START_TEST(two_logs_in_turn_stay_few_extents)
 		ck_ok(fs_setattr(&fs, b, &set, &i));
 	}
 	for (unsigned n = 0; n < 1000; n++) {
-		fx_fill(line, sizeof(line), n);
-		fx_write(a, n * sizeof(line), line, sizeof(line));
-		fx_write(b, n * sizeof(line), line, sizeof(line));
+		write_line(a, n);
+		write_line(b, n);
 	}
 	ck_assert_uint_le(fx_items(a, ITEM_EXTENT), 24);
 	ck_assert_uint_le(fx_items(b, ITEM_EXTENT), 24);
-	fx_expect(b, 999 * sizeof(line), line, sizeof(line));
+	expect_line(b, 999);
 	fx_check_bytes(a);
 	fx_check_bytes(b);
 }
