@@ -39,7 +39,7 @@ HOMES = {
     "lmdb.h": {"store/index.c"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
     "git2.h": {"env/formats/git.h", "env/repo_internal.h"},  # plyfs-git and libplyfs
-    "archive.h": {"env/formats/tar.h", "env/zip.c", "tests/unit/test_transfer.c"},
+    "archive.h": {"env/formats/tar.h", "env/zip.c", "tests/unit/test_tar.c"},
     "curl/curl.h": {"env/http_client.c"},
     "microhttpd.h": {"env/serve/http.c"},
     "minizip/unzip.h": {"env/serve/rex_upload.c"},
