@@ -33,7 +33,7 @@ START_TEST(a_revision_is_brought_in)
 			"GIT_COMMITTER_DATE='1111111111 +0100' git commit -qm one && "
 			"git tag first && echo two >d/f && git commit -qam two"),
 		0);
-	ck_assert_msg(try_git("first", &root) == 0, "%s", last_note);
+	ck_assert_msg(try_git("first", &root) == 0, "%s", fx.last_note);
 	f = open_root(root);
 	content_is(&f, "d/f", "one\n");
 	i = resolve(&f, "d/f");
@@ -61,7 +61,7 @@ START_TEST(a_revision_is_brought_in)
 
 	root = NULL;
 	ck_assert_int_eq(try_git("no-such-revision", &root), -ERR_SOURCE);
-	ck_assert_ptr_nonnull(strstr(last_note, "no-such-revision"));
+	ck_assert_ptr_nonnull(strstr(fx.last_note, "no-such-revision"));
 	ck_assert_ptr_null(root);
 }
 END_TEST
@@ -130,7 +130,7 @@ static int try_name(const char *name, struct root **ret)
 	ck_assert_int_gt(getdelim(&tree, &cap, '\n', f), 0);
 	tree[strcspn(tree, "\n")] = '\0';
 	fclose(f);
-	*last_note = '\0';
+	*fx.last_note = '\0';
 	r = try_git(tree, ret);
 	return r;
 }
@@ -143,9 +143,9 @@ START_TEST(unsafe_names_are_refused)
 		int r = try_name(unsafe_names[n], &root);
 
 		ck_assert_msg(r == -ERR_UNSAFE_PATH, "'%s': %s %s", unsafe_names[n], err_name(r),
-			      last_note);
+			      fx.last_note);
 		ck_assert_ptr_null(root);
-		ck_assert_ptr_nonnull(strstr(last_note, unsafe_names[n]));
+		ck_assert_ptr_nonnull(strstr(fx.last_note, unsafe_names[n]));
 	}
 }
 END_TEST
@@ -157,7 +157,7 @@ START_TEST(names_that_only_look_like_it_are_kept)
 		struct root *root = NULL;
 		int r = try_name(safe_names[n], &root);
 
-		ck_assert_msg(r == 0, "'%s': %s %s", safe_names[n], err_name(r), last_note);
+		ck_assert_msg(r == 0, "'%s': %s %s", safe_names[n], err_name(r), fx.last_note);
 		root_unref(root);
 	}
 }
@@ -172,8 +172,8 @@ START_TEST(a_strangers_repository_is_told_about)
 	ck_assert_int_eq(
 		make_repo("echo x >f && git add f && git commit -qm x && chown -R 12345 ."), 0);
 	ck_assert_int_eq(setenv("HOME", fx.path, 1), 0);
-	ck_assert_msg(try_git("HEAD", &root) == -EPERM, "%s", last_note);
-	ck_assert_ptr_nonnull(strstr(last_note, "safe.directory"));
+	ck_assert_msg(try_git("HEAD", &root) == -EPERM, "%s", fx.last_note);
+	ck_assert_ptr_nonnull(strstr(fx.last_note, "safe.directory"));
 	ck_assert_ptr_null(root);
 }
 END_TEST

@@ -22,7 +22,7 @@ static void export_tar_to(struct root *root, const char *name)
 	int fd = new_file(name), r;
 
 	r = export_tar(fx_store, root, fd, &ops, NULL);
-	ck_assert_msg(r == 0, "%s: %s", err_name(r), last_note);
+	ck_assert_msg(r == 0, "%s: %s", err_name(r), fx.last_note);
 	(void)close(fd);
 }
 
@@ -39,7 +39,7 @@ static struct root *import_tar_from(const char *name)
 
 	ck_assert_int_ge(fd, 0);
 	r = try_tar(fd, &root);
-	ck_assert_msg(r == 0, "%s: %s", err_name(r), last_note);
+	ck_assert_msg(r == 0, "%s: %s", err_name(r), fx.last_note);
 	(void)close(fd);
 	return root;
 }
@@ -182,10 +182,10 @@ START_TEST(hostile_members_are_refused)
 		int fd = make_tar(hostile[n].members, "pax");
 		struct root *root = NULL;
 
-		*last_note = '\0';
+		*fx.last_note = '\0';
 		ck_assert_int_eq(try_tar(fd, &root), -ERR_UNSAFE_PATH);
 		ck_assert_ptr_null(root);
-		ck_assert_msg(strstr(last_note, hostile[n].in_note), "%s", last_note);
+		ck_assert_msg(strstr(fx.last_note, hostile[n].in_note), "%s", fx.last_note);
 		(void)close(fd);
 	}
 }
@@ -243,7 +243,7 @@ START_TEST(the_last_member_of_a_name_wins)
 	usable[11] = (struct member){ "./d", S_IFDIR | 0750, NULL, NULL, 200, 5 };
 	usable[12] = (struct member){ 0 };
 	fd = make_tar(usable, "pax");
-	ck_assert_msg(try_tar(fd, &root) == 0, "%s", last_note);
+	ck_assert_msg(try_tar(fd, &root) == 0, "%s", fx.last_note);
 	f = open_root(root);
 	content_is(&f, "d/f", "second");
 	content_is(&f, "d/g", "first");
@@ -278,7 +278,7 @@ START_TEST(missing_directories_come_into_being)
 	int fd;
 
 	fd = make_tar(members, "pax");
-	ck_assert_msg(try_tar(fd, &root) == 0, "%s", last_note);
+	ck_assert_msg(try_tar(fd, &root) == 0, "%s", fx.last_note);
 	f = open_root(root);
 	content_is(&f, "a/b/c", "x");
 	i = resolve(&f, "a/b");
@@ -312,7 +312,7 @@ START_TEST(old_tar_formats_are_read)
 		struct root *root = NULL;
 		struct fs f;
 
-		ck_assert_msg(try_tar(fd, &root) == 0, "%s: %s", formats[n], last_note);
+		ck_assert_msg(try_tar(fd, &root) == 0, "%s: %s", formats[n], fx.last_note);
 		f = open_root(root);
 		content_is(&f, "d/\xe4", "latin");
 		content_is(&f, "h", "latin");
@@ -380,7 +380,7 @@ START_TEST(a_full_disk_fails_once_and_clearly)
 	make_source("source", WITH_SOCKET);
 	root = import_from("source");
 	ck_assert_int_eq(export_tar(fx_store, root, fd, &ops, NULL), -ENOSPC);
-	ck_assert_str_eq(last_note, "writing the archive");
+	ck_assert_str_eq(fx.last_note, "writing the archive");
 	(void)close(fd);
 }
 END_TEST
@@ -395,7 +395,7 @@ START_TEST(a_pipe_that_nobody_reads_fails_clearly)
 	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
 	(void)close(p[0]);
 	ck_assert_int_eq(export_tar(fx_store, root, p[1], &ops, NULL), -EPIPE);
-	ck_assert_str_eq(last_note, "writing the archive");
+	ck_assert_str_eq(fx.last_note, "writing the archive");
 	(void)close(p[1]);
 }
 END_TEST

@@ -207,7 +207,7 @@ START_TEST(an_export_replaces_nothing)
 	root = import_from("source");
 	ck_assert_int_eq(symlinkat("../victim", out, "d"), 0);
 	ck_assert_int_eq(export_directory(fx_store, root, out, &ops, NULL), -EEXIST);
-	ck_assert_ptr_nonnull(strstr(last_note, "'d'"));
+	ck_assert_ptr_nonnull(strstr(fx.last_note, "'d'"));
 	ck_assert_int_eq(faccessat(victim, "f", F_OK, 0), -1);
 	(void)close(fd);
 	(void)close(out);

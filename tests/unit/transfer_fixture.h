@@ -13,14 +13,9 @@
 #include "store/base/note.h"
 #include "tests/unit/fs_fixture.h"
 
-static char last_note[1024], last_warning[1024];
+static char last_warning[1024];
 static unsigned warnings;
 static bool cancel;
-
-static void keep_note(void *arg, const char *line)
-{
-	snprintf(last_note, sizeof(last_note), "%s", line);
-}
 
 static void keep_warning(void *arg, const char *line)
 {
@@ -28,7 +23,7 @@ static void keep_warning(void *arg, const char *line)
 	snprintf(last_warning, sizeof(last_warning), "%s", line);
 }
 
-static const struct noter noter = { .fn = keep_note };
+static const struct noter noter = { .fn = scratch_note, .arg = &fx }; /* fx.last_note */
 static const struct progress progress = { .cancel = &cancel };
 static const struct import_ops ops = {
 	.warn = keep_warning,
@@ -80,7 +75,7 @@ _unused_ static struct root *import_from(const char *name)
 
 	ck_assert_int_ge(fd, 0);
 	r = import_directory(fx_store, fd, &ops, &root, NULL);
-	ck_assert_msg(r == 0, "%s: %s", err_name(r), last_note);
+	ck_assert_msg(r == 0, "%s: %s", err_name(r), fx.last_note);
 	(void)close(fd);
 	return root;
 }
@@ -90,7 +85,7 @@ _unused_ static void export_to(struct root *root, const char *name)
 	int fd = make_dir(name), r;
 
 	r = export_directory(fx_store, root, fd, &ops, NULL);
-	ck_assert_msg(r == 0, "%s: %s", err_name(r), last_note);
+	ck_assert_msg(r == 0, "%s: %s", err_name(r), fx.last_note);
 	(void)close(fd);
 }
 
