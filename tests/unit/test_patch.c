@@ -2,37 +2,36 @@
 
 /* Patches of the changes between two states (env/transfer/patch.c), as git takes them. */
 
-#include <stdarg.h>
-#include <sys/wait.h>
-
-#include "env/transfer/transfer.h"
 #include "tests/unit/diff_fixture.h"
+#include "tests/unit/transfer_fixture.h"
 
-static int run(const char *fmt, ...) _printf_(1, 2);
-static int run(const char *fmt, ...)
+/* Two states, and what a patcher is asked about each change between them. */
+struct patching {
+	struct patcher *patcher;
+	struct fs a, b;
+	FILE *out; /* print_patch */
+	unsigned left_out;
+	uint64_t added, removed; /* count */
+	bool binary;
+};
+
+static void patching_init(struct patching *p, struct root *a, struct root *b,
+			  const struct import_ops *patch_ops)
 {
-	_cleanup_free_ char *line = NULL;
-	va_list ap;
-	int r;
-
-	va_start(ap, fmt);
-	ck_assert_int_ge(vasprintf(&line, fmt, ap), 0);
-	va_end(ap);
-	r = system(line);
-	ck_assert(WIFEXITED(r));
-	return WEXITSTATUS(r);
+	*p = (struct patching){ .a = open_root(a), .b = open_root(b) };
+	ck_ok(patcher_new(fx_store, patch_ops, &p->patcher));
 }
 
-struct patch_arg {
-	struct patcher *patcher;
-	FILE *out;
-	struct fs a, b;
-	unsigned left_out;
-};
+static void patching_release(struct patching *p)
+{
+	patcher_free(p->patcher);
+	tree_free(p->a.tree);
+	tree_free(p->b.tree);
+}
 
 static int print_patch(void *arg, const struct change *c)
 {
-	struct patch_arg *p = arg;
+	struct patching *p = arg;
 	int r = patch_print(p->patcher, p->out, &p->a, &p->b, c);
 
 	if (r == AGAIN) {
@@ -45,33 +44,16 @@ static int print_patch(void *arg, const struct change *c)
 /* Writes the patch from a to b into fx.path/NAME. */
 static unsigned write_patch(struct root *a, struct root *b, unsigned flags, const char *name)
 {
-	_cleanup_free_ char *path = NULL;
-	struct patch_arg p = {
-		.a = { .store = fx_store, .tree = fx_tree(a) },
-		.b = { .store = fx_store, .tree = fx_tree(b) },
-	};
+	_cleanup_free_ char *path = format("%s/%s", fx.path, name);
+	struct patching p;
 
-	ck_assert_int_ge(asprintf(&path, "%s/%s", fx.path, name), 0);
+	patching_init(&p, a, b, NULL);
 	p.out = fopen(path, "we");
 	ck_assert_ptr_nonnull(p.out);
-	ck_ok(patcher_new(fx_store, NULL, &p.patcher));
 	ck_assert_int_eq(fs_diff(fx_store, a, b, true, flags, print_patch, &p), 0);
 	ck_assert_int_eq(fclose(p.out), 0);
-	patcher_free(p.patcher);
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
+	patching_release(&p);
 	return p.left_out;
-}
-
-static void export_to(struct root *root, const char *name)
-{
-	int fd;
-
-	ck_assert_int_eq(mkdirat(fx.dir_fd, name, 0700), 0);
-	fd = openat(fx.dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(export_directory(fx_store, root, fd, NULL, NULL), 0);
-	(void)close(fd);
 }
 
 /* git apply takes our patch, and makes B of A; and the bytes are git's own. */
@@ -242,42 +224,29 @@ END_TEST
 
 /* ---- counts ---- */
 
-struct count_arg {
-	struct patcher *patcher;
-	struct fs a, b;
-	uint64_t added, removed;
-	bool binary;
-};
-
 static int count(void *arg, const struct change *c)
 {
-	struct count_arg *p = arg;
+	struct patching *p = arg;
 
 	return patch_count(p->patcher, &p->a, &p->b, c, &p->added, &p->removed, &p->binary);
 }
 
 /* Of the only change that there is. */
-static struct count_arg count_change(struct root *a, struct root *b)
+static struct patching count_change(struct root *a, struct root *b)
 {
-	struct count_arg p = {
-		.a = { .store = fx_store, .tree = fx_tree(a) },
-		.b = { .store = fx_store, .tree = fx_tree(b) },
-		.added = 1000,
-		.removed = 1000,
-	};
+	struct patching p;
 
-	ck_ok(patcher_new(fx_store, NULL, &p.patcher));
+	patching_init(&p, a, b, NULL);
+	p.added = p.removed = 1000;
 	ck_ok(fs_diff(fx_store, a, b, true, 0, count, &p));
-	patcher_free(p.patcher);
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
+	patching_release(&p);
 	return p;
 }
 
 START_TEST(lines_are_counted)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL, *e = NULL;
-	struct count_arg p;
+	struct patching p;
 	uint64_t f = put(ROOT_INO, "f", "1\n2\n3\n");
 
 	a = fx_freeze();
@@ -336,7 +305,7 @@ START_TEST(lines_of_files_that_come_and_go_are_counted)
 	write_program(SHELL "exit 1");
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		_cleanup_root_ struct root *none = fx_freeze(), *some = NULL;
-		struct count_arg p;
+		struct patching p;
 
 		put(ROOT_INO, "f", cases[i].text);
 		some = fx_freeze();
@@ -403,11 +372,8 @@ static unsigned open_sockets(void)
 START_TEST(a_failure_of_the_program_is_one_of_the_patch)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL;
-	struct noter noter = { .fn = scratch_note, .arg = &fx };
-	struct import_ops ops = { .noter = &noter };
-	_cleanup_(patcher_freep) struct patcher *patcher = NULL;
 	_cleanup_free_ char *text = NULL;
-	struct patch_arg p = { 0 };
+	struct patching p;
 	unsigned sockets;
 	size_t len;
 	uint64_t f = put(ROOT_INO, "f", "1\n2\n3\n4\n");
@@ -415,14 +381,11 @@ START_TEST(a_failure_of_the_program_is_one_of_the_patch)
 	a = fx_freeze();
 	fx_write(f, 2, "x", 1);
 	b = fx_freeze();
-	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
-	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
-	p.out = open_memstream(&text, &len);
 	write_program(failures[_i].text);
 
 	sockets = open_sockets();
-	ck_ok(patcher_new(fx_store, &ops, &patcher));
-	p.patcher = patcher;
+	patching_init(&p, a, b, &ops);
+	p.out = open_memstream(&text, &len);
 	for (unsigned n = 1; n <= 2; n++) { /* and it is started anew */
 		ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), failures[_i].r);
 		ck_assert_msg(fx.notes == n && strstr(fx.last_note, failures[_i].note),
@@ -437,45 +400,36 @@ START_TEST(a_failure_of_the_program_is_one_of_the_patch)
 	ck_ok(fs_diff(fx_store, a, b, true, 0, print_patch, &p));
 	ck_assert_int_eq(fclose(p.out), 0);
 	ck_assert_ptr_nonnull(strstr(text, "\n@@ -1,4 +1,4 @@\n 1\n-2\n+x\n 3\n 4\n"));
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
+	patching_release(&p);
 }
 END_TEST
 
 START_TEST(a_patch_can_be_cancelled)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL;
-	bool cancel = true;
-	struct progress progress = { .cancel = &cancel };
-	struct noter noter = { .fn = scratch_note, .arg = &fx };
-	struct import_ops ops = { .progress = &progress, .noter = &noter };
-	struct patch_arg p = { 0 };
+	struct patching p;
 	uint64_t f = put(ROOT_INO, "f", "1\n");
 
 	a = fx_freeze();
 	fx_write(f, 0, "x", 1);
 	b = fx_freeze();
-	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
-	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
-	p.out = fopen("/dev/null", "we");
 	write_program(SHELL STAYS);
 
-	ck_ok(patcher_new(fx_store, &ops, &p.patcher));
+	patching_init(&p, a, b, &ops);
+	p.out = fopen("/dev/null", "we");
+	cancel = true;
 	ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), -ERR_CANCELLED);
+	cancel = false;
 	ck_assert_uint_eq(fx.notes, 0);
-	patcher_free(p.patcher);
+	patching_release(&p);
 	(void)fclose(p.out); /* nothing is kept of it */
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
 }
 END_TEST
 
 START_TEST(a_reader_that_went_is_no_failure_of_the_program)
 {
 	_cleanup_root_ struct root *a = NULL, *b = NULL;
-	struct noter noter = { .fn = scratch_note, .arg = &fx };
-	struct import_ops ops = { .noter = &noter };
-	struct patch_arg p = { 0 };
+	struct patching p;
 	char buffer[70]; /* the lines above the hunk fit (65 bytes), all does not */
 	int pipe_fds[2];
 	uint64_t f = put(ROOT_INO, "f", "1\n");
@@ -483,21 +437,17 @@ START_TEST(a_reader_that_went_is_no_failure_of_the_program)
 	a = fx_freeze();
 	fx_write(f, 0, "x", 1);
 	b = fx_freeze();
-	p.a = (struct fs){ .store = fx_store, .tree = fx_tree(a) };
-	p.b = (struct fs){ .store = fx_store, .tree = fx_tree(b) };
 	(void)signal(SIGPIPE, SIG_IGN);
 	ck_assert_int_eq(pipe2(pipe_fds, O_CLOEXEC), 0);
-	p.out = fdopen(pipe_fds[1], "w");
-	(void)setvbuf(p.out, buffer, _IOFBF, sizeof(buffer));
 	(void)close(pipe_fds[0]);
 
-	ck_ok(patcher_new(fx_store, &ops, &p.patcher));
+	patching_init(&p, a, b, &ops);
+	p.out = fdopen(pipe_fds[1], "w");
+	(void)setvbuf(p.out, buffer, _IOFBF, sizeof(buffer));
 	ck_err(fs_diff(fx_store, a, b, true, 0, print_patch, &p), -EPIPE);
 	ck_assert_uint_eq(fx.notes, 0);
-	patcher_free(p.patcher);
+	patching_release(&p);
 	(void)fclose(p.out); /* it says EPIPE again */
-	tree_free(p.a.tree);
-	tree_free(p.b.tree);
 }
 END_TEST
 
