@@ -267,32 +267,12 @@ START_TEST(lines_are_counted)
 }
 END_TEST
 
-#define SHELL "/bin/sh\n"
-/* Records, as the shell's printf writes them (chan.h). */
-#define NULS "\\000\\000\\000" /* all digits, whatever follows */
-#define SAYS(kind, len, text) "printf '\\" kind NULS "\\" len NULS text "' >&3; "
-#define HELLO SHELL SAYS("001", "005", PLYFS_VERSION)
 #define TEXT SAYS("010", "001", "@")
 #define COUNT(added) SAYS("011", "020", added NULS NULS "\\0" "\\1" NULS NULS "\\0")
 #define FAILED(code) SAYS("012", "007", code "\\0\\0why")
 #define STAYS "exec sleep 100" /* it is not waited for */
 /* The request, three records with two contents of 8 bytes: so that none of it is refused. */
 #define HEARS "head -c 76 <&3 >/dev/null; "
-
-/* In the place of plyfs-git, from now on. */
-static void write_program(const char *text)
-{
-	_cleanup_free_ char *path = NULL;
-	FILE *f;
-
-	ck_assert_int_ge(asprintf(&path, "%s/plyfs-git", fx.path), 0);
-	f = fopen(path, "we");
-	ck_assert_ptr_nonnull(f);
-	fprintf(f, "#!%s\n", text);
-	ck_assert_int_eq(fchmod(fileno(f), 0755), 0);
-	ck_assert_int_eq(fclose(f), 0);
-	ck_assert_int_eq(setenv("PLYFS_LIBEXEC", fx.path, 1), 0);
-}
 
 /* What needs no comparing is counted without plyfs-git, and as git does. */
 START_TEST(lines_of_files_that_come_and_go_are_counted)
@@ -302,7 +282,7 @@ START_TEST(lines_of_files_that_come_and_go_are_counted)
 		unsigned lines;
 	} cases[] = { { "", 0 }, { "\n", 1 }, { "a", 1 }, { "a\n\nb", 3 }, { "a\nb\n", 2 } };
 
-	write_program(SHELL "exit 1");
+	use_program("plyfs-git", SHELL "exit 1");
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		_cleanup_root_ struct root *none = fx_freeze(), *some = NULL;
 		struct patching p;
@@ -381,7 +361,7 @@ START_TEST(a_failure_of_the_program_is_one_of_the_patch)
 	a = fx_freeze();
 	fx_write(f, 2, "x", 1);
 	b = fx_freeze();
-	write_program(failures[_i].text);
+	use_program("plyfs-git", failures[_i].text);
 
 	sockets = open_sockets();
 	patching_init(&p, a, b, &ops);
@@ -392,8 +372,7 @@ START_TEST(a_failure_of_the_program_is_one_of_the_patch)
 			      "%s: %u notes, \"%s\"", failures[_i].name, fx.notes, fx.last_note);
 	}
 	ck_assert_uint_eq(open_sockets(), sockets);
-	ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
-	ck_assert_int_eq(errno, ECHILD);
+	no_children();
 
 	/* The same patcher, with the true program again. */
 	ck_assert_int_eq(unsetenv("PLYFS_LIBEXEC"), 0);
@@ -413,7 +392,7 @@ START_TEST(a_patch_can_be_cancelled)
 	a = fx_freeze();
 	fx_write(f, 0, "x", 1);
 	b = fx_freeze();
-	write_program(SHELL STAYS);
+	use_program("plyfs-git", SHELL STAYS);
 
 	patching_init(&p, a, b, &ops);
 	p.out = fopen("/dev/null", "we");

@@ -5,41 +5,21 @@
  * does about a plyfs-tar that dies, lies or is of another version.
  */
 
-#include <sys/stat.h>
-#include <sys/wait.h>
-
 #include "env/transfer/helper.h"
-#include "tests/unit/fs_fixture.h"
+#include "tests/unit/transfer_fixture.h"
 
 /* ---- helpers ---- */
-
-static char last_note[1024];
-static unsigned warnings;
-static bool cancel;
-
-static void keep_note(void *arg, const char *line)
-{
-	snprintf(last_note, sizeof(last_note), "%s", line);
-}
 
 static void cancel_after_some(void *arg, const char *line)
 {
 	__atomic_store_n(&cancel, ++warnings >= 1000, __ATOMIC_RELAXED);
 }
 
-static const struct noter noter = { .fn = keep_note };
-static const struct progress progress = { .cancel = &cancel };
-static const struct import_ops ops = {
+static const struct import_ops impatient = {
 	.warn = cancel_after_some,
 	.noter = &noter,
 	.progress = &progress,
 };
-
-static void no_children(void)
-{
-	ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
-	ck_assert_int_eq(errno, ECHILD);
-}
 
 /* ---- what plyfs-tar is told ---- */
 
@@ -163,16 +143,16 @@ START_TEST(what_makes_no_sense_is_refused)
 
 	for (size_t n = 0; n < ARRAY_SIZE(told); n++) {
 		_cleanup_close_ int fd = memfd_create("tar", MFD_CLOEXEC);
-		struct talk talk = { .store = fx_store, .ops = &ops };
+		struct talk talk = { .store = fx_store, .ops = &impatient };
 		struct helper h;
 		struct record rec;
 		int r;
 
-		*last_note = '\0';
+		*fx.last_note = '\0';
 		ck_ok(helper_start(&h, &talk, program, fd));
 		r = tell(&h.chan, n);
 		r = r < 0 ? helper_refused(&h, r) : helper_get(&h, &rec);
-		ck_assert_msg(r == told[n].r, "%zu: %s, %s", n, err_name(r), last_note);
+		ck_assert_msg(r == told[n].r, "%zu: %s, %s", n, err_name(r), fx.last_note);
 		if (r == 0)
 			ck_assert_int_eq(rec.kind, REC_END);
 		helper_release(&h);
@@ -199,35 +179,22 @@ static struct root *some_state(void)
 	return root;
 }
 
-/* `lines`: of a shell; its descriptor 3 is the socket. */
-static void use_program(const char *lines)
-{
-	int fd = openat(fx.dir_fd, "plyfs-tar", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
-
-	ck_assert_int_ge(dprintf(fd, "#!/bin/sh\n%s\n", lines), 0);
-	ck_assert_int_eq(close(fd), 0);
-	ck_assert_int_eq(setenv("PLYFS_LIBEXEC", fx.path, 1), 0);
-}
-
-#define HELLO "printf '\\001\\000\\000\\000\\005\\000\\000\\0000.1.0' >&3\n"
-
 static const struct {
-	const char *lines;
+	const char *text; /* behind "#!" */
 	int r;
 	const char *note;
 } programs[] = {
-	{ "exit 3", -EIO, "plyfs-tar ended with exit code 3" },
-	{ "kill -SEGV $$", -EIO, "signal 11" },
+	{ SHELL "exit 3", -EIO, "plyfs-tar ended with exit code 3" },
+	{ SHELL "kill -SEGV $$", -EIO, "signal 11" },
 	{ HELLO "exit 4", -EIO, "exit code 4" },
 	{ HELLO "dd bs=1000 count=1 <&3 >/dev/null 2>&1; kill -ABRT $$", -EIO, "signal 6" },
-	{ "echo it is not what it used to be >&3", -EPROTO, "makes no sense" },
+	{ SHELL "echo it is not what it used to be >&3", -EPROTO, "makes no sense" },
 	{ HELLO "echo it is not what it used to be >&3; cat <&3 >/dev/null", -EPROTO,
 	  "makes no sense" },
-	{ HELLO HELLO "cat <&3 >/dev/null", -EPROTO, "makes no sense" },
-	{ "printf '\\001\\000\\000\\000\\003\\000\\000\\0000.0' >&3; cat <&3 >/dev/null", -EPROTO,
-	  "of version 0.0" },
-	{ "printf '\\006\\000\\000\\000\\001\\000\\000\\000x%.0s' $(seq 3000) >&3; cat <&3",
-	  -ERR_CANCELLED, "" }, /* REC_SKIP */
+	{ HELLO SAYS("001", "005", PLYFS_VERSION) "cat <&3 >/dev/null", -EPROTO, "makes no sense" },
+	{ SHELL SAYS("001", "003", "0.0") "cat <&3 >/dev/null", -EPROTO, "of version 0.0" },
+	{ SHELL "printf '\\006" NULS "\\001" NULS "x%.0s' $(seq 3000) >&3; cat <&3", -ERR_CANCELLED,
+	  "" }, /* REC_SKIP */
 };
 
 START_TEST(a_program_that_fails_fails_the_export)
@@ -235,25 +202,24 @@ START_TEST(a_program_that_fails_fails_the_export)
 	_cleanup_(root_unrefp) struct root *root = some_state();
 	_cleanup_close_ int not_for_writing = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-	ck_assert_str_eq(PLYFS_VERSION, "0.1.0"); /* HELLO */
 	for (size_t n = 0; n < ARRAY_SIZE(programs); n++) {
 		_cleanup_close_ int fd = memfd_create("tar", MFD_CLOEXEC);
 		int r;
 
-		*last_note = '\0';
+		*fx.last_note = '\0';
 		warnings = 0;
 		cancel = false;
-		use_program(programs[n].lines);
-		r = export_tar(fx_store, root, fd, &ops, NULL);
-		ck_assert_msg(r == programs[n].r, "%zu: %s, %s", n, err_name(r), last_note);
-		ck_assert_msg(strstr(last_note, programs[n].note), "%zu: %s", n, last_note);
+		use_program("plyfs-tar", programs[n].text);
+		r = export_tar(fx_store, root, fd, &impatient, NULL);
+		ck_assert_msg(r == programs[n].r, "%zu: %s, %s", n, err_name(r), fx.last_note);
+		ck_assert_msg(strstr(fx.last_note, programs[n].note), "%zu: %s", n, fx.last_note);
 		no_children();
 	}
 	ck_assert_uint_eq(warnings, 1000); /* of the last: not one more than it took to cancel */
 	cancel = false;
 	ck_assert_int_eq(unlinkat(fx.dir_fd, "plyfs-tar", 0), 0); /* the true one is found */
-	ck_assert_int_eq(export_tar(fx_store, root, not_for_writing, &ops, NULL), -EBADF);
-	ck_assert_str_eq(last_note, "writing the archive");
+	ck_assert_int_eq(export_tar(fx_store, root, not_for_writing, &impatient, NULL), -EBADF);
+	ck_assert_str_eq(fx.last_note, "writing the archive");
 }
 END_TEST
 

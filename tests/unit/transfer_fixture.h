@@ -6,6 +6,7 @@
  * directories below the store's own temporary one, and words for what is in a tree.
  */
 
+#include <assert.h>
 #include <stdarg.h>
 #include <sys/wait.h>
 
@@ -122,6 +123,30 @@ _unused_ static void write_at(int dir_fd, const char *name, uint64_t off, const 
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(pwrite(fd, data, len, (off_t)off), len);
 	ck_assert_int_eq(close(fd), 0);
+}
+
+#define SHELL "/bin/sh\n"
+/* Records, as the shell's printf writes them (chan.h). */
+#define NULS "\\000\\000\\000" /* all digits, whatever follows */
+#define SAYS(kind, len, text) "printf '\\" kind NULS "\\" len NULS text "' >&3; "
+#define HELLO SHELL SAYS("001", "005", PLYFS_VERSION)
+static_assert(sizeof(PLYFS_VERSION) == 5 + 1, "HELLO tells its length");
+
+/* In the place of the program of this name, from now on. `text`: what stands behind "#!". */
+_unused_ static void use_program(const char *name, const char *text)
+{
+	int fd = openat(fx.dir_fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0755);
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_ge(dprintf(fd, "#!%s\n", text), 0);
+	ck_assert_int_eq(close(fd), 0);
+	ck_assert_int_eq(setenv("PLYFS_LIBEXEC", fx.path, 1), 0);
+}
+
+_unused_ static void no_children(void)
+{
+	ck_assert_int_eq(waitpid(-1, NULL, WNOHANG), -1);
+	ck_assert_int_eq(errno, ECHILD);
 }
 
 /* A directory without write permission would stay behind. */
