@@ -18,6 +18,21 @@ static void put_blob(struct tree *t, uint64_t a, uint32_t off, struct blob *b)
 	ck_assert_int_eq(tree_put(t, &k, &v), 0);
 }
 
+/* Items 0 to n - 1 of len bytes; every `every`th has a blob instead. */
+static void fill(struct tree *t, uint64_t n, unsigned len, unsigned every)
+{
+	for (uint64_t i = 0; i < n; i++) {
+		struct blob *b;
+
+		put(t, i, 0, len);
+		if (i % every != 0)
+			continue;
+		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &b), 0);
+		put_blob(t, i, 0, b);
+		blob_unref(b);
+	}
+}
+
 /* ---- freezing and sharing ---- */
 
 START_TEST(freezing_an_unchanged_tree_gives_the_same_root)
@@ -280,16 +295,7 @@ START_TEST(marking_visits_every_chunk_without_loading_nodes)
 
 	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
 	ck_assert_int_eq(m.nodes + m.data, 0);
-	for (uint64_t i = 0; i < 5000; i++) {
-		struct blob *b;
-
-		put(t, i, 0, 40);
-		if (i % 50 != 0)
-			continue;
-		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &b), 0);
-		put_blob(t, i, 0, b);
-		blob_unref(b);
-	}
+	fill(t, 5000, 40, 50);
 	root_unref(r);
 	r = freeze(t);
 	ck_assert_int_eq(root_mark(r, mark_all, NULL, &m), 0);
@@ -403,16 +409,7 @@ START_TEST(sealing_that_failed_goes_on_where_it_stopped)
 	struct shape s;
 	int e = -1;
 
-	for (uint64_t i = 0; i < 2000; i++) {
-		struct blob *b;
-
-		put(t, i, 0, 60);
-		if (i % 100 != 0)
-			continue;
-		ck_assert_int_eq(blob_new(scratch.stage, &i, sizeof(i), &b), 0);
-		put_blob(t, i, 0, b);
-		blob_unref(b);
-	}
+	fill(t, 2000, 60, 100);
 	r = freeze(t);
 	for (int nth = 0; e != 0 && nth < 10000; nth += 1 + nth / 20) {
 		struct name n;
