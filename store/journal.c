@@ -1,33 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Segments, and the records in them. FORMAT.md has the bytes.
- *
- * INVARIANTS
- *
- *  J1 Records have consecutive numbers (LSN) in the order of their effects on any one thing.
- *  J2 A record counts only whole: its checksum covers number, kind and payload, under a seed that
- *     is its segment's own. A copy that was cut short by SIGKILL, and what a recycled file held
- *     before, are therefore the end of a segment.
- *  J3 A segment's header says after which record it goes on (`after`). What an earlier segment
- *     holds beyond that was given up by the daemon that made the later one, for good. A new daemon
- *     never writes into an old one's segment.
- *  J4 Space is set aside before an operation changes anything, so appending cannot fail: the
- *     present segment has room for all that is set aside. Blocks are allocated when it is made.
- *  J5 A mark with value n is appended only after the bytes that records up to n refer to were
- *     synced: whoever finds the mark on disk knows that they are.
- *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
- *     the index. The caller says so with journal_release.
- *  J7 Before a mark is appended, every segment before its own is durable, and so are all names, the
- *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
- *     followed by no mark, but by one that was under way in the same segment. For the same reason
- *     a file is written over under a new number only when it is durable that it lost the old one.
- *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
- *     not say (the pages count as clean). So a new segment is begun, and no mark is made until all
- *     that came before it is covered.
- *
- * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
- * as file "spare", so that a full disk does not stop the journal that could help to empty it.
+ * Segments: opening and making them, appending records, making these durable, letting go. FORMAT.md
+ * has the bytes, journal_internal.h the invariants.
  *
  * Crash: a file gets its number when it has its size and its header, so one without is damage, or
  * what is left of a segment that no mark had made durable when the power went: either way it is
@@ -336,256 +311,6 @@ void journal_close(struct journal *j)
 	free(j);
 }
 
-/* ---- reading ---- */
-
-int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
-{
-	_cleanup_free_ uint8_t *bytes = NULL;
-	_cleanup_close_ int fd = -1;
-	char name[16];
-	int r;
-
-	bytes = os_malloc(s->size);
-	if (!bytes)
-		return -ENOMEM;
-	segment_name(s->number, name);
-	r = os_openat(j->dir_fd, name, O_RDONLY, 0, &fd);
-	if (r == 0)
-		r = os_pread_full(fd, bytes, s->size, 0);
-	if (r != 0)
-		return note(&j->noter, r < 0 ? r : -EIO,
-			    "reading journal segment %s: %s; 'plyfs check --repair' gives up what "
-			    "cannot be read of it",
-			    name, err_str(r < 0 ? r : -EIO));
-	*ret = TAKE_PTR(bytes);
-	return 0;
-}
-
-/*
- * The record after `last` is not whole, and whole ones with greater numbers may follow in this
- * segment, from `at` on. Are they what damage left? Under the boot that wrote them, yes. The loss
- * of power leaves some by itself, but with no more marks than `flying` (J7).
- */
-static bool is_damage(const struct journal *j, const struct segment *s, const uint8_t *bytes,
-		      size_t at, uint64_t last, unsigned flying)
-{
-	unsigned marks = 0;
-	enum journal_kind kind;
-	uint64_t lsn;
-	size_t len;
-
-	for (; at + RECORD_HEADER <= s->size; at += 8) {
-		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0 || lsn <= last)
-			continue;
-		marks += kind == JOURNAL_MARK;
-		if (j->newest->this_boot || marks > flying)
-			return true;
-	}
-	return false;
-}
-
-struct reader {
-	struct journal *j;
-	int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
-		  size_t len);
-	void *arg;
-	const struct segment *first;  /* that was not given up as a whole */
-	const struct segment *before; /* the one that is read now; NULL: none */
-	uint64_t end;    /* no record beyond it is handed out */
-	uint64_t kept;   /* the last number up to `end` that a segment leads to */
-	uint64_t synced; /* the greatest mark */
-	uint64_t beyond; /* whole records behind `end` */
-	struct journal_found *found;
-};
-
-/* As a whole. One that begins where it ends is empty, but goes on to the next. */
-static bool given_up(const struct segment *s)
-{
-	return s->base > s->limit;
-}
-
-static void found_damage(struct reader *rd, struct segment *s, size_t at)
-{
-	rd->found->damaged = true;
-	rd->found->segment = s->number;
-	rd->j->damaged = s;
-	rd->j->damaged_at = at;
-}
-
-/* What comes before s is not there: a segment, or the end of one. */
-static void found_gap(struct reader *rd, struct segment *s, size_t at)
-{
-	found_damage(rd, s, at);
-	rd->found->missing = rd->before->number + 1 < s->number;
-	rd->found->segment = rd->before->number + rd->found->missing;
-}
-
-/* *last: the last record so far. 0, END: nothing behind this segment belongs to the journal. */
-static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
-{
-	_cleanup_free_ uint8_t *bytes = NULL;
-	size_t at = sizeof(struct journal_header_bytes), len, span;
-	enum journal_kind kind;
-	uint64_t lsn;
-	int r;
-
-	if (given_up(s))
-		return 0;
-	r = segment_load(rd->j, s, &bytes);
-	if (r < 0)
-		return r;
-	if (s != rd->first && s->after != *last) {
-		if (rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, *last, 0))
-			found_gap(rd, s, at);
-		return END;
-	}
-	*last = s->last = s->base;
-	if (s->base <= rd->end)
-		rd->kept = s->base;
-	rd->synced = MAX(rd->synced, s->synced);
-
-	for (; (span = record_at(s, bytes, at, &lsn, &kind, &len)) > 0; at += span) {
-		if (lsn != *last + 1 || lsn > s->limit)
-			break;
-		*last = s->last = lsn;
-		if (lsn <= rd->end)
-			rd->kept = lsn;
-		if (kind == JOURNAL_MARK) {
-			uint64_t marked = len == 8 ? get_le64(bytes + at + RECORD_HEADER) : 0;
-
-			rd->synced = MAX(rd->synced, marked + 1 == lsn ? lsn : marked);
-			continue;
-		}
-		if (lsn > rd->end) {
-			rd->beyond++;
-			continue;
-		}
-		rd->found->records++;
-		r = rd->fn ? rd->fn(rd->arg, lsn, kind, bytes + at + RECORD_HEADER, len) : 0;
-		if (r < 0)
-			return r;
-	}
-	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, 1)) {
-		found_damage(rd, s, at);
-		return END;
-	}
-	return 0;
-}
-
-static int read_all(struct reader *rd, uint64_t *ret_last)
-{
-	uint64_t last = rd->first ? rd->first->base : 0;
-	int r;
-
-	*rd->found = (struct journal_found){ 0 };
-	rd->beyond = rd->kept = 0;
-	rd->before = NULL;
-	for (struct segment *s = rd->j->oldest; s; s = s->next) {
-		r = read_segment(rd, s, &last);
-		if (r < 0)
-			return r;
-		if (r == END)
-			break;
-		rd->before = s;
-	}
-	*ret_last = last;
-	return 0;
-}
-
-int journal_read(struct journal *j,
-		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
-			   size_t len),
-		 void *arg, struct journal_found *ret)
-{
-	struct reader rd = { .j = j, .end = UINT64_MAX, .arg = arg, .found = ret };
-	uint64_t last, limit;
-	int r;
-
-	for (struct segment *s = j->oldest; s; s = s->next) {
-		s->limit = UINT64_MAX;
-		for (struct segment *later = s->next; later; later = later->next)
-			s->limit = MIN(s->limit, later->after);
-	}
-	for (rd.first = j->oldest; rd.first && given_up(rd.first); rd.first = rd.first->next)
-		;
-
-	/* Once to know how far, once to do it. */
-	r = read_all(&rd, &last);
-	if (r < 0)
-		return r;
-	limit = last;
-	if (rd.first && !j->newest->this_boot) /* what the first goes on after is covered */
-		limit = MAX(MIN(last, rd.synced), rd.first->base);
-	rd.fn = fn;
-	rd.end = limit;
-	r = read_all(&rd, &last);
-	if (r < 0)
-		return r;
-
-	ret->lost = rd.beyond;
-	limit = j->read_last = rd.kept; /* not a number that no segment leads to (J3) */
-	j->synced = MIN(rd.synced, limit);
-	if (j->newest && !j->newest->this_boot)
-		j->synced = limit;
-	j->lsn = limit;
-	/* What was given up goes away with what is covered. */
-	for (struct segment *s = j->oldest; s; s = s->next)
-		s->last = MIN(s->last, limit);
-	return 0;
-}
-
-/* The first segment behind `number` with a record behind `from`, as it is now. */
-static bool find_segment(struct journal *j, uint32_t number, uint64_t from, struct segment *ret)
-{
-	LOCK_GUARD(&j->lock);
-
-	for (struct segment *s = j->oldest; s; s = s->next)
-		if (s->number > number && s->last > from) {
-			*ret = *s;
-			return true;
-		}
-	return false;
-}
-
-int journal_each(struct journal *j, uint64_t from,
-		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
-			   size_t len),
-		 void *arg)
-{
-	struct segment s = { .number = 0 };
-
-	while (find_segment(j, s.number, from, &s)) {
-		_cleanup_free_ uint8_t *bytes = NULL;
-		size_t at = sizeof(struct journal_header_bytes), len, span;
-		uint64_t lsn = s.base;
-		enum journal_kind kind;
-		int r;
-
-		r = segment_load(j, &s, &bytes);
-		if (r < 0)
-			return r;
-		for (; lsn < s.last; at += span) {
-			span = record_at(&s, bytes, at, &lsn, &kind, &len);
-			if (span == 0)
-				return -ERR_JOURNAL_DAMAGED; /* it was whole before */
-			if (lsn <= from || kind == JOURNAL_MARK)
-				continue;
-			r = fn(arg, lsn, kind, bytes + at + RECORD_HEADER, len);
-			if (r < 0)
-				return r;
-		}
-	}
-	return 0;
-}
-
-void journal_start(struct journal *j, uint64_t floor)
-{
-	LOCK_GUARD(&j->lock);
-
-	j->lsn = j->last = MAX(j->lsn, floor);
-	j->fresh = true;
-}
-
 /* ---- making segments; under the lock ---- */
 
 static int file_anew(struct journal *j, size_t size, int *ret_fd)
@@ -711,6 +436,14 @@ static int segment_make(struct journal *j, size_t room)
 }
 
 /* ---- appending ---- */
+
+void journal_start(struct journal *j, uint64_t floor)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->lsn = j->last = MAX(j->lsn, floor);
+	j->fresh = true;
+}
 
 int journal_reserve(struct journal *j, size_t bytes, bool small)
 {

@@ -1,7 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* What the journal*.c files share: segments, and the records in them. */
+/*
+ * Private to journal.c, which writes segments, journal_read.c, which reads them back, and
+ * journal_lost.c: what damage took.
+ *
+ * INVARIANTS
+ *
+ *  J1 Records have consecutive numbers (LSN) in the order of their effects on any one thing.
+ *  J2 A record counts only whole: its checksum covers number, kind and payload, under a seed that
+ *     is its segment's own. A copy that was cut short by SIGKILL, and what a recycled file held
+ *     before, are therefore the end of a segment.
+ *  J3 A segment's header says after which record it goes on (`after`). What an earlier segment
+ *     holds beyond that was given up by the daemon that made the later one, for good. A new daemon
+ *     never writes into an old one's segment.
+ *  J4 Space is set aside before an operation changes anything, so appending cannot fail: the
+ *     present segment has room for all that is set aside. Blocks are allocated when it is made.
+ *  J5 A mark with value n is appended only after the bytes that records up to n refer to were
+ *     synced: whoever finds the mark on disk knows that they are.
+ *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
+ *     the index. The caller says so with journal_release.
+ *  J7 Before a mark is appended, every segment before its own is durable, and so are all names, the
+ *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
+ *     followed by no mark, but by one that was under way in the same segment. For the same reason
+ *     a file is written over under a new number only when it is durable that it lost the old one.
+ *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
+ *     not say (the pages count as clean). So a new segment is begun, and no mark is made until all
+ *     that came before it is covered.
+ *
+ * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
+ * as file "spare", so that a full disk does not stop the journal that could help to empty it.
+ */
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,9 +97,9 @@ struct journal {
 
 void segment_name(uint32_t number, char buf[static 16]);
 
-/* All bytes of a segment's file; what cannot be read is a note and a failure. Given: free. */
-int segment_load(struct journal *j, const struct segment *s, uint8_t **ret);
-
 /* The record at `at`, if it is whole: its length in the segment, else 0. */
 size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t *ret_lsn,
 		 enum journal_kind *ret_kind, size_t *ret_len);
+
+/* All bytes of a segment's file; what cannot be read is a note and a failure. Given: free. */
+int segment_load(struct journal *j, const struct segment *s, uint8_t **ret);

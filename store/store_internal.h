@@ -21,7 +21,7 @@
  *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
  *     which excludes both.
  *
- * What the journal says (records are numbered: LSN; see also J1 to J6 in journal.c):
+ * What the journal says (records are numbered: LSN; see also J1 to J8 in journal_internal.h):
  *
  *  L1 Every table operation appends its record in the critical section that makes it, under the
  *     table lock; a batch is taken under that lock. So one number, table_lsn, says which of them a
