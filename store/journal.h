@@ -5,7 +5,7 @@
  * The journal: what was acknowledged and is not in the index yet, as records in one order.
  *
  * A record is copied into a mapped file, so it is in the kernel's page cache when the copy is done:
- * it survives the death of the daemon at any instruction, without a disk wait. journal_commit()
+ * it survives the death of the daemon at any instruction, without a disk wait. journal_mark()
  * makes everything appended so far survive the loss of power too.
  *
  * What records mean is not known here (oplog.h, tableop.h).
