@@ -3,7 +3,7 @@
 
 /*
  * A node of the persistent tree in memory, its encoded form, and the table of loaded nodes.
- * Private to node.c and tree*.c. The bytes are described in FORMAT.md, "Nodes".
+ * Private to node*.c and tree*.c. The bytes are described in FORMAT.md, "Nodes".
  *
  * A node is a leaf (level 0: items) or an interior node (children, each with the first key that
  * it may hold). Both are one allocation.
@@ -126,6 +126,8 @@ static inline unsigned item_size(unsigned kind, unsigned len)
 
 /* An empty node with one reference, given. Leaves have LEAF_ROOM bytes. NULL: out of memory. */
 struct node *node_new(struct nodes *ns, unsigned level, uint64_t gen);
+/* The same, but a leaf has `room` bytes of data; an interior node none. */
+struct node *node_alloc(struct nodes *ns, unsigned level, unsigned room, uint64_t gen);
 /* A copy for a tree of generation gen; its children and blobs get a reference each. */
 struct node *node_copy(const struct node *n, uint64_t gen);
 static inline struct node *node_ref(struct node *n)
@@ -143,6 +145,8 @@ static inline void node_unrefp(struct node **n)
 uint64_t nodes_new_gen(struct nodes *ns);
 struct chunks *nodes_chunks(struct nodes *ns);
 const struct noter *nodes_noter(struct nodes *ns);
+/* An item's bytes could not be read: someone asks which file that was (nodes_unreadable). */
+void nodes_note_unreadable(struct nodes *ns, const struct key *k);
 
 /* ---- loading ---- */
 
@@ -175,8 +179,10 @@ bool node_child_name(const struct node *n, unsigned i, struct node **ret_node,
 		     struct name *ret_name);
 /* The node's own name, if sealed. */
 bool node_name(const struct node *n, struct name *ret_name);
+/* Publishes name, then sealed, and lists the node in the table (N2, N3). */
+void node_set_sealed(struct node *n, const struct name *name);
 
-/* ---- bytes ---- */
+/* ---- bytes: node_format.c ---- */
 
 /*
  * Writes n to buf (NODE_MAX bytes) and its length to *ret_len. Its children must be sealed; its
@@ -185,9 +191,6 @@ bool node_name(const struct node *n, struct name *ret_name);
 int node_encode(const struct node *n, uint8_t *buf, uint32_t *ret_len);
 /* A node from bytes that nobody vouches for; -ERR_NODE_DAMAGED, -ENOMEM. Given. */
 int node_decode(struct nodes *ns, const uint8_t *buf, size_t len, struct node **ret);
-
-/* Publishes name, then sealed, and lists the node in the table (N2, N3). */
-void node_set_sealed(struct node *n, const struct name *name);
 
 /* ---- leaves ---- */
 
