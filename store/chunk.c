@@ -10,7 +10,7 @@
 
 /*
  * Chunks by name: the table of pending ones, the index of committed ones, the packs that hold both,
- * and a cache of decoded data.
+ * and a cache of decoded data (chunk_cache.c).
  *
  *   1. A chunk is pending (in our table), committed (in the index), or both for the moment between
  *      the commit and chunks_committed(). Looking into the table first and the index second
@@ -43,130 +43,6 @@
  * cached from the second time on; the kernel asks for most of them once.
  */
 #define DIRECT_MIN (16 * 1024)
-
-/* ---- buffers and their cache ---- */
-
-struct cached {
-	struct cached *chain;         /* in its bucket */
-	struct cached *newer, *older; /* by last use */
-	struct chunkbuf buf;          /* last: its bytes follow */
-};
-
-static struct cached *cached_of(struct chunkbuf *b)
-{
-	return container_of(b, struct cached, buf);
-}
-
-static struct chunkbuf *chunkbuf_new(const struct name *name, uint32_t len)
-{
-	struct cached *entry;
-
-	entry = os_malloc(sizeof(*entry) + len);
-	if (!entry)
-		return NULL;
-	*entry = (struct cached){ .buf = { .name = *name, .len = len, .refs = 1 } };
-	return &entry->buf;
-}
-
-static void chunkbuf_ref(struct chunkbuf *b)
-{
-	(void)__atomic_fetch_add(&b->refs, 1, __ATOMIC_RELAXED); /* the caller has a reference */
-}
-
-void chunkbuf_unref(struct chunkbuf *b)
-{
-	if (b && __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL) == 0)
-		free(cached_of(b));
-}
-
-/* Names are hashes already; the multiplication spreads names that a test cut short. */
-static uint64_t name_spread(const struct name *name)
-{
-	return (get_le64(name->b) ^ get_le64(name->b + 8)) * UINT64_C(0x9e3779b97f4a7c15);
-}
-
-static struct cached **cache_slot(struct cache *cache, const struct name *name)
-{
-	struct cached **at = &cache->buckets[(name_spread(name) >> 32) % CACHE_BUCKETS];
-
-	while (*at && !name_eq(&(*at)->buf.name, name))
-		at = &(*at)->chain;
-	return at;
-}
-
-static uint64_t cache_charge(const struct cached *entry)
-{
-	return MAX(sizeof(*entry) + entry->buf.len, CACHE_CHARGE_MIN);
-}
-
-static void cache_list_remove(struct cache *cache, struct cached *entry)
-{
-	*(entry->newer ? &entry->newer->older : &cache->newest) = entry->older;
-	*(entry->older ? &entry->older->newer : &cache->oldest) = entry->newer;
-}
-
-static void cache_list_push(struct cache *cache, struct cached *entry)
-{
-	entry->newer = NULL;
-	entry->older = cache->newest;
-	*(cache->newest ? &cache->newest->newer : &cache->oldest) = entry;
-	cache->newest = entry;
-}
-
-/* Under the cache's lock: takes the entry in this slot out and drops the cache's reference. */
-static void cache_remove(struct cache *cache, struct cached **at)
-{
-	struct cached *entry = *at;
-
-	*at = entry->chain;
-	cache_list_remove(cache, entry);
-	cache->bytes -= cache_charge(entry);
-	chunkbuf_unref(&entry->buf);
-}
-
-static struct chunkbuf *cache_get(struct chunks *c, const struct name *name)
-{
-	struct cached *entry;
-
-	LOCK_GUARD(&c->cache.lock);
-	entry = *cache_slot(&c->cache, name);
-	if (!entry)
-		return NULL;
-	if (entry != c->cache.newest) {
-		cache_list_remove(&c->cache, entry);
-		cache_list_push(&c->cache, entry);
-	}
-	chunkbuf_ref(&entry->buf);
-	return &entry->buf;
-}
-
-/* Keeps a buffer that the caller goes on using. A second one of the same name is not kept. */
-static void cache_add(struct chunks *c, struct chunkbuf *b)
-{
-	struct cached *entry = cached_of(b);
-	struct cached **at;
-
-	LOCK_GUARD(&c->cache.lock);
-	at = cache_slot(&c->cache, &b->name);
-	if (*at)
-		return;
-	chunkbuf_ref(b);
-	*at = entry;
-	cache_list_push(&c->cache, entry);
-	c->cache.bytes += cache_charge(entry);
-	while (c->cache.bytes > CACHE_BYTES && c->cache.oldest != entry)
-		cache_remove(&c->cache, cache_slot(&c->cache, &c->cache.oldest->buf.name));
-}
-
-void chunk_uncache(struct chunks *c, const struct name *name)
-{
-	struct cached **at;
-
-	LOCK_GUARD(&c->cache.lock);
-	at = cache_slot(&c->cache, name);
-	if (*at)
-		cache_remove(&c->cache, at);
-}
 
 /* ---- the table of pending chunks; all under c->lock ---- */
 
@@ -273,7 +149,7 @@ int chunks_open(int dir_fd, struct index *index, const struct noter *noter, stru
 	pthread_mutex_init(&c->flush_lock, NULL);
 	pthread_mutex_init(&c->put_lock, NULL);
 	pthread_mutex_init(&c->lock, NULL);
-	pthread_mutex_init(&c->cache.lock, NULL);
+	cache_init(&c->cache);
 
 	r = packs_open(dir_fd, &c->packs);
 	if (r < 0)
@@ -287,12 +163,10 @@ void chunks_close(struct chunks *c)
 {
 	if (!c)
 		return;
-	while (c->cache.oldest)
-		cache_remove(&c->cache, cache_slot(&c->cache, &c->cache.oldest->buf.name));
+	cache_release(&c->cache);
 	packs_close(c->packs);
 	free(c->pending);
 	free(c->table);
-	pthread_mutex_destroy(&c->cache.lock);
 	pthread_mutex_destroy(&c->lock);
 	pthread_mutex_destroy(&c->put_lock);
 	pthread_mutex_destroy(&c->flush_lock);
@@ -397,14 +271,14 @@ static int load_located(struct chunks *c, const struct name *name, const struct 
 	if (r < 0)
 		return r;
 	if (loc->kind == CHUNK_DATA)
-		cache_add(c, b); /* nodes are kept by the tree, decoded */
+		cache_add(&c->cache, b); /* nodes are kept by the tree, decoded */
 	*ret = TAKE_PTR(b);
 	return 0;
 }
 
 int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret)
 {
-	struct chunkbuf *b = cache_get(c, name);
+	struct chunkbuf *b = cache_get(&c->cache, name);
 	struct chunk_loc loc;
 	int r;
 
@@ -431,7 +305,7 @@ static bool met_before(struct chunks *c, const struct name *name)
 
 int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len)
 {
-	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = cache_get(c, name);
+	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = cache_get(&c->cache, name);
 	struct chunk_loc loc;
 	int r;
 
@@ -538,7 +412,7 @@ static int compare(struct chunks *c, const struct name *name, const struct chunk
 	if (loc->codec == CODEC_LOST || loc->raw_len != len)
 		return AGAIN;
 
-	b = cache_get(c, name);
+	b = cache_get(&c->cache, name);
 	if (!b) {
 		b = chunkbuf_new(name, loc->raw_len);
 		r = b ? read_raw(c, loc, NULL, b->data) : -ENOMEM;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* Private to chunk.c and sweep.c: what the chunk store is made of. */
+/*
+ * Private to chunk.c, chunk_cache.c and sweep.c, and to repair.c and table.c, which use its packs:
+ * what the chunk store is made of.
+ */
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "store/base/note.h"
+#include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/index.h"
 #include "store/pack.h"
@@ -64,6 +68,12 @@ struct chunks {
 	_Atomic uint32_t met[MET]; /* a part of the name that was there last; see met_before */
 };
 
+/* Names are hashes already; the multiplication spreads names that a test cut short. */
+static inline uint64_t name_spread(const struct name *name)
+{
+	return (get_le64(name->b) ^ get_le64(name->b + 8)) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 /* Where a chunk lies, pending or committed: 0, ABSENT or a failure. */
 int chunk_locate(struct chunks *c, const struct name *name, struct chunk_loc *ret);
 
@@ -73,6 +83,20 @@ int chunk_locate(struct chunks *c, const struct name *name, struct chunk_loc *re
  */
 int chunk_read_record(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
 		      uint8_t **ret_record, size_t *ret_len);
+
+/* ---- chunk_cache.c ---- */
+
+/* A buffer for len bytes with one reference, given. NULL: out of memory. */
+struct chunkbuf *chunkbuf_new(const struct name *name, uint32_t len);
+
+/* The memory is all zeros. */
+void cache_init(struct cache *cache);
+/* Lets go of what it keeps; buffers that are in use stay. */
+void cache_release(struct cache *cache);
+/* What it keeps under a name, given; NULL: nothing. It is then the last to go. */
+struct chunkbuf *cache_get(struct cache *cache, const struct name *name);
+/* Keeps a buffer that the caller goes on using. A second one of the same name is not kept. */
+void cache_add(struct cache *cache, struct chunkbuf *b);
 
 /* Forgets a chunk whose name may be given to other bytes from now on. */
 void chunk_uncache(struct chunks *c, const struct name *name);
