@@ -38,20 +38,38 @@ int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
 }
 
 /*
- * The record after `last` is not whole, and whole ones with greater numbers may follow in this
- * segment, from `at` on. Are they what damage left? Under the boot that wrote them, yes. The loss
- * of power leaves some by itself, but with no more marks than `flying` (J7).
+ * Behind the end of a segment may be anything that was ever written to a view, as files are used
+ * again: also what looks like the beginnings of long records, as close as they can be. All real
+ * ones together are hashed once, and a few by accident; no more than so many times the segment (10
+ * ms for one of the normal size), or opening would take minutes.
+ */
+#define HASHED_MAX 16
+
+/*
+ * The record behind number `before` should be at `at` and is not whole; whole ones with numbers
+ * greater than `last` may follow in this segment. Are they what damage left? Under the boot that
+ * wrote them, yes. The loss of power leaves some by itself, but with no more marks than `flying`
+ * (J7).
  */
 static bool is_damage(const struct journal *j, const struct segment *s, const uint8_t *bytes,
-		      size_t at, uint64_t last, unsigned flying)
+		      size_t at, uint64_t before, uint64_t last, unsigned flying)
 {
+	uint64_t hashed = 0;
 	unsigned marks = 0;
 	enum journal_kind kind;
 	uint64_t lsn;
 	size_t len;
 
-	for (; at + RECORD_HEADER <= s->size; at += 8) {
-		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0 || lsn <= last)
+	for (size_t begin = at; at + RECORD_HEADER <= s->size; at += 8) {
+		const struct journal_record_bytes *b = (const void *)(bytes + at);
+
+		lsn = get_le64(b->lsn);
+		if (lsn <= MAX(before, last) || lsn - before > (at - begin) / RECORD_HEADER + 1)
+			continue; /* so many cannot be in between (J1) */
+		hashed += MIN(get_le32(b->len), s->size);
+		if (hashed > HASHED_MAX * s->size)
+			return false;
+		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0)
 			continue;
 		marks += kind == JOURNAL_MARK;
 		if (j->newest->this_boot || marks > flying)
@@ -111,7 +129,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 	if (r < 0)
 		return r;
 	if (s != rd->first && s->after != *last) {
-		if (rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, *last, 0))
+		if (rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, s->base, *last, 0))
 			found_gap(rd, s, at);
 		return END;
 	}
@@ -141,7 +159,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 		if (r < 0)
 			return r;
 	}
-	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, 1)) {
+	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, *last, 1)) {
 		found_damage(rd, s, at);
 		return END;
 	}

@@ -223,6 +223,43 @@ START_TEST(a_torn_tail_is_the_end)
 }
 END_TEST
 
+/*
+ * Somebody wrote what looks like beginnings of long records, one after the other, into a file that
+ * was used again: with their sums unproven, each would be hashed up to the end. The quarter of an
+ * hour that this takes is what the test's own limit is for.
+ */
+START_TEST(what_looks_like_many_records_takes_no_time)
+{
+	enum { SIZE = 8 * SEGMENT_BYTES, BEHIND = 64 + 24 + 200 };
+	_cleanup_free_ uint8_t *bytes = calloc(1, SIZE);
+	_cleanup_close_ int fd = -1;
+
+	ck_assert_ptr_nonnull(bytes);
+	ck_ok(journal_reserve(journal, 7 * SEGMENT_BYTES, false)); /* makes one of SIZE */
+	add(0, 200);
+	journal_unreserve(journal, 7 * SEGMENT_BYTES);
+	journal_down();
+	fd = open_segment();
+	for (int numbered = 0; numbered < 2; numbered++) {
+		struct journal_record_bytes b = { .kind = JOURNAL_CHANGE };
+
+		put_le32(b.len, SIZE / 2);
+		for (size_t i = 0, at = 0; at + sizeof(b) <= SIZE; i++) {
+			put_le64(b.lsn, 2 + i);
+			memcpy(bytes + at, &b, sizeof(b));
+			at += numbered ? sizeof(b) : 8; /* the next one's beginning is over it */
+		}
+		ck_ok(os_pwrite_full(fd, bytes, SIZE - BEHIND, BEHIND));
+		n_seen = 0;
+		ck_ok(journal_open(scratch.dir_fd, NULL, &journal));
+		ck_ok(journal_read(journal, see, NULL, &found));
+		expect_seen(0, 1);
+		ck_assert(!found.damaged);
+		journal_down();
+	}
+}
+END_TEST
+
 START_TEST(damage_in_the_middle_is_told_and_what_is_before_it_kept)
 {
 	enum { LEN = 200, SPAN = 24 + LEN, N = 20 };
@@ -786,6 +823,7 @@ int main(void)
 		what_is_covered_goes_and_the_rest_stays,
 		a_recycled_segment_shows_nothing_of_its_past,
 		a_torn_tail_is_the_end,
+		what_looks_like_many_records_takes_no_time,
 		damage_in_the_middle_is_told_and_what_is_before_it_kept,
 		a_segment_that_was_cut_to_nothing_is_told,
 		a_header_that_is_damaged_is_told,
