@@ -14,6 +14,7 @@
 
 #include "fs/diff.h"
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 
 #define COMPARE_BYTES (128 * 1024)	 /* one extent at most: CHUNK_MAX */
@@ -183,14 +184,9 @@ static int list_xattrs(const struct fs *fs, uint64_t ino, char **ret_list, char 
 	for (size_t at = 0; at < len; at += strlen(buf + at) + 1) {
 		if (!memchr(buf + at, '\0', len - at))
 			return -ERR_ITEM_DAMAGED;
-		if (n == cap) {
-			char **p = realloc(names, (2 * cap + 16) * sizeof(*p));
-
-			if (!p)
-				return -ENOMEM;
-			names = p;
-			cap = 2 * cap + 16;
-		}
+		r = os_grow(&names, &cap, n + 1, sizeof(*names));
+		if (r < 0)
+			return r;
 		names[n++] = buf + at;
 	}
 	if (n > 1)

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
@@ -41,16 +42,10 @@ static void history_release(struct history *h)
 static int add_snapshot(void *arg, const struct snap_info *info)
 {
 	struct history *h = arg;
+	int r = os_grow(&h->items, &h->cap, h->n + 1, sizeof(*h->items));
 
-	if (h->n == h->cap) {
-		size_t cap = h->cap ? 2 * h->cap : 64;
-		struct item *grown = reallocarray(h->items, cap, sizeof(*grown));
-
-		if (!grown)
-			return -ENOMEM;
-		h->items = grown;
-		h->cap = cap;
-	}
+	if (r < 0)
+		return r;
 	h->items[h->n++] = (struct item){
 		.info = *info, .first_child = NONE, .next_sibling = NONE, .last_child = NONE
 	};
@@ -60,16 +55,10 @@ static int add_snapshot(void *arg, const struct snap_info *info)
 static int add_branch(void *arg, const struct branch_info *info)
 {
 	struct history *h = arg;
+	int r = os_grow(&h->branches, &h->cap_branches, h->n_branches + 1, sizeof(*h->branches));
 
-	if (h->n_branches == h->cap_branches) {
-		size_t cap = h->cap_branches ? 2 * h->cap_branches : 16;
-		struct branch_info *grown = reallocarray(h->branches, cap, sizeof(*grown));
-
-		if (!grown)
-			return -ENOMEM;
-		h->branches = grown;
-		h->cap_branches = cap;
-	}
+	if (r < 0)
+		return r;
 	h->branches[h->n_branches++] = *info;
 	return 0;
 }

@@ -57,16 +57,11 @@ static void changes_release(struct changes *l)
 static int add(struct changes *l, char kind, const char *path, const struct inode *inode)
 {
 	struct difference e = { .kind = kind, .is_dir = inode_is_dir(inode), .inode = *inode };
+	int r;
 
-	if (l->n == l->cap) {
-		size_t cap = l->cap ? 2 * l->cap : 64;
-		struct difference *grown = reallocarray(l->v, cap, sizeof(*grown));
-
-		if (!grown)
-			return -ENOMEM;
-		l->v = grown;
-		l->cap = cap;
-	}
+	r = os_grow(&l->v, &l->cap, l->n + 1, sizeof(*l->v));
+	if (r < 0)
+		return r;
 	e.path = strdup(path);
 	if (!e.path)
 		return -ENOMEM;

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/os.h"
 #include "store/base/util.h"
 
 #define GAPS 6	    /* blanks, bar, and the last column that stays free */
@@ -101,16 +102,11 @@ int diffstat_add(struct diffstat *d, const char *old_path, const char *new_path,
 	_cleanup_free_ char *name = NULL;
 	size_t len;
 	FILE *f;
+	int r;
 
-	if (d->n == d->cap) {
-		size_t cap = d->cap ? 2 * d->cap : 64;
-		struct diffstat_line *p = realloc(d->lines, cap * sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		d->lines = p;
-		d->cap = cap;
-	}
+	r = os_grow(&d->lines, &d->cap, d->n + 1, sizeof(*d->lines));
+	if (r < 0)
+		return r;
 	f = open_memstream(&name, &len);
 	if (!f)
 		return -ENOMEM;

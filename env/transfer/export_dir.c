@@ -23,6 +23,7 @@
 
 #include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
+#include "store/base/os.h"
 
 #define FDS_KEPT 64		 /* as import_dir.c */
 #define COPY_BYTES (1024 * 1024) /* a write large enough that the call itself does not show */
@@ -84,18 +85,13 @@ static int open_dir(int dir_fd, const char *name, int *ret_fd)
 static int push_dir(struct exporter *ex, int *fd)
 {
 	struct stat st;
+	int r;
 
 	if (fstat(*fd, &st) < 0)
 		return -errno;
-	if (ex->depth == ex->cap) {
-		size_t cap = ex->cap ? 2 * ex->cap : 32;
-		struct open_dir *p = realloc(ex->dirs, cap * sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		ex->dirs = p;
-		ex->cap = cap;
-	}
+	r = os_grow(&ex->dirs, &ex->cap, ex->depth + 1, sizeof(*ex->dirs));
+	if (r < 0)
+		return r;
 	if (ex->depth >= FDS_KEPT) {
 		struct open_dir *far = &ex->dirs[ex->depth - FDS_KEPT];
 
@@ -194,17 +190,13 @@ static int put_attributes(struct exporter *ex, const struct walk_entry *e, int f
 
 static int remember(struct exporter *ex, const struct walk_entry *e)
 {
+	int r;
+
 	if (e->inode.nlink < 2)
 		return 0;
-	if (ex->n_paths == ex->paths_cap) {
-		size_t cap = ex->paths_cap ? 2 * ex->paths_cap : 64;
-		char **p = realloc(ex->paths, cap * sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		ex->paths = p;
-		ex->paths_cap = cap;
-	}
+	r = os_grow(&ex->paths, &ex->paths_cap, ex->n_paths + 1, sizeof(*ex->paths));
+	if (r < 0)
+		return r;
 	ex->paths[ex->n_paths] = strndup(e->path, e->path_len);
 	if (!ex->paths[ex->n_paths])
 		return -ENOMEM;

@@ -27,6 +27,7 @@
 
 #include "env/transfer/transfer_internal.h"
 #include "fs/format.h"
+#include "store/base/os.h"
 #include "store/chunk.h"
 
 /*
@@ -316,15 +317,9 @@ static int go_down(struct importer *im, int *fd, const struct statx *sx, const s
 	struct level *l;
 	int r;
 
-	if (im->depth == im->cap) {
-		size_t cap = im->cap ? 2 * im->cap : 32;
-
-		l = realloc(im->levels, cap * sizeof(*l));
-		if (!l)
-			return -ENOMEM;
-		im->levels = l;
-		im->cap = cap;
-	}
+	r = os_grow(&im->levels, &im->cap, im->depth + 1, sizeof(*im->levels));
+	if (r < 0)
+		return r;
 	l = &im->levels[im->depth++];
 	*l = (struct level){
 		.fd = TAKE_FD(*fd),

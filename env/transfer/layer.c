@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 
+#include "store/base/os.h"
 #include "store/hash.h"
 
 void layer_release(struct layer *l)
@@ -50,15 +51,10 @@ static void frames_release(struct frames *f)
 
 static int frames_push(struct frames *f, uint64_t dir, const char *name, size_t len)
 {
-	if (f->n == f->cap) {
-		size_t cap = f->cap ? 2 * f->cap : 16;
-		struct frame *p = realloc(f->at, cap * sizeof(*p));
+	int r = os_grow(&f->at, &f->cap, f->n + 1, sizeof(*f->at));
 
-		if (!p)
-			return -ENOMEM;
-		f->at = p;
-		f->cap = cap;
-	}
+	if (r < 0)
+		return r;
 	f->at[f->n] = (struct frame){ .dir = dir, .len = len };
 	memcpy(f->at[f->n++].name, name, len);
 	return 0;
