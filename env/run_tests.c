@@ -22,11 +22,32 @@ struct reports {
 	bool any, broken;
 };
 
-/* Left over from an earlier run? File times are of the same coarse clock as `start`. */
-static bool is_older(const struct stat *st, const struct timespec *start)
+static bool is_before(const struct timespec *a, const struct timespec *b)
 {
-	return st->st_mtim.tv_sec < start->tv_sec ||
-	       (st->st_mtim.tv_sec == start->tv_sec && st->st_mtim.tv_nsec < start->tv_nsec);
+	return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
+/* A fraction of a tick, which is 1 to 10 ms; and some ticks, as a clock may be set back. */
+#define LOOK_NS 500000
+#define LOOKS_MAX 100
+
+/*
+ * The time from which on files are new. Filesystems take their times of the exact clock (a view) or
+ * of the coarse one, which moves with each tick and is late. So that one is waited for until it is
+ * past the present: what was written before is older than that by either clock.
+ */
+static void wait_for_new_times(struct timespec *ret)
+{
+	const struct timespec moment = { .tv_nsec = LOOK_NS };
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now); /* these cannot fail */
+	for (unsigned look = 0; look < LOOKS_MAX; look++) {
+		(void)clock_gettime(CLOCK_REALTIME_COARSE, ret);
+		if (is_before(&now, ret))
+			return;
+		(void)nanosleep(&moment, NULL);
+	}
 }
 
 static int read_report(struct ply_env *e, const char *path, const struct timespec *start,
@@ -41,8 +62,8 @@ static int read_report(struct ply_env *e, const char *path, const struct timespe
 		full = NULL;
 		return fail_memory();
 	}
-	if (stat(full, &st) < 0 || is_older(&st, start))
-		return 0;
+	if (stat(full, &st) < 0 || is_before(&st.st_mtim, start))
+		return 0; /* left over from an earlier run */
 	reports->any = true;
 	r = st.st_size > REPORT_BYTES ? PLY_INVALID : ply_env_read_file(e, path, &xml);
 	if (r == 0)
@@ -75,10 +96,11 @@ int env_run_tests(struct ply_env *e, struct ply_tests *ret)
 	const char *rule = env_option(e, "test_rule");
 	struct ply_tests tests = { 0 };
 	struct reports reports = { 0 };
-	struct timespec start;
+	struct timespec start = { 0 };
 	int r;
 
-	(void)clock_gettime(CLOCK_REALTIME_COARSE, &start); /* cannot fail */
+	if (*env_option(e, "test_report"))
+		wait_for_new_times(&start);
 	r = ply_env_run(e, env_option(e, "test_command"), 0, NULL, &result);
 	if (r < 0)
 		return r;
