@@ -19,9 +19,8 @@
  *  1. The vault's ref leads to every commit that was ever on it: each commit's parent is the one
  *     before it in time, whatever was restored between; two lines are joined, never left.
  *  2. The working repository's ref and alternate are a copy, set right after each pack and each
- *     restore (of the vault's as it is then, under the vault's lock: of two who do it, the later
- *     one does not know less). When there is no such repository (somebody removed .git),
- *     checkpoints go on without.
+ *     restore, of the vault's as it is then. When there is no such repository (somebody removed
+ *     .git), checkpoints go on without.
  *  3. After a restore or an undo, files of objects that the working repository had and has no
  *     more are in the vault: a commit made by others is found whatever was restored since.
  *  4. The tree is that of the snapshot `base`, or there is none; all objects that it has ids of

@@ -492,16 +492,24 @@ int vault_set_ref(struct vault *v, const char *ref, struct repo_id *id)
 	return r;
 }
 
+/*
+ * Without the vault's lock, which is held while packs are merged. Of two who do this the last to
+ * set looks again after that: it sees what the other one, or anybody before, made of the vault's.
+ */
 int vault_show_ref(struct vault *v, const char *ref, struct repo *repo)
 {
-	_cleanup_close_ int lock = vault_lock(v, LOCK_EX); /* whoever comes later reads later */
-	struct repo_id now;
-	int r;
+	struct repo_id shown, now;
+	int r = ref_id(v->repo, ref, &now);
 
-	if (lock < 0)
-		return fail_errno(errno, "locking '%s'", v->path);
-	r = ref_id(v->repo, ref, &now);
-	return r == 0 ? repo_set_ref(repo, ref, &now) : MIN(r, 0);
+	while (r == 0) {
+		shown = now;
+		r = repo_set_ref(repo, ref, &shown);
+		if (r == 0)
+			r = ref_id(v->repo, ref, &now);
+		if (r == 0 && repo_id_is(&now, &shown))
+			break;
+	}
+	return MIN(r, 0);
 }
 
 bool repo_ref_ok(const char *ref)
