@@ -40,8 +40,9 @@ int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
 /*
  * Behind the end of a segment may be anything that was ever written to a view, as files are used
  * again: also what looks like the beginnings of long records, as close as they can be. All real
- * ones together are hashed once, and a few by accident; no more than so many times the segment (10
- * ms for one of the normal size), or opening would take minutes.
+ * ones together are hashed once, and a few by accident; no more than so many times the segment (5
+ * ms for one of the normal size), or opening would take half a minute. Who makes so many of them
+ * hides what damage did behind them.
  */
 #define HASHED_MAX 16
 
@@ -64,9 +65,11 @@ static bool is_damage(const struct journal *j, const struct segment *s, const ui
 		const struct journal_record_bytes *b = (const void *)(bytes + at);
 
 		lsn = get_le64(b->lsn);
-		if (lsn <= MAX(before, last) || lsn - before > (at - begin) / RECORD_HEADER + 1)
-			continue; /* so many cannot be in between (J1) */
-		hashed += MIN(get_le32(b->len), s->size);
+		len = get_le32(b->len);
+		if (lsn <= MAX(before, last) || lsn - before > (at - begin) / RECORD_HEADER + 1 ||
+		    len > s->size - at - RECORD_HEADER)
+			continue; /* so many cannot be in between (J1), so much not behind it */
+		hashed += len;
 		if (hashed > HASHED_MAX * s->size)
 			return false;
 		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0)
