@@ -463,7 +463,7 @@ static int client_await(struct client *cl, int sock)
 		while (r < 0 && errno == EINTR);
 		if (r != 0)
 			return DONE; /* or what is wrong comes out when it is read */
-		if (pid > 0 && pid_state(pid) == 'T')
+		if (pid_state(pid) == 'T')
 			return client_fail(cl,
 					   "the daemon of '%s' is stopped; kill -CONT %d lets it "
 					   "go on",
