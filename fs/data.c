@@ -375,6 +375,7 @@ int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, s
 	     bool kill_priv)
 {
 	struct inode i;
+	uint32_t mode;
 	int r;
 
 	r = inode_load_file(fs, ino, &i);
@@ -389,9 +390,11 @@ int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, s
 	if (r < 0)
 		return r;
 
+	mode = i.mode;
 	if (kill_priv)
-		i.mode = mode_without_priv(i.mode);
-	return finish(fs, &i);
+		i.mode = mode_without_priv(mode);
+	r = finish(fs, &i);
+	return r < 0 ? r : i.mode != mode;
 }
 
 /* ---- importing ---- */

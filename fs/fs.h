@@ -193,7 +193,10 @@ void segments_release(struct segments *s);
  */
 int fs_read(const struct fs *fs, uint64_t ino, uint64_t off, void *buf, size_t len,
 	    size_t *ret_len);
-/* W: all or nothing. kill_priv as SET_KILL_PRIV. -EFBIG, -ENOSPC. Updates mtime and ctime. */
+/*
+ * W: all or nothing. kill_priv as SET_KILL_PRIV; 1 when that took something, else 0. -EFBIG,
+ * -ENOSPC. Updates mtime and ctime.
+ */
 int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, size_t len,
 	     bool kill_priv);
 /*

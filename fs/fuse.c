@@ -120,11 +120,23 @@ static void fill_entry(const struct mount *m, const struct entry *e, struct fuse
 	fill_attr(&e->inode, &ret->attr);
 }
 
-void requests_fill_created(const struct mount *m, const struct entry *e, struct created_out *ret)
+/*
+ * Who can only write has no use for the pages, nor can he map any. O_DIRECT by his own wish stays
+ * the kernel's affair: such writes may be asynchronous, and after those FOPEN_DIRECT_IO forgets no
+ * page.
+ */
+static bool may_write_around(const struct mount *m, uint32_t flags)
+{
+	return m->writes_around && (flags & (O_ACCMODE | O_DIRECT)) == O_WRONLY;
+}
+
+void requests_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
+			   struct created_out *ret)
 {
 	*ret = (struct created_out){ 0 };
 	fill_entry(m, e, &ret->entry);
-	ret->open.open_flags = mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0;
+	ret->open.open_flags = (mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0) |
+			       (may_write_around(m, flags) ? FOPEN_DIRECT_IO : 0);
 }
 
 static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
@@ -267,7 +279,7 @@ static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t m
 		reply_result(req, r);
 		return;
 	}
-	requests_fill_created(m, &e, &out);
+	requests_fill_created(m, &e, (uint32_t)fi->flags, &out);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e.node);
 }
@@ -615,6 +627,12 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	int r = view_write(view_of(req), node, (uint64_t)off, buf, size,
 			   in->write_flags & FUSE_WRITE_KILL_SUIDGID);
 
+	/*
+	 * Past its cache the kernel does not look at the mode it has, by which it would still run
+	 * as its owner, with these rights, what was written just now.
+	 */
+	if (r > 0)
+		mount_forget_attr(mount_of(req), node);
 	if (r < 0)
 		reply_result(req, r);
 	else

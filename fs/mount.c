@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 
 #include "fs/awake.h"
 #include "fs/memo.h"
@@ -247,6 +248,11 @@ static int kernel_inval_inode(void *arg, uint64_t node, int64_t off, int64_t len
 
 	__atomic_fetch_add(&m->inodes, 1, __ATOMIC_RELAXED);
 	return notify(m, FUSE_NOTIFY_INVAL_INODE, iov, ARRAY_SIZE(iov));
+}
+
+void mount_forget_attr(struct mount *m, uint64_t node)
+{
+	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
 }
 
 static int kernel_inc_epoch(void *arg)
@@ -528,6 +534,7 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 {
 	_cleanup_(mount_freep) struct mount *m = NULL;
 	_cleanup_close_ int fd = fuse_fd;
+	struct utsname u;
 	int r;
 
 	m = os_calloc(1, sizeof(*m));
@@ -538,6 +545,8 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
 	m->how = how;
+	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && uname(&u) == 0 &&
+			   kernel_writes_around(u.release);
 	if (mount_uses(m, LEVER_AWAKE))
 		awake_start();
 	m->hooks = *hooks;

@@ -49,6 +49,7 @@ struct mount {
 	struct fuse_session *session; /* immutable, owned; closes fd */
 	int fd; /* immutable, lent by the session */
 	bool has_epoch; /* immutable once serving */
+	bool writes_around; /* immutable: see fs/README.md, "Levers" */
 	/*
 	 * immutable; PLYFS_TEST_DIE, not in a release build: a directory. Whoever is about to
 	 * answer a request and can remove the file there that is called as its opcode dies instead.
@@ -93,6 +94,11 @@ static inline uint64_t mount_valid_s(const struct mount *m)
 
 /* Writes one message to the kernel. 0, or -errno: -ENOENT when nobody waits for this reply. */
 int mount_send(struct mount *m, const struct iovec *iov, int count);
+/*
+ * The kernel has to ask again for what it knows of an inode but its data. Waits for nothing, and
+ * has happened on return.
+ */
+void mount_forget_attr(struct mount *m, uint64_t node);
 /* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
 void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);
 
@@ -107,7 +113,9 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 bool requests_may_wait(const struct reader_buffers *buffers);
 /* The reply to the request that this thread handles; a failure matters to F1. */
 int requests_send(struct mount *m, const struct iovec *iov, int count);
-void requests_fill_created(const struct mount *m, const struct entry *e, struct created_out *ret);
+/* flags: of the open(2) that made the file. */
+void requests_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
+			   struct created_out *ret);
 /* As read(2); buf has room for DATA_BYTES. */
 int requests_read_data(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
 		       size_t *ret_len);

@@ -693,12 +693,18 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 {
 	CHANGE_GUARD(v);
 	struct bound b;
+	uint64_t took;
 	int r;
 
-	if (memo_was_done(MEMO_DATA, NULL))
-		return 0;
+	if (memo_was_done(MEMO_DATA, &took))
+		return (int)took;
 	r = vnode_bind_to_change(v, node, &b);
-	return r < 0 ? r : done(v, fs_write(&b.fs, b.ino, off, buf, len, kill_priv), MEMO_DATA);
+	if (r < 0)
+		return r;
+	r = fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
+	if (r >= 0)
+		memo_did(MEMO_DATA, (uint64_t)r);
+	return ended(v, r);
 }
 
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)

@@ -102,6 +102,7 @@ int view_same_in(struct view *v, uint64_t ino, uint64_t snap);
 
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);
+/* 1 when kill_priv took something (fs_write), else 0. */
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
 	       bool kill_priv);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);

@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * Private to the chunk store (chunk.c, sweep.c): pack files and the records in them. A pack is an
- * append-only file of self-describing records; this module knows where bytes lie and which of them
- * are synced, not which chunks are alive.
+ * Private to the store: pack files and the records in them. A pack is an append-only file of
+ * self-describing records; this module knows where bytes lie and which of them are synced, not
+ * which chunks are alive.
  *
  * Threads: every function from any thread. Nothing here sends notes; callers know the chunk's name.
  */

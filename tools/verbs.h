@@ -222,7 +222,7 @@ static inline uint32_t mount_how(const struct mount_options *o)
 }
 extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-terminated */
 /* Those that are switched off, as --without takes them; "" when none is. */
-#define LEVERS_TEXT_SIZE 64
+#define LEVERS_TEXT_SIZE 80
 const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 
 /* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout; -1 when it cannot be written. */

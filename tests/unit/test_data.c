@@ -292,11 +292,12 @@ START_TEST(write_kills_privileges_when_asked)
 
 	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, false), 0);
 	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 06755);
-	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 0);
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 1);
 	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 0755);
 	ino = fx_make(ROOT_INO, "g", S_IFREG | 06745);
-	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 0);
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 1);
 	ck_assert_uint_eq(fx_stat(ino).mode & 07777, 02745);
+	ck_assert_int_eq(fs_write(&fs, ino, 0, "x", 1, true), 0);
 }
 END_TEST
 

@@ -258,13 +258,26 @@ START_TEST(a_write_clears_suid_when_the_kernel_says_so)
 	} w = { .in = { .size = 1, .write_flags = FUSE_WRITE_KILL_SUIDGID }, .data = "x" };
 	const struct fuse_setattr_in s = { .valid = FATTR_MODE, .mode = 04755 };
 	const struct fuse_getattr_in g = { 0 };
+	struct fuse_notify_inval_inode_out told;
 	uint64_t node = create("f");
 	struct fuse_attr_out out;
 	struct reply a;
 
+	ck_assert_int_eq(call(FUSE_WRITE, node, &w, sizeof(w.in) + 1, NULL, &a), 0);
 	ck_assert_int_eq(call(FUSE_SETATTR, node, &s, sizeof(s), NULL, &a), 0);
 	memcpy(&out, a.body, sizeof(out));
 	ck_assert_uint_eq(out.attr.mode, S_IFREG | 04755);
+
+	/* It goes by the mode it knows, so it has to forget that before the reply. */
+	ask(FUSE_WRITE, node, &w, sizeof(w.in) + 1, NULL);
+	ck_assert_int_eq(hear(&a), FUSE_NOTIFY_INVAL_INODE);
+	ck_assert_uint_eq(a.header.unique, 0);
+	memcpy(&told, a.body, sizeof(told));
+	ck_assert_uint_eq(told.ino, node);
+	ck_assert_int_eq(told.off, -1);
+	ck_assert_int_eq(hear(&a), 0);
+	ck_assert_uint_eq(a.header.unique, 42);
+
 	ck_assert_int_eq(call(FUSE_WRITE, node, &w, sizeof(w.in) + 1, NULL, &a), 0);
 	ck_assert_int_eq(call(FUSE_GETATTR, node, &g, sizeof(g), NULL, &a), 0);
 	memcpy(&out, a.body, sizeof(out));
@@ -354,6 +367,46 @@ START_TEST(control_ioctls_reach_the_hook_and_others_do_not)
 }
 END_TEST
 
+static uint32_t open_flags(uint32_t op, const char *name, uint32_t flags)
+{
+	const struct fuse_create_in in = { .flags = O_CREAT | flags, .mode = S_IFREG | 0644 };
+	struct fuse_open_out out;
+	struct reply a;
+
+	ck_assert_int_eq(call(op, FUSE_ROOT_ID, &in, sizeof(in), name, &a), 0);
+	memcpy(&out, a.body + sizeof(struct fuse_entry_out), sizeof(out));
+	return out.open_flags;
+}
+
+START_TEST(who_makes_a_file_and_cannot_read_it_writes_around_the_cache)
+{
+	mnt->writes_around = true; /* whatever this kernel is */
+	ck_assert_uint_eq(open_flags(FUSE_CREATE, "a", O_WRONLY),
+			  FOPEN_KEEP_CACHE | FOPEN_DIRECT_IO);
+	ck_assert_uint_eq(open_flags(FUSE_TMPFILE, "/", O_WRONLY | O_APPEND),
+			  FOPEN_KEEP_CACHE | FOPEN_DIRECT_IO);
+	ck_assert_uint_eq(open_flags(FUSE_CREATE, "b", O_RDWR), FOPEN_KEEP_CACHE);
+	ck_assert_uint_eq(open_flags(FUSE_CREATE, "c", O_RDONLY), FOPEN_KEEP_CACHE);
+	ck_assert_uint_eq(open_flags(FUSE_CREATE, "d", O_WRONLY | O_DIRECT), FOPEN_KEEP_CACHE);
+	mnt->writes_around = false;
+	ck_assert_uint_eq(open_flags(FUSE_CREATE, "e", O_WRONLY), FOPEN_KEEP_CACHE);
+}
+END_TEST
+
+START_TEST(kernels_that_can_write_around_are_known_by_their_release)
+{
+	static const char *const can[] = { "6.19.0", "6.19-rc1", "7.0", "6.18.3", "6.18.44-cloud",
+					   "6.12.64+deb13-amd64", "10.2.1" };
+	static const char *const cannot[] = { "6.18.2", "6.18", "6.12.63", "6.17.13", "6.13.1",
+					      "6.1.170", "5.19.64", "", "six" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(can); i++)
+		ck_assert_msg(kernel_writes_around(can[i]), "%s", can[i]);
+	for (size_t i = 0; i < ARRAY_SIZE(cannot); i++)
+		ck_assert_msg(!kernel_writes_around(cannot[i]), "%s", cannot[i]);
+}
+END_TEST
+
 START_TEST(what_libfuse_cannot_decode_is_answered)
 {
 	const struct fuse_create_in tmp = { .flags = O_RDWR, .mode = S_IFREG | 0600 };
@@ -428,6 +481,8 @@ int main(void)
 	tcase_add_test(requests, a_listing_counts_only_what_fitted);
 	tcase_add_test(requests, descriptors_are_left_to_the_kernel);
 	tcase_add_test(requests, control_ioctls_reach_the_hook_and_others_do_not);
+	tcase_add_test(requests, who_makes_a_file_and_cannot_read_it_writes_around_the_cache);
+	tcase_add_test(requests, kernels_that_can_write_around_are_known_by_their_release);
 	tcase_add_test(requests, what_libfuse_cannot_decode_is_answered);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);

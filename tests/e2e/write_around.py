@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: posix
+# timeout: 180
+"""
+Who makes a file, and may only write to it, writes past the kernel's cache (lever write-around): all
+others see each write when it has returned, however they look, and nothing else is different.
+"""
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+libc = ctypes.CDLL(None, use_errno=True)
+PAGE = 4096
+
+
+def make(view, name, flags=0, mode=0o666):
+    """A descriptor as the shell's > has it."""
+    return os.open(view.at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, mode)
+
+
+def child(work, *args):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work(*args)
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def content(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+# ---- readers beside the maker ----
+
+SLOTS = 4096  # of 8 bytes: 8 pages
+RACE_S = 3
+
+
+def look_by_read(path):
+    fd = os.open(path, os.O_RDONLY)
+    return lambda slot: os.pread(fd, 8, slot * 8)
+
+
+def look_by_mapping(path):
+    fd = os.open(path, os.O_RDONLY)
+    m = mmap.mmap(fd, SLOTS * 8, mmap.MAP_SHARED, mmap.PROT_READ)
+    return lambda slot: m[slot * 8:slot * 8 + 8]
+
+
+def look_at_all(path):
+    """Reads ahead, and what is behind the pages that just changed."""
+    fd = os.open(path, os.O_RDONLY)
+    return lambda slot: os.pread(fd, SLOTS * 8, 0)[slot * 8:slot * 8 + 8]
+
+
+def watch(look, written, end, rand):
+    """written: for each slot what was in it for sure. What is read is that or newer."""
+    looks = 0
+    while not end[0]:
+        slot = rand.randrange(SLOTS)
+        least = struct.unpack_from("q", written, slot * 8)[0]
+        found = struct.unpack("q", look(slot))[0]
+        assert found >= least, "slot %d: %d, and %d was written" % (slot, found, least)
+        looks += 1
+    assert looks > 100, looks
+
+
+def test_readers_and_mappings_see_each_write_when_it_has_returned(t):
+    v = t.view({})
+    fd = make(v, "f")
+    os.write(fd, b"\0" * SLOTS * 8)
+    written, end = mmap.mmap(-1, SLOTS * 8), mmap.mmap(-1, 1)
+    rand = ply.seeded()
+    kinds = (look_by_read, look_by_mapping, look_at_all)
+    pids = [child(lambda k: watch(k(v.at("f")), written, end, rand), kind) for kind in kinds]
+    until, n = time.monotonic() + RACE_S, 0
+    while time.monotonic() < until:
+        n += 1
+        slot = rand.randrange(SLOTS)
+        assert os.pwrite(fd, struct.pack("q", n), slot * 8) == 8
+        struct.pack_into("q", written, slot * 8, n)
+    end[0] = 1
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(pids)
+    os.close(fd)
+    assert content(v.at("f")) == written[:] and n > 1000, n
+
+
+def follow(path, told, end):
+    """As tail -f: everything up to the size that the maker told is there, and no zeros."""
+    fd = os.open(path, os.O_RDONLY)
+    seen = 0
+    while not end[0]:
+        size = struct.unpack_from("q", told, 0)[0]
+        text = b""
+        while len(text) < size - seen:
+            more = os.pread(fd, size - seen - len(text), seen + len(text))
+            assert more, "ends at %d of %d" % (seen + len(text), size)
+            text += more
+        assert b"\0" not in text, "zeros at %d" % (seen + text.index(b"\0"))
+        seen = size
+    assert seen > 0
+
+
+def append(path, count, end):
+    """Somebody else's >>, whose writes go through the cache."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    n = 0
+    while not end[0]:
+        n += 1
+        os.write(fd, b"other %d\n" % n)
+    struct.pack_into("q", count, 0, n)
+
+
+def test_who_follows_a_log_reads_what_was_appended(t):
+    v = t.view({})
+    fd = make(v, "log", os.O_APPEND)
+    told, count, end = (mmap.mmap(-1, 8) for _ in range(3))
+    pids = [child(follow, v.at("log"), told, end) for _ in range(2)]
+    pids.append(child(append, v.at("log"), count, end))
+    until, n = time.monotonic() + RACE_S, 0
+    while time.monotonic() < until:
+        n += 1
+        os.write(fd, b"line %d\n" % n)
+        struct.pack_into("q", told, 0, os.fstat(fd).st_size)
+    end[0] = 1
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
+    lines = content(v.at("log")).splitlines()
+    for name, last in (b"line", n), (b"other", struct.unpack_from("q", count)[0]):
+        assert [s for s in lines if s.startswith(name)] == [b"%s %d" % (name, i + 1)
+                                                            for i in range(last)], name
+        assert last > 0
+    os.close(fd)
+
+
+def test_what_was_stored_through_a_mapping_stays(t):
+    v = t.view({})
+    fd = make(v, "f")
+    os.write(fd, b"-" * 2 * PAGE)
+    other = os.open(v.at("f"), os.O_RDWR)
+    with mmap.mmap(other, 2 * PAGE) as m:
+        for i in range(200):
+            m[10 + i] = ord("m")  # in the page that is written next, not written back before
+            assert os.pwrite(fd, b"w", 1000 + i) == 1
+            assert m[1000 + i] == ord("w") and m[10 + i] == ord("m")
+        os.pwrite(other, b"o", 2000)
+        assert m[2000] == ord("o")
+        m.flush()
+    want = bytearray(b"-" * 2 * PAGE)
+    want[10:210] = b"m" * 200
+    want[1000:1200] = b"w" * 200
+    want[2000] = ord("o")
+    assert content(v.at("f")) == want
+    os.close(fd)
+    os.close(other)
+
+
+# ---- as any other descriptor ----
+
+def test_large_odd_and_scattered_writes(t):
+    v = t.view({})
+    rand = ply.seeded()
+    fd = make(v, "f")
+    want, pos = bytearray(), 0
+    for length in (1, 4095, 4097, 131072, 1048576, 1048577, 3000001, 7):
+        data = mmap.mmap(-1, length + 3)  # never at a page's beginning
+        data[:] = rand.randbytes(length + 3)
+        assert os.write(fd, memoryview(data)[3:]) == length
+        want += data[3:]
+    assert os.writev(fd, [b"a", b"", b"b" * 5000, b"c"]) == 5002
+    want += b"a" + b"b" * 5000 + b"c"
+    pos = len(want) + 100000
+    assert os.pwrite(fd, b"behind a hole", pos) == 13
+    want += bytes(100000) + b"behind a hole"
+    assert os.pwrite(fd, b"in the midst", 2000000) == 12
+    want[2000000:2000012] = b"in the midst"
+    os.ftruncate(fd, 2500000)
+    assert content(v.at("f")) == want[:2500000]
+    os.lseek(fd, 0, os.SEEK_END)
+    # From a pipe, from another file, and from the file's own pages.
+    r, w = os.pipe()
+    os.write(w, b"piped")
+    assert os.splice(r, fd, 5) == 5
+    os.close(r)
+    os.close(w)
+    src = os.open(v.at("f"), os.O_RDONLY)
+    assert os.sendfile(fd, src, 1000, 50000) == 50000
+    assert os.copy_file_range(src, fd, 60000, 0) == 60000
+    with mmap.mmap(src, 100000, mmap.MAP_SHARED, mmap.PROT_READ) as m:
+        assert os.write(fd, memoryview(m)[7:90007]) == 90000
+    want = want[:2500000] + b"piped" + want[1000:51000] + want[:60000] + want[7:90007]
+    assert content(v.at("f")) == want
+    os.close(src)
+    os.close(fd)
+    v.unmount()
+    assert content(v.store.mount().at("f")) == want
+
+
+def test_what_write_refuses(t):
+    v = t.view({})
+    fd = make(v, "f")
+    assert libc.write(fd, ctypes.c_void_p(8), 10) == -1 and ctypes.get_errno() == errno.EFAULT
+    assert os.write(fd, b"") == 0 and os.fstat(fd).st_size == 0
+    assert libc.read(fd, ctypes.create_string_buffer(1), 1) == -1
+    assert ctypes.get_errno() == errno.EBADF
+    for prot in (mmap.PROT_READ, mmap.PROT_WRITE):
+        try:
+            mmap.mmap(fd, PAGE, mmap.MAP_SHARED, prot)
+        except (PermissionError, ValueError):  # no byte to map is looked at first
+            continue
+        raise AssertionError("mapped")
+
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10000, 10000))
+        assert os.write(fd, b"x" * 12000) == 10000
+        try:
+            os.write(fd, b"x")
+        except OSError as e:
+            assert e.errno == errno.EFBIG
+        else:
+            raise AssertionError("beyond the limit")
+
+    assert os.waitpid(child(limited), 0)[1] == 0
+    assert os.stat(v.at("f")).st_size == 10000
+    os.close(fd)
+
+
+def test_unnamed_files_and_direct_io_by_wish(t):
+    v = t.view({})
+    fd = os.open(v.path, os.O_TMPFILE | os.O_WRONLY, 0o644)
+    os.write(fd, b"unnamed")
+    os.link("/proc/self/fd/%d" % fd, v.at("named"), src_dir_fd=0, follow_symlinks=True)
+    assert v.read("named") == "unnamed"
+    os.write(fd, b" once")
+    assert v.read("named") == "unnamed once"
+    os.close(fd)
+    page = mmap.mmap(-1, PAGE)
+    page[:] = b"d" * PAGE
+    fd = make(v, "direct", os.O_DIRECT)
+    assert os.write(fd, page) == PAGE
+    fcntl.fcntl(fd, fcntl.F_SETFL, 0)
+    assert os.write(fd, b"not aligned") == 11
+    os.close(fd)
+    assert v.read("direct") == "d" * PAGE + "not aligned"
+
+
+def test_a_descriptor_goes_on_after_checkpoints_and_restores(t):
+    v = t.view({})
+    fd = make(v, "f")
+    os.write(fd, b"one")
+    one = v.checkpoint()
+    os.write(fd, b" two")
+    assert v.read("f") == "one two"
+    two = v.checkpoint()
+    v.restore(one)
+    assert v.read("f") == "one"
+    v.restore(two)
+    assert v.read("f") == "one two"
+    again = os.open(v.at("f"), os.O_WRONLY | os.O_APPEND)
+    os.write(again, b" three")
+    assert v.read("f") == "one two three"
+    os.close(again)
+    os.close(fd)
+
+
+# ---- rights that a write takes ----
+
+def test_what_a_user_writes_does_not_run_with_the_rights_of_its_owner(t):
+    """
+    He keeps the descriptor while root makes the file root's, with set-uid: his next write takes
+    that, and nobody asks for the mode before the file is run.
+    """
+    ply.need_root()
+    store = t.store()
+    store.import_(t.tree({}))
+    os.chmod(t.path, 0o755)
+    v = store.mount(None, None, None, "--suid")
+    os.chmod(v.path, 0o777)
+    for again in range(5):
+        program = content(shutil.which("id"))
+        r, w = os.pipe()
+        r2, w2 = os.pipe()
+
+        def user(name):
+            os.setgid(65534)
+            os.setuid(65534)
+            fd = make(v, name, mode=0o755)
+            os.write(fd, program[:-1])
+            os.write(w, b"1")
+            os.read(r2, 1)
+            os.write(fd, program[-1:])
+
+        pid = child(user, "id%d" % again)
+        os.read(r, 1)
+        path = v.at("id%d" % again)
+        os.chown(path, 0, 0)
+        os.chmod(path, 0o4755)
+        os.stat(path)
+        os.write(w2, b"1")
+        assert os.waitpid(pid, 0)[1] == 0
+        who = t.run([path, "-u"], user=65534, group=65534, extra_groups=[], cwd="/").stdout
+        assert who == "65534\n", who
+        assert os.stat(path).st_mode & 0o7777 == 0o755
+        for end in (r, w, r2, w2):
+            os.close(end)
+
+
+def test_a_write_ends_file_capabilities(t):
+    ply.need_root()
+    v = t.view({})
+    fd = make(v, "f", mode=0o755)
+    os.write(fd, b"one")
+    os.setxattr(v.at("f"), "security.capability",
+                struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0))
+    os.write(fd, b"two")
+    assert os.listxattr(v.at("f")) == []
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    ply.main()
