@@ -74,6 +74,11 @@ static void check_kernel(void)
 		report("note",
 		       "kernel %s: works; before 6.2 a restore drops more cached than needed",
 		       u.release);
+	if (kernel_writes_around(u.release))
+		report("ok", "new files are written around the kernel's cache");
+	else
+		report("note",
+		       "new files are written faster from Linux 6.19, 6.18.3 or 6.12.64 on");
 }
 
 #define LINE_BYTES 64 /* what is asked for has up to 33 */
