@@ -15,7 +15,6 @@ import signal
 import statistics
 import sys
 import time
-import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -256,16 +255,7 @@ class Round:
             top, log = "r%d-%d" % (number, i), t.at("log-%d-%d" % (number, i))
             os.mkdir(view.at(top))
             open(log, "w").close()
-            pid = os.fork()
-            if pid == 0:
-                code = 1
-                try:
-                    writer(view.at(top), log, seed + i, survives)
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
+            pid = ply.child(writer, view.at(top), log, seed + i, survives)
             self.procs.append((pid, top, log, seed + i))
 
     def begin(self):
@@ -276,7 +266,7 @@ class Round:
         for pid, top, log, _ in self.procs:
             open(log + ".stop", "w").close()
         for pid, top, log, _ in self.procs:
-            assert os.waitpid(pid, 0)[1] == 0, "writer %s failed" % top
+            assert ply.ended_well(pid), "writer %s failed" % top
 
     def verify(self, view, snapshots=None):
         """Every answered operation is there and no other; if the mount died, the one under way may."""

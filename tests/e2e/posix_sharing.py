@@ -32,23 +32,6 @@ def fails(code, f, *args, **kw):
         raise AssertionError("wanted " + errno.errorcode[code])
 
 
-def child(work, *args):
-    """Runs work in a process of its own; its exit status is 0 when it returns."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work(*args)
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
-
-
-def ended_well(pid):
-    return os.waitpid(pid, 0)[1] == 0
-
-
 def opened(t, path, flags=os.O_RDWR):
     """A descriptor that is closed before the view is unmounted."""
     fd = os.open(path, flags)
@@ -140,15 +123,15 @@ def test_a_shared_mapping_is_shared_between_processes(t):
                 if n == rounds // 2:
                     m.flush()
 
-    pids = [child(work, i) for i in range(processes)]
+    pids = [ply.child(work, i) for i in range(processes)]
     with open(v.at("f"), "r+b") as f, mmap.mmap(f.fileno(), 8192) as m:
         words = lambda: struct.unpack_from("<%dI" % processes, m)
         ply.wait_for("all words", lambda: words() == (rounds,) * processes)
-        assert all(map(ended_well, pids))
+        assert all(map(ply.ended_well, pids))
         assert os.pread(f.fileno(), 4, 4) == struct.pack("<I", rounds), "read(2) sees it"
         os.unlink(v.at("f"))
-        pid = child(lambda: m.__setitem__(slice(5000, 5003), b"new"))
-        assert ended_well(pid) and m[5000:5003] == b"new", "unlinked and mapped in two processes"
+        pid = ply.child(lambda: m.__setitem__(slice(5000, 5003), b"new"))
+        assert ply.ended_well(pid) and m[5000:5003] == b"new", "unlinked and mapped in two processes"
 
 
 def test_a_private_mapping_is_private(t):
@@ -168,7 +151,7 @@ def test_a_mapping_beyond_the_end_is_a_bus_error(t):
             os.ftruncate(f.fileno(), 100)
             assert m[99:101] == b"a\0"  # the rest of the last page is zero
             m[8192:8193]
-    status = os.waitpid(child(touch), 0)[1]
+    status = os.waitpid(ply.child(touch), 0)[1]
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGBUS, status
 
 
@@ -236,7 +219,7 @@ def test_posix_locks_have_ranges_wait_and_end_with_their_process(t):
         os.write(ready[1], b"1")
         os.read(go[0], 1)
 
-    pid = child(hold)
+    pid = ply.child(hold)
     os.read(ready[0], 1)
     lock(fd, fcntl.F_WRLCK, 0, 10)
     lock(fd, fcntl.F_WRLCK, 20, 10)
@@ -247,16 +230,16 @@ def test_posix_locks_have_ranges_wait_and_end_with_their_process(t):
     kind, _, start, length, owner = struct.unpack("hhqqi4x", got)
     assert (kind, start, length, owner) == (fcntl.F_WRLCK, 10, 10, pid), "who holds it"
 
-    waiter = child(lambda: lock(os.open(v.at("f"), os.O_RDWR), fcntl.F_WRLCK, 12, 2,
+    waiter = ply.child(lambda: lock(os.open(v.at("f"), os.O_RDWR), fcntl.F_WRLCK, 12, 2,
                                 fcntl.F_SETLKW))
     time.sleep(0.1)
     assert os.waitpid(waiter, os.WNOHANG) == (0, 0), "it waits"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert ended_well(waiter)
+    assert ply.ended_well(waiter)
     lock(fd, fcntl.F_WRLCK, 15, 50)
     os.close(os.open(v.at("f"), os.O_RDONLY))  # closing any descriptor lets all go
-    assert ended_well(child(lambda: lock(os.open(v.at("f"), os.O_RDWR), fcntl.F_WRLCK, 0, 0)))
+    assert ply.ended_well(ply.child(lambda: lock(os.open(v.at("f"), os.O_RDWR), fcntl.F_WRLCK, 0, 0)))
 
 
 def test_two_processes_that_wait_for_each_other_are_told(t):
@@ -271,12 +254,12 @@ def test_two_processes_that_wait_for_each_other_are_told(t):
         os.write(ready[1], b"1")
         lock(f, fcntl.F_WRLCK, 0, 1, fcntl.F_SETLKW)
 
-    pid = child(other)
+    pid = ply.child(other)
     os.read(ready[0], 1)
     time.sleep(0.1)
     fails(errno.EDEADLK, lock, fd, fcntl.F_WRLCK, 1, 1, fcntl.F_SETLKW)
     lock(fd, fcntl.F_UNLCK, 0, 1)
-    assert ended_well(pid)
+    assert ply.ended_well(pid)
 
 
 def test_locks_of_open_files_belong_to_descriptors(t):
@@ -287,7 +270,7 @@ def test_locks_of_open_files_belong_to_descriptors(t):
     same = os.dup(a)
     os.close(a)
     fails(errno.EAGAIN, lock, b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLK)
-    waiter = child(lambda: lock(b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLKW))
+    waiter = ply.child(lambda: lock(b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLKW))
     os.close(same)
     os.kill(waiter, 0)
     # The child has `same`, too, until it ends: fork shares the open file. So it never gets it.
@@ -309,11 +292,11 @@ def test_a_flock_is_shared_by_fork_and_waited_for(t):
     def work():
         os.close(a)
         fcntl.flock(os.open(v.at("f"), os.O_RDONLY), fcntl.LOCK_EX)
-    waiter = child(work)
+    waiter = ply.child(work)
     time.sleep(0.1)
     assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
     fcntl.flock(a, fcntl.LOCK_UN)
-    assert ended_well(waiter)
+    assert ply.ended_well(waiter)
 
 
 # ---- events, pipes ----

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -80,25 +79,12 @@ class Killer(threading.Thread):
 
 def in_children(count, work):
     """work(i) in processes of their own, which all must end well."""
-    pids = []
-    for i in range(count):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                work(i)
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    return pids
+    return [ply.child(work, i) for i in range(count)]
 
 
 def all_ended_well(pids):
     for pid in pids:
-        assert os.waitpid(pid, 0)[1] == 0, "a child failed"
+        assert ply.ended_well(pid), "a child failed"
 
 
 def seed_of_run():

@@ -21,7 +21,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -96,22 +95,14 @@ class Children:
         self.pids = []
 
     def start(self, function, *args, cpu=None):
-        pid = os.fork()
-        if pid:
-            self.pids.append(pid)
-            return pid
-        code = 1
-        try:
+        def work():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if cpu is not None:
                 os.sched_setaffinity(0, [cpu])
             function(*args)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
+
+        self.pids.append(ply.child(work))
+        return self.pids[-1]
 
     def done(self, pid):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import mmap
 import os
-import random
 import resource
 import shutil
 import signal
@@ -29,18 +28,6 @@ PAGE = 4096
 def make(view, name, flags=0, mode=0o666):
     """A descriptor as the shell's > has it."""
     return os.open(view.at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, mode)
-
-
-def child(work, *args):
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work(*args)
-            code = 0
-        finally:
-            os._exit(code)
-    return pid
 
 
 def content(path):
@@ -90,7 +77,7 @@ def test_readers_and_mappings_see_each_write_when_it_has_returned(t):
     written, end = mmap.mmap(-1, SLOTS * 8), mmap.mmap(-1, 1)
     rand = ply.seeded()
     kinds = (look_by_read, look_by_mapping, look_at_all)
-    pids = [child(lambda k: watch(k(v.at("f")), written, end, rand), kind) for kind in kinds]
+    pids = [ply.child(lambda k: watch(k(v.at("f")), written, end, rand), kind) for kind in kinds]
     until, n = time.monotonic() + RACE_S, 0
     while time.monotonic() < until:
         n += 1
@@ -98,7 +85,7 @@ def test_readers_and_mappings_see_each_write_when_it_has_returned(t):
         assert os.pwrite(fd, struct.pack("q", n), slot * 8) == 8
         struct.pack_into("q", written, slot * 8, n)
     end[0] = 1
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(pids)
+    assert all(map(ply.ended_well, pids))
     os.close(fd)
     assert content(v.at("f")) == written[:] and n > 1000, n
 
@@ -133,15 +120,15 @@ def test_who_follows_a_log_reads_what_was_appended(t):
     v = t.view({})
     fd = make(v, "log", os.O_APPEND)
     told, count, end = (mmap.mmap(-1, 8) for _ in range(3))
-    pids = [child(follow, v.at("log"), told, end) for _ in range(2)]
-    pids.append(child(append, v.at("log"), count, end))
+    pids = [ply.child(follow, v.at("log"), told, end) for _ in range(2)]
+    pids.append(ply.child(append, v.at("log"), count, end))
     until, n = time.monotonic() + RACE_S, 0
     while time.monotonic() < until:
         n += 1
         os.write(fd, b"line %d\n" % n)
         struct.pack_into("q", told, 0, os.fstat(fd).st_size)
     end[0] = 1
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0, 0]
+    assert all(map(ply.ended_well, pids))
     lines = content(v.at("log")).splitlines()
     for name, last in (b"line", n), (b"other", struct.unpack_from("q", count)[0]):
         assert [s for s in lines if s.startswith(name)] == [b"%s %d" % (name, i + 1)
@@ -238,7 +225,7 @@ def test_what_write_refuses(t):
         else:
             raise AssertionError("beyond the limit")
 
-    assert os.waitpid(child(limited), 0)[1] == 0
+    assert ply.ended_well(ply.child(limited))
     assert os.stat(v.at("f")).st_size == 10000
     os.close(fd)
 
@@ -308,14 +295,14 @@ def test_what_a_user_writes_does_not_run_with_the_rights_of_its_owner(t):
             os.read(r2, 1)
             os.write(fd, program[-1:])
 
-        pid = child(user, "id%d" % again)
+        pid = ply.child(user, "id%d" % again)
         os.read(r, 1)
         path = v.at("id%d" % again)
         os.chown(path, 0, 0)
         os.chmod(path, 0o4755)
         os.stat(path)
         os.write(w2, b"1")
-        assert os.waitpid(pid, 0)[1] == 0
+        assert ply.ended_well(pid)
         who = t.run([path, "-u"], user=65534, group=65534, extra_groups=[], cwd="/").stdout
         assert who == "65534\n", who
         assert os.stat(path).st_mode & 0o7777 == 0o755

@@ -282,6 +282,26 @@ def read(path):
         return f.read()
 
 
+def child(work, *args):
+    """Runs work(*args) in a process of its own, which exits 0 when that returns: its pid."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work(*args)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return pid
+
+
+def ended_well(pid):
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def make_tree(top, files):
     """{"a/b": "text" | bytes | None (directory)}"""
     os.makedirs(top, exist_ok=True)
