@@ -3,7 +3,7 @@
 
 /*
  * The LMDB index: where chunks lie, and the store's records (snapshots, branches, counters). The
- * only file that includes lmdb.h is index.c; LMDB's codes stop there.
+ * only file that includes lmdb.h is index_internal.h; LMDB's codes stop in what includes that.
  *
  * Every value carries its own checksum (LMDB 0.9 has none), checked on each read. Commits are
  * real (no MDB_NOSYNC). One environment per process; never carried across fork().

@@ -4,7 +4,7 @@
 /*
  * Looks through the pages of an LMDB file before LMDB does: LMDB 0.9 believes every length, offset
  * and page number that it reads, so one flipped bit could end the process, or let the next commit
- * write over pages in use. Private to index.c; index_verify.c says what is looked at.
+ * write over pages in use. Private to index_env.c; index_verify.c says what is looked at.
  */
 
 #include <stdint.h>

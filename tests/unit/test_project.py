@@ -36,7 +36,7 @@ ROOMS = {
 HOMES = {
     "xxhash.h": {"store/hash.c", "tests/lib/treedigest.c"},
     "xxh_x86dispatch.h": {"store/hash.c"},
-    "lmdb.h": {"store/index.c"},
+    "lmdb.h": {"store/index_internal.h"},
     "fuse_lowlevel.h": {"fs/fuse.c"},
     "git2.h": {"env/formats/git.h", "env/repo_internal.h"},  # plyfs-git and libplyfs
     "archive.h": {"env/formats/tar.h", "env/zip.c", "tests/unit/test_tar.c"},
