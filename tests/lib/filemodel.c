@@ -52,6 +52,7 @@ struct bytes {
 
 static struct {
 	char name[16];
+	int writer; /* O_WRONLY; the first of all, so it made the file if there was none */
 	int fd;	    /* O_RDWR */
 	int append; /* O_RDWR | O_APPEND */
 	int direct; /* O_RDWR | O_DIRECT; -1: not offered */
@@ -194,7 +195,9 @@ static void open_file(unsigned f)
 {
 	const char *name = file[f].name;
 
-	file[f].fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	file[f].writer = openat(dir_fd, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	need(file[f].writer >= 0, "open O_WRONLY");
+	file[f].fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC);
 	need(file[f].fd >= 0, "open");
 	file[f].append = openat(dir_fd, name, O_RDWR | O_APPEND | O_CLOEXEC);
 	need(file[f].append >= 0, "open O_APPEND");
@@ -204,6 +207,7 @@ static void open_file(unsigned f)
 
 static void close_file(unsigned f)
 {
+	need(close(file[f].writer) == 0, "close");
 	need(close(file[f].fd) == 0, "close");
 	need(close(file[f].append) == 0, "close");
 	need(file[f].direct < 0 || close(file[f].direct) == 0, "close");
@@ -214,14 +218,15 @@ static void close_file(unsigned f)
 static void op_write(unsigned f)
 {
 	size_t off = some_offset(max), len = some_length(max - off);
-	bool two = len > 1 && chance(4) == 0;
+	bool two = len > 1 && chance(4) == 0, only = chance(2);
 	struct iovec iov[2] = { { buf, two ? len / 2 : len }, { buf + len / 2, len - len / 2 } };
+	int fd = only ? file[f].writer : file[f].fd;
 	ssize_t n;
 
-	doing("write    %u %zu +%zu%s", f, off, len, two ? " in two" : "");
+	doing("write    %u %zu +%zu%s%s", f, off, len, two ? " in two" : "",
+	      only ? " O_WRONLY" : "");
 	fill(buf, len);
-	n = two ? pwritev(file[f].fd, iov, 2, (off_t)off)
-		: pwrite(file[f].fd, buf, len, (off_t)off);
+	n = two ? pwritev(fd, iov, 2, (off_t)off) : pwrite(fd, buf, len, (off_t)off);
 	need(n == (ssize_t)len, "pwrite");
 	model_put(&file[f].is, off, buf, len);
 }
@@ -529,6 +534,22 @@ static void op_reopen(unsigned f)
 	open_file(f);
 }
 
+/* The same bytes in a new file: written by who makes it, which a view may do around its cache. */
+static void op_remake(unsigned f)
+{
+	const struct bytes *is = &file[f].is;
+	size_t half = is->len / 2;
+	int fd;
+
+	doing("remake   %u %zu", f, is->len);
+	close_file(f);
+	need(unlinkat(dir_fd, file[f].name, 0) == 0, "unlink");
+	open_file(f);
+	fd = file[f].writer;
+	need(write(fd, is->data, half) == (ssize_t)half, "write");
+	need(write(fd, is->data + half, is->len - half) == (ssize_t)(is->len - half), "write");
+}
+
 static void drop_pages(unsigned f)
 {
 	need(sync_file_range(file[f].fd, 0, 0,
@@ -553,7 +574,7 @@ static const struct {
 	{ op_map_write, 12 }, { op_map_read, 8 }, { op_direct, 10 },  { op_punch, 8 },
 	{ op_zero, 8 },	      { op_reserve, 4 },  { op_collapse, 5 }, { op_insert, 5 },
 	{ op_copy, 10 },      { op_clone, 2 },	  { op_seek, 10 },    { op_sync, 1 },
-	{ op_reopen, 3 },     { op_drop, 2 },
+	{ op_reopen, 1 },     { op_remake, 3 },	  { op_drop, 2 },
 };
 
 static void do_one(void)
