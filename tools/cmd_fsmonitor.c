@@ -45,7 +45,7 @@
 
 struct pin {
 	uint64_t number; /* 0: free */
-	uint64_t used;	 /* 0: never; the least goes first */
+	uint64_t used;	 /* given out or asked with; 0: never; the least goes first */
 	struct cmd_state state;
 	uint64_t restores;
 	bool everything; /* the answer that gave this token out told no paths (F2) */
@@ -339,6 +339,7 @@ int cmd_fsmonitor(struct cmd *c)
 	r = fsmonitor_of(e, &f);
 	p = r == 0 ? find(f, c->args.v[1]) : NULL;
 	if (p) {
+		p->used = ++f->uses; /* git may go on with the token it has */
 		restores_then = p->restores;
 		directories = p->everything;
 		/* Between trees without common objects, or over more than one restore (F1). */

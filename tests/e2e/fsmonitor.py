@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -61,6 +62,31 @@ def test_the_answer_is_what_changed_since_the_token(t):
     assert paths == {"keep", "new", "new/deep", "new/deep/file", "old", "d", "d/x", "e", "e/x"}
     assert ask(t, after, view.path)[1] == set()
     assert ask(t, token, view.path)[1] == paths, "an older token is good, too"
+
+
+def test_a_token_that_is_asked_with_stays_good(t):
+    """git keeps one while nothing changes that concerns it, and its own lock is a new state."""
+    view = t.view({"f": "1", "r/.git/index": "1"})
+    token = settle(t, view.at("r"))
+    for i in range(40):  # more than there are states kept
+        view.write("f", str(i))
+        other, paths = ask(t, token, view.at("r"))
+        assert other != token and paths == set(), (i, paths)
+
+
+def test_git_status_walks_once_however_often_it_is_asked(t):
+    view, git = repository(t)
+    time.sleep(1.1)  # while files have the index's second, git writes it anew each time
+    for _ in range(5):
+        git("status")
+    ops = lambda: next(v["ops"] for v in view.store.json("status", "--ops")["views"])
+    listed = lambda: sum(ops().get(name, 0) for name in ("OPENDIR", "READDIR", "READDIRPLUS"))
+    written = os.stat(view.at(".git/index")).st_mtime_ns
+    before = listed()
+    for _ in range(40):
+        git("status")
+    assert os.stat(view.at(".git/index")).st_mtime_ns == written, "git looked at everything"
+    assert listed() == before
 
 
 def test_what_was_changed_back_is_told(t):
