@@ -103,7 +103,7 @@ int index_cover(struct index *ix)
 			    "index/data.mdb was cut: of %" PRIu64 " bytes it has %" PRIu64,
 			    ix->span, (uint64_t)st.st_size);
 	if ((uint64_t)st.st_size < ix->span + COVER_BYTES / 2)
-		(void)os_ftruncate(ix->data_fd, ix->span + COVER_BYTES); /* see above */
+		(void)os_ftruncate(ix->data_fd, ix->span + COVER_BYTES); /* index_internal.h */
 	return 0;
 }
 
@@ -119,13 +119,13 @@ static size_t map_bytes(void)
 /*
  * Keeps invariant 2. ABSENT: a new environment. A file that was cut to nothing would pass for one.
  */
-static int verify_file(struct index *ix, int index_fd)
+static int verify_file(struct index *ix)
 {
 	_cleanup_close_ int fd = -1;
 	struct stat st;
 	int r;
 
-	r = os_openat(index_fd, "data.mdb", O_RDONLY | O_CLOEXEC, 0, &fd);
+	r = os_openat(ix->dir_fd, "data.mdb", O_RDONLY | O_CLOEXEC, 0, &fd);
 	if (r == -ENOENT)
 		return ABSENT;
 	if (r < 0)
@@ -252,7 +252,7 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	r = os_openat(dir_fd, "index", O_RDONLY | O_DIRECTORY, 0, &ix->dir_fd);
 	if (r < 0)
 		return r;
-	r = verify_file(ix, ix->dir_fd);
+	r = verify_file(ix);
 	if (r < 0)
 		return r;
 	is_new = r == ABSENT;
@@ -305,7 +305,7 @@ int index_reopen(struct index *ix)
 		index_pool_empty(ix);
 		mdb_env_close(TAKE_PTR(ix->env));
 	}
-	r = verify_file(ix, ix->dir_fd);
+	r = verify_file(ix);
 	if (r == 0)
 		r = env_open(ix);
 	if (r != 0 && ix->env)
