@@ -21,6 +21,10 @@
  *     token names something in every directory, which makes git list them all again.
  *  F3 The state of an answer is pinned before the difference is looked at, and git reads the files
  *     after it has the answer. What changes in between is in the next answer.
+ *  F4 git keeps its token while the answers name nothing, however much changes beside its work
+ *     tree. After such an answer the token stands for the present state as well as for its own, so
+ *     it moves there: the next answer costs what changed since the last question. That is so for
+ *     the one work tree only, hence a token of another (a copied index) is not known.
  */
 
 #include <errno.h>
@@ -46,6 +50,7 @@
 struct pin {
 	uint64_t number; /* 0: free */
 	uint64_t used;	 /* given out or asked with; 0: never; the least goes first */
+	uint64_t top;	 /* inode number of the work tree (F4) */
 	struct cmd_state state;
 	uint64_t restores;
 	bool everything; /* the answer that gave this token out told no paths (F2) */
@@ -131,13 +136,13 @@ static void print_token(char token[static TOKEN_SIZE], const struct fsmonitor *f
 	(void)snprintf(token, TOKEN_SIZE, "plyfs:%016" PRIx64 ":%" PRIu64, f->nonce, number);
 }
 
-static struct pin *find(struct fsmonitor *f, const char *token)
+static struct pin *find(struct fsmonitor *f, uint64_t top, const char *token)
 {
 	char known[TOKEN_SIZE];
 
 	for (size_t i = 0; i < PINS_MAX; i++) {
 		print_token(known, f, f->pins[i].number);
-		if (f->pins[i].number && strcmp(known, token) == 0)
+		if (f->pins[i].number && f->pins[i].top == top && strcmp(known, token) == 0)
 			return &f->pins[i];
 	}
 	return NULL;
@@ -147,7 +152,8 @@ static struct pin *find(struct fsmonitor *f, const char *token)
  * The pin of a state: the same one while nothing changes; else in place of the one that was not
  * used for longest, whose state becomes *state, for the caller to release without the lock.
  */
-static struct pin *remember(struct fsmonitor *f, struct cmd_state *state, uint64_t restores)
+static struct pin *remember(struct fsmonitor *f, uint64_t top, struct cmd_state *state,
+			    uint64_t restores)
 {
 	struct cmd_state old;
 	struct pin *p = &f->pins[0];
@@ -155,15 +161,34 @@ static struct pin *remember(struct fsmonitor *f, struct cmd_state *state, uint64
 	for (size_t i = 0; i < PINS_MAX; i++) {
 		struct pin *q = &f->pins[i];
 
-		if (q->number && q->restores == restores && root_same(q->state.root, state->root))
+		if (q->number && q->top == top && q->restores == restores &&
+		    root_same(q->state.root, state->root))
 			return q;
 		if (q->used < p->used)
 			p = q;
 	}
 	old = p->state;
-	*p = (struct pin){ .number = ++f->last, .state = *state, .restores = restores };
+	*p = (struct pin){
+		.number = ++f->last, .top = top, .state = *state, .restores = restores
+	};
 	*state = old;
 	return p;
+}
+
+/* F4. The old state becomes *state, for the caller to release. */
+static void move_on(struct view_entry *e, uint64_t top, const char *token, struct cmd_state *state,
+		    uint64_t restores)
+{
+	LOCK_GUARD(&e->daemon->lock);
+	struct pin *p = e->fsmonitor ? find(e->fsmonitor, top, token) : NULL;
+
+	if (p) {
+		struct cmd_state old = p->state;
+
+		p->state = *state;
+		p->restores = restores;
+		*state = old;
+	}
 }
 
 void fsmonitor_forget(struct view_entry *e)
@@ -185,6 +210,7 @@ struct answer {
 	struct cmd *cmd;
 	const char *top; /* of the work tree, from the view's root; "" is the root */
 	size_t top_len;
+	bool told; /* anything */
 };
 
 /*
@@ -220,6 +246,7 @@ static void tell(struct answer *a, const char *path)
 	if (len > 0) {
 		(void)fwrite(path, len, 1, a->cmd->out); /* checked by verb_run */
 		fputc('\0', a->cmd->out);
+		a->told = true;
 	}
 }
 
@@ -275,8 +302,9 @@ static int tell_difference(struct answer *a, const struct cmd_state *from,
 		       tell_change, a);
 }
 
-/* The path of the directory whose inode number the client told. */
-static int find_top(struct cmd *c, const struct cmd_state *now, const char *number, char **ret)
+/* The directory whose inode number the client told, and its path. */
+static int find_top(struct cmd *c, const struct cmd_state *now, const char *number,
+		    uint64_t *ret_ino, char **ret)
 {
 	_cleanup_(tree_freep) struct tree *tree = NULL;
 	struct fs fs = { .store = c->store };
@@ -293,6 +321,7 @@ static int find_top(struct cmd *c, const struct cmd_state *now, const char *numb
 	if (r < 0)
 		return r;
 	fs.tree = tree;
+	*ret_ino = ino;
 	return fs_path(&fs, ino, ret, &len);
 }
 
@@ -306,7 +335,7 @@ int cmd_fsmonitor(struct cmd *c)
 	_cleanup_free_ char *top = NULL;
 	const char *directory = NULL;
 	const struct option_def options[] = { { .name = "directory", .text = &directory } };
-	uint64_t restores, restores_then = 0;
+	uint64_t restores, restores_then = 0, top_ino;
 	bool everything = true, directories = false;
 	struct answer a = { .cmd = c };
 	char token[TOKEN_SIZE];
@@ -327,7 +356,7 @@ int cmd_fsmonitor(struct cmd *c)
 	r = look(c, &restores, &now, &left);
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", c->branch);
-	r = find_top(c, &now, directory, &top);
+	r = find_top(c, &now, directory, &top_ino, &top);
 	if (r == 0)
 		r = state_dup(&now, &kept);
 	if (r < 0)
@@ -337,7 +366,7 @@ int cmd_fsmonitor(struct cmd *c)
 
 	pthread_mutex_lock(&c->daemon->lock);
 	r = fsmonitor_of(e, &f);
-	p = r == 0 ? find(f, c->args.v[1]) : NULL;
+	p = r == 0 ? find(f, top_ino, c->args.v[1]) : NULL;
 	if (p) {
 		p->used = ++f->uses; /* git may go on with the token it has */
 		restores_then = p->restores;
@@ -348,7 +377,7 @@ int cmd_fsmonitor(struct cmd *c)
 		r = state_dup(&p->state, &then);
 	}
 	if (r == 0) {
-		p = remember(f, &kept, restores);
+		p = remember(f, top_ino, &kept, restores);
 		p->used = ++f->uses;
 		p->everything |= everything;
 		print_token(token, f, p->number);
@@ -367,5 +396,7 @@ int cmd_fsmonitor(struct cmd *c)
 		r = tell_difference(&a, &left, &now);
 	if (r == 0 && directories)
 		r = tell_directories(&a, &now);
+	if (r == 0 && !a.told)
+		move_on(e, top_ino, c->args.v[1], &now, restores);
 	return r < 0 ? cmd_fail(c, r, "comparing the states") : CMD_DONE;
 }

@@ -74,6 +74,32 @@ def test_a_token_that_is_asked_with_stays_good(t):
         assert other != token and paths == set(), (i, paths)
 
 
+def test_a_token_moves_on_while_nothing_concerns_its_work_tree(t):
+    view = t.view({"f": "1", "r/a": "1"})
+    token = settle(t, view.at("r"))
+    first = view.checkpoint()
+    for i in range(5):  # after two restores at once nobody would know
+        view.write("f", str(i))
+        view.restore(first)
+        assert ask(t, token, view.at("r"))[1] == set(), i
+    view.write("r/a", "2")
+    for _ in range(2):
+        assert ask(t, token, view.at("r"))[1] == {"a"}
+    view.restore(first)
+    assert ask(t, token, view.at("r"))[1] == {"a"}, "git may have read it in between"
+
+
+def test_a_copied_work_tree_is_not_taken_for_its_model(t):
+    """The copy has the index, and so the token, that the other one goes on with."""
+    view = t.view({"r/a": "1"})
+    token = settle(t, view.at("r"))
+    shutil.copytree(view.at("r"), view.at("copy"))
+    assert ask(t, token, view.at("r"))[1] == set()
+    view.write("copy/a", "2")
+    assert ask(t, token, view.at("r"))[1] == set()
+    assert ask(t, token, view.at("copy"))[1] == {"/"}
+
+
 def test_git_status_walks_once_however_often_it_is_asked(t):
     view, git = repository(t)
     time.sleep(1.1)  # while files have the index's second, git writes it anew each time
