@@ -351,6 +351,9 @@ static int look_for_request(int fd, uint64_t start)
  */
 #define COOL_AFTER_MS 20 /* those who follow each other take no lock */
 
+static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in),
+	      "what comes before the data of a WRITE");
+
 static ssize_t read_request(struct mount *m, const struct reader_buffers *buffers)
 {
 	if (m->memo)

@@ -14,9 +14,13 @@
 struct reader;
 struct readers;
 
-/* What one request and one reply need at most: 1 MiB of data (max_write) and a page of headers. */
+/*
+ * What one request and one reply need at most: 1 MiB of data (max_write), and before it the headers
+ * of a WRITE. The kernel wants room for no less.
+ */
 #define DATA_BYTES (1024 * 1024)
-#define REQUEST_BYTES (DATA_BYTES + 4096)
+#define HEADER_BYTES 80
+#define REQUEST_BYTES (HEADER_BYTES + DATA_BYTES)
 #define REPLY_BYTES DATA_BYTES
 
 /*
@@ -24,7 +28,7 @@ struct readers;
  * `request` may change in readers_warm and readers_cool.
  */
 struct reader_buffers {
-	uint8_t *request; /* REQUEST_BYTES, page-aligned */
+	uint8_t *request; /* REQUEST_BYTES; where a WRITE's data goes a page begins */
 	uint8_t *reply;   /* REPLY_BYTES */
 };
 
