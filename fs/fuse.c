@@ -120,14 +120,16 @@ static void fill_entry(const struct mount *m, const struct entry *e, struct fuse
 	fill_attr(&e->inode, &ret->attr);
 }
 
+/* The handle of a file that is written around the kernel's cache; else there is none. */
+#define AROUND 1
+
 /*
- * Who can only write has no use for the pages, nor can he map any. O_DIRECT by his own wish stays
- * the kernel's affair: such writes may be asynchronous, and after those FOPEN_DIRECT_IO forgets no
- * page.
+ * Who can only write has no use for the pages, nor can he map any. O_DIRECT and O_SYNC stay the
+ * kernel's affair, as of any file.
  */
 static bool may_write_around(const struct mount *m, uint32_t flags)
 {
-	return m->writes_around && (flags & (O_ACCMODE | O_DIRECT)) == O_WRONLY;
+	return m->writes_around && (flags & (O_ACCMODE | O_DIRECT | O_DSYNC)) == O_WRONLY;
 }
 
 void requests_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
@@ -135,8 +137,11 @@ void requests_fill_created(const struct mount *m, const struct entry *e, uint32_
 {
 	*ret = (struct created_out){ 0 };
 	fill_entry(m, e, &ret->entry);
-	ret->open.open_flags = (mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0) |
-			       (may_write_around(m, flags) ? FOPEN_DIRECT_IO : 0);
+	ret->open.open_flags = mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0;
+	if (may_write_around(m, flags)) {
+		ret->open.open_flags |= FOPEN_DIRECT_IO;
+		ret->open.fh = AROUND;
+	}
 }
 
 static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
@@ -504,12 +509,31 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 	reply_xattr(req, r, size, len);
 }
 
+/* As disks' filesystems: who may not read such a value is not told its name either. */
+static size_t without_trusted(char *names, size_t len)
+{
+	size_t kept = 0;
+
+	for (size_t at = 0, n; at < len; at += n) {
+		n = strlen(names + at) + 1;
+		if (strncmp(names + at, "trusted.", 8) == 0)
+			continue;
+		memmove(names + kept, names + at, n);
+		kept += n;
+	}
+	return kept;
+}
+
 static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 {
 	size_t len = 0;
-	int r = view_listxattr(view_of(req), node, (char *)current.buffers->reply,
-			       MIN(size, REPLY_BYTES), &len);
+	char *names = (char *)current.buffers->reply;
+	int r = view_listxattr(view_of(req), node, names, REPLY_BYTES, &len);
 
+	if (r >= 0 && cred_of(req).uid != 0)
+		len = without_trusted(names, len);
+	if (r >= 0 && size > 0 && len > size)
+		r = -ERANGE;
 	reply_xattr(req, r, size, len);
 }
 
@@ -624,15 +648,26 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 {
 	/* libfuse hands FUSE_WRITE_KILL_SUIDGID on from no version yet. */
 	const struct fuse_write_in *in = (const void *)(current.header + 1);
-	int r = view_write(view_of(req), node, (uint64_t)off, buf, size,
-			   in->write_flags & FUSE_WRITE_KILL_SUIDGID);
+	bool around = fi->fh == AROUND;
+	struct view *v = view_of(req);
+	struct growth growth = { 0 };
+	int r = view_write(v, node, (uint64_t)off, buf, size,
+			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &growth : NULL);
 
 	/*
 	 * Past its cache the kernel does not look at the mode it has, by which it would still run
 	 * as its owner, with these rights, what was written just now.
 	 */
-	if (r > 0)
+	if (r > 0 && (r & WRITE_TOOK_PRIV))
 		mount_forget_attr(mount_of(req), node);
+	/* It would do that itself, after it has told the new size. */
+	if (r > 0 && (r & WRITE_LEFT_PAGE))
+		mount_forget_pages(mount_of(req), node, (uint64_t)off, size);
+	view_grown(v, &growth);
+	if (r >= 0 && around && (in->flags & O_DSYNC)) { /* RWF_DSYNC: no FSYNC follows this one */
+		readers_step_aside();
+		r = view_sync(v);
+	}
 	if (r < 0)
 		reply_result(req, r);
 	else
@@ -678,8 +713,9 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t src, off_t src_off,
 			       struct fuse_file_info *dst_fi, size_t len, int flags)
 {
 	uint64_t done = 0;
-	int r = view_copy_range(view_of(req), src, (uint64_t)src_off, dst, (uint64_t)dst_off, len,
-				&done);
+	/* The reply has 32 bits; 0 would say that the source ends there. */
+	int r = view_copy_range(view_of(req), src, (uint64_t)src_off, dst, (uint64_t)dst_off,
+				MIN(len, UINT32_MAX & ~(BLOCK_BYTES - 1)), &done);
 
 	if (r < 0)
 		reply_result(req, r);

@@ -70,7 +70,6 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 		FUSE_ASYNC_READ |          /* [any] reads of one file in parallel */
 		FUSE_BIG_WRITES |          /* [any] */
 		FUSE_MAX_PAGES |           /* [3.6] requests up to DATA_BYTES */
-		FUSE_ASYNC_DIO |           /* [any] */
 		FUSE_HAS_IOCTL_DIR |       /* [any] control ioctls come on directories */
 		FUSE_DONT_MASK |           /* [any] fs_create applies the umask or a default ACL */
 		FUSE_POSIX_ACL |           /* [any] the kernel enforces and caches ACLs */
@@ -95,7 +94,8 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	/*
 	 * Not asked for, on purpose: AUTO_INVAL_DATA (would win over EXPLICIT), ATOMIC_O_TRUNC
 	 * (loses truncation where OPEN is not sent), WRITEBACK_CACHE (a checkpoint would miss what
-	 * was written), POSIX_LOCKS and FLOCK_LOCKS (the kernel does both rightly by itself).
+	 * was written), ASYNC_DIO (a page that is read during such a write would never be
+	 * forgotten), POSIX_LOCKS and FLOCK_LOCKS (the kernel does both rightly by itself).
 	 */
 	if (mount_uses(m, LEVER_CACHE))
 		want |= FUSE_CACHE_SYMLINKS; /* [3.10] */
@@ -253,6 +253,12 @@ static int kernel_inval_inode(void *arg, uint64_t node, int64_t off, int64_t len
 void mount_forget_attr(struct mount *m, uint64_t node)
 {
 	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
+}
+
+void mount_forget_pages(struct mount *m, uint64_t node, uint64_t off, uint64_t len)
+{
+	readers_step_aside(); /* somebody may have them locked until he is answered */
+	(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len);
 }
 
 static int kernel_inc_epoch(void *arg)
@@ -548,8 +554,9 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
 	m->how = how;
-	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && uname(&u) == 0 &&
-			   kernel_writes_around(u.release);
+	/* Through io_uring nobody could step aside (mount_forget_pages). */
+	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && !(how & MOUNT_IO_URING) &&
+			   uname(&u) == 0 && kernel_writes_around(u.release);
 	if (mount_uses(m, LEVER_AWAKE))
 		awake_start();
 	m->hooks = *hooks;

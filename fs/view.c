@@ -303,7 +303,10 @@ int view_lookup(struct view *v, uint64_t dir, const char *name, size_t len, stru
 	r = fs_lookup(&b.fs, b.ino, name, len, &ret->inode);
 	if (r < 0)
 		return r;
-	return vnode_get(v, &ret->inode, &ret->node);
+	r = vnode_get(v, &ret->inode, &ret->node);
+	if (r >= 0)
+		vnode_hide_growth(v, ret->node, &ret->inode);
+	return r;
 }
 
 int view_getattr(struct view *v, uint64_t node, struct inode *ret)
@@ -316,8 +319,11 @@ int view_getattr(struct view *v, uint64_t node, struct inode *ret)
 	if (r < 0)
 		return r;
 	r = fs_stat(&b.fs, b.ino, ret);
-	if (r >= 0 && b.dead)
+	if (r < 0)
+		return r;
+	if (b.dead)
 		ret->nlink = 0; /* as rmdir leaves it */
+	vnode_hide_growth(v, node, ret);
 	return r;
 }
 
@@ -337,7 +343,7 @@ int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct s
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
+	r = vnode_bind_to_read(v, node, &b);
 	return r < 0 ? r : fs_map(&b.fs, b.ino, off, len, ret);
 }
 
@@ -418,6 +424,7 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 		r = vnode_get(l->view, &e.inode, &e.node);
 		if (r < 0)
 			return r;
+		vnode_hide_growth(l->view, e.node, &e.inode);
 	}
 	r = l->fn(l->arg, name, len, &e, type, next_cookie);
 	if (r && e.node) {
@@ -539,8 +546,10 @@ static int created(struct view *v, int r, struct entry *e)
 {
 	if (r >= 0)
 		r = vnode_get(v, &e->inode, &e->node);
-	if (r >= 0)
+	if (r >= 0) {
 		memo_did(MEMO_ENTRY, e->inode.ino);
+		vnode_hide_growth(v, e->node, &e->inode); /* another link */
+	}
 	return ended(v, r);
 }
 
@@ -585,7 +594,10 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 		return fs_stat(&b.fs, b.ino, ret);
 	if (b.dead)
 		return -ENOENT;
-	return done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
+	r = done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
+	if (r >= 0 && !(set->mask & SET_SIZE))
+		vnode_hide_growth(v, node, ret);
+	return r;
 }
 
 /* A new file, with a name or without. */
@@ -688,22 +700,45 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 
-int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv)
+/* Does the write begin in the page in which the file ends, and go beyond that end? */
+static int goes_on_in_page(const struct bound *b, uint64_t off, size_t len, uint64_t *ret_size)
 {
-	CHANGE_GUARD(v);
-	struct bound b;
-	uint64_t took;
+	uint64_t page = (uint64_t)getpagesize();
+	struct inode i;
 	int r;
 
-	if (memo_was_done(MEMO_DATA, &took))
-		return (int)took;
-	r = vnode_bind_to_change(v, node, &b);
+	r = fs_stat(&b->fs, b->ino, &i);
 	if (r < 0)
 		return r;
+	*ret_size = i.size;
+	return i.size % page != 0 && off / page <= i.size / page && off + len > i.size;
+}
+
+int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
+	       bool kill_priv, struct growth *growth)
+{
+	CHANGE_GUARD(v);
+	bool leaves = false;
+	struct bound b;
+	uint64_t size = 0, did;
+	int r = 0;
+
+	if (memo_was_done(MEMO_DATA, &did))
+		return (int)did;
+	r = vnode_bind_to_change(v, node, &b);
+	if (r == 0 && growth)
+		r = goes_on_in_page(&b, off, len, &size);
+	if (r < 0)
+		return r;
+	if (r > 0)
+		leaves = vnode_grows(v, node, size, growth);
 	r = fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
-	if (r >= 0)
+	if (r < 0 && growth)
+		view_grown(v, growth);
+	if (r >= 0) {
+		r = (r > 0 ? WRITE_TOOK_PRIV : 0) | (leaves ? WRITE_LEFT_PAGE : 0);
 		memo_did(MEMO_DATA, (uint64_t)r);
+	}
 	return ended(v, r);
 }
 

@@ -102,9 +102,23 @@ int view_same_in(struct view *v, uint64_t ino, uint64_t snap);
 
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);
-/* 1 when kill_priv took something (fs_write), else 0. */
+
+/*
+ * A write that is not in the kernel's cache, which may have the page where the file ended before,
+ * with zeros behind that end. Until the kernel has forgotten that page the view goes on to tell the
+ * old size, or somebody would read these zeros as the file's.
+ */
+struct growth {
+	uint64_t node, size; /* the old one; node 0: none */
+	struct growth *next; /* under table_lock */
+};
+#define WRITE_TOOK_PRIV 1  /* kill_priv did (fs_write) */
+#define WRITE_LEFT_PAGE 2 /* of the kernel's; *growth has begun, unless a former process wrote */
+/* Gives WRITE_* bits. growth: zeroed; NULL for a write through the kernel's cache. */
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv);
+	       bool kill_priv, struct growth *growth);
+/* Ends it, if it has begun. */
+void view_grown(struct view *v, struct growth *growth);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,

@@ -62,6 +62,7 @@ struct vnode {
 	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
+	bool read;     /* under table_lock: the kernel may have pages of it */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
@@ -92,6 +93,8 @@ struct view {
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
+
+	struct growth *growing; /* under table_lock; read without it for whether there is any */
 
 	struct realm *realms; /* under table_lock: all of them */
 	struct realm *cur; /* under lock */
@@ -145,6 +148,8 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 
 /* The object behind a node id. -ESTALE when the kernel sent an id that it should not know. */
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
+/* The same for a verb whose answer the kernel keeps pages of. */
+int vnode_bind_to_read(struct view *v, uint64_t node, struct bound *ret);
 /* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
 /*
@@ -152,6 +157,10 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
  * be lost with the process.
  */
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
+/* What a file's size is told as (view_write). */
+void vnode_hide_growth(struct view *v, uint64_t node, struct inode *i);
+/* Begins one, under the branch's lock: the kernel may have pages of the file. Else false. */
+bool vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g);
 /* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */

@@ -405,7 +405,7 @@ void vnodes_return(struct view *v)
 	}
 }
 
-static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *ret)
+static int bind_vnode(struct view *v, uint64_t node, bool change, bool read, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
@@ -424,6 +424,7 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *
 		n->changed = true;
 		vnode_save(v, n);
 	}
+	n->read |= read;
 	ret->fs.store = v->store;
 	ret->fs.tree = n->realm->tree;
 	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
@@ -434,12 +435,53 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *
 
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 {
-	return bind_vnode(v, node, false, ret);
+	return bind_vnode(v, node, false, false, ret);
 }
 
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret)
 {
-	return bind_vnode(v, node, true, ret);
+	return bind_vnode(v, node, true, false, ret);
+}
+
+int vnode_bind_to_read(struct view *v, uint64_t node, struct bound *ret)
+{
+	return bind_vnode(v, node, false, true, ret);
+}
+
+bool vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g)
+{
+	LOCK_GUARD(&v->table_lock);
+	const struct vnode *n = vnode_by_node(v, node);
+
+	if (!n || !n->read)
+		return false;
+	*g = (struct growth){ .node = node, .size = size, .next = v->growing };
+	__atomic_store_n(&v->growing, g, __ATOMIC_RELAXED);
+	return true;
+}
+
+void view_grown(struct view *v, struct growth *growth)
+{
+	struct growth **at = &v->growing;
+
+	if (!growth->node)
+		return;
+	LOCK_GUARD(&v->table_lock);
+	while (*at != growth)
+		at = &(*at)->next;
+	__atomic_store_n(at, growth->next, __ATOMIC_RELAXED);
+}
+
+void vnode_hide_growth(struct view *v, uint64_t node, struct inode *i)
+{
+	/* It began under the branch's lock, which the caller has had since. */
+	if (!__atomic_load_n(&v->growing, __ATOMIC_RELAXED))
+		return;
+
+	LOCK_GUARD(&v->table_lock);
+	for (const struct growth *g = v->growing; g; g = g->next)
+		if (g->node == node)
+			i->size = MIN(i->size, g->size);
 }
 
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
@@ -667,6 +709,7 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
+	n->read = true; /* maybe */
 	if (flags & MEMO_OPENED) {
 		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
 

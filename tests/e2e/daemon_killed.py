@@ -429,23 +429,45 @@ def test_a_branch_and_snapshots_that_were_dropped_stay_dropped(t):
     assert view.read("a") == "y"
 
 
-def test_fsync_is_kept_without_the_background_commit_or_the_sealer(t):
+def write_synced(path, how):
+    flags = {"O_SYNC": os.O_SYNC, "O_DSYNC": os.O_DSYNC}.get(how, 0)
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | flags)
+    os.pwritev(fd, [b"synced" * 3000], 0, os.RWF_DSYNC if how == "RWF_DSYNC" else 0)
+    if how == "fsync":
+        os.fsync(fd)
+    os.close(fd)
+
+
+def synced_is_kept(t, how):
     t.env["PLYFSD_COMMIT_INTERVAL"] = "0"
     t.unsupervised()
     view = t.view({"a": "x"})
     store, at, pid = view.store, view.path, view.store.daemon()
-    fd = os.open(view.at("f"), os.O_CREAT | os.O_WRONLY)
-    os.pwrite(fd, b"synced" * 3000, 0)
-    os.fsync(fd)
-    os.close(fd)
+    write_synced(view.at("f"), how)
     # As after a loss of power: another boot, where only what was synced counts.
     t.env["PLYFS_TEST_BOOT_ID"] = "another"
     view.write("g", "not synced")
     kill(t, store, pid)
     view = store.mount(at=at)
-    assert view.read("f") == "synced" * 3000
+    assert "f" in view.ls() and view.read("f") == "synced" * 3000
     assert view.ls() in (["a", "f"], ["a", "f", "g"]), view.ls()
     assert view.ls() == ["a", "f"] or view.read("g") in ("", "not synced")
+
+
+def test_fsync_is_kept_without_the_background_commit_or_the_sealer(t):
+    synced_is_kept(t, "fsync")
+
+
+def test_so_is_what_a_descriptor_syncs_with_each_write(t):
+    synced_is_kept(t, "O_SYNC")
+
+
+def test_or_only_its_bytes(t):
+    synced_is_kept(t, "O_DSYNC")
+
+
+def test_or_one_write_syncs(t):
+    synced_is_kept(t, "RWF_DSYNC")
 
 
 if __name__ == "__main__":

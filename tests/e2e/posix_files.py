@@ -237,6 +237,23 @@ def test_xattrs(t):
     assert os.getxattr(v.at("d"), "user.d") == b""
 
 
+def test_only_root_is_told_of_trusted_xattrs(t):
+    ply.need_root()
+    v = t.view({"f": "x"})
+    os.chmod(t.path, 0o755)
+    os.chmod(v.path, 0o755)
+    for name in ("trusted.overlay.opaque", "user.a", "trusted.b", "user.trusted."):
+        os.setxattr(v.at("f"), name, b"1")
+    assert len(os.listxattr(v.at("f"))) == 4
+
+    def user():
+        os.setgid(65534)
+        os.setuid(65534)
+        assert sorted(os.listxattr(v.at("f"))) == ["user.a", "user.trusted."]
+
+    assert ply.ended_well(ply.child(user))
+
+
 def test_acls_are_kept_and_enforced(t):
     ply.need_root()
     ply.need_tool("setfacl", "getfacl")

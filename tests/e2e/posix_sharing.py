@@ -198,6 +198,47 @@ def test_direct_io_and_cached_io_see_each_other(t):
     os.close(direct)
 
 
+AIO = {"x86_64": (206, 209, 208), "aarch64": (0, 2, 4)}  # io_setup, io_submit, io_getevents
+
+
+def write_async(context, fd, page):
+    """A page at 0, as libaio does."""
+    _, submit, get_events = AIO[os.uname().machine]
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    iocb = ctypes.create_string_buffer(struct.pack("QIiHhIQQqQII", 0, 0, 0, 1, 0, fd, address,
+                                                   len(page), 0, 0, 0, 0), 64)
+    event = (ctypes.c_int64 * 4)()
+    assert libc.syscall(submit, context, 1, ctypes.byref(ctypes.pointer(iocb))) == 1
+    assert libc.syscall(get_events, context, 1, 1, event, None) == 1 and event[2] == len(page)
+
+
+def read_until(fd, end):
+    while not end[0]:
+        os.pread(fd, 4096, 0)
+
+
+def test_who_reads_during_an_asynchronous_direct_write_leaves_no_old_page(t):
+    if os.uname().machine not in AIO:
+        ply.skip("other numbers of system calls")
+    v = t.view({"f": "-" * 4096})
+    context = ctypes.c_ulong()
+    assert libc.syscall(AIO[os.uname().machine][0], 8, ctypes.byref(context)) == 0
+    direct = os.open(v.at("f"), os.O_RDWR | os.O_DIRECT)
+    page, end = mmap.mmap(-1, 4096), mmap.mmap(-1, 1)
+    cached = os.open(v.at("f"), os.O_RDONLY)
+    for i in range(300):
+        end[0] = 0
+        pid = ply.child(read_until, cached, end)
+        time.sleep(i % 4 / 10000)
+        page[:] = bytes([i % 251 + 1]) * 4096
+        write_async(context, direct, page)
+        end[0] = 1
+        assert ply.ended_well(pid)
+        assert os.pread(cached, 4096, 0) == page[:], i
+    os.close(direct)
+    os.close(cached)
+
+
 # ---- locks ----
 
 def lock(fd, kind, start, length, command=fcntl.F_SETLK):

@@ -109,6 +109,41 @@ def follow(path, told, end):
     assert seen > 0
 
 
+def poll_growing(path, end):
+    """As who shows a log while it grows: what is there is text, whichever way its end is learnt."""
+    looks = 0
+    while not end[0]:
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        for _ in range(20):
+            if looks % 2:
+                os.fstat(fd)
+            text = os.pread(fd, 2 * PAGE, 0)
+            assert b"\0" not in text, (text.index(b"\0"), len(text))
+            looks += 1
+        os.close(fd)
+    assert looks > 100, looks
+
+
+def test_who_polls_a_growing_file_meets_no_zeros(t):
+    v = t.view({})
+    end = mmap.mmap(-1, 1)
+    t.clean.append(lambda: end.__setitem__(0, 1))
+    pid = ply.child(poll_growing, v.at("log"), end)
+    until, n = time.monotonic() + RACE_S, 0
+    while time.monotonic() < until:
+        n += 1
+        fd = make(v, "log", os.O_APPEND if n % 2 else 0)
+        for _ in range(30):
+            os.write(fd, b"a" * 200)
+        os.close(fd)
+        os.unlink(v.at("log"))
+    end[0] = 1
+    assert ply.ended_well(pid) and n > 100, n
+
+
 def append(path, count, end):
     """Somebody else's >>, whose writes go through the cache."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND)

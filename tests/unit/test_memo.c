@@ -136,7 +136,7 @@ static void ask(uint64_t unique, bool again)
 
 static void put(uint64_t node, uint64_t off, const char *text)
 {
-	ck_assert_int_eq(view_write(view, node, off, text, strlen(text), false), 0);
+	ck_assert_int_eq(view_write(view, node, off, text, strlen(text), false, NULL), 0);
 }
 
 static void assert_holds(uint64_t node, const char *text)

@@ -113,7 +113,7 @@ static uint64_t make_file(uint64_t dir, const char *name, const char *text)
 {
 	uint64_t node = make(dir, name, S_IFREG | 0644);
 
-	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false), 0);
+	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false, NULL), 0);
 	return node;
 }
 
@@ -148,7 +148,7 @@ static void rewrite(uint64_t node, const char *text)
 	struct inode i;
 
 	ck_assert_int_eq(view_setattr(view, node, &set, &i), 0);
-	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false), 0);
+	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false, NULL), 0);
 }
 
 static uint64_t checkpoint(void)
@@ -234,7 +234,7 @@ START_TEST(a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes)
 	ck_assert_str_eq(text_of(e.node), "old");
 
 	ck_assert_uint_eq(node_of(ROOT_NODE, "b"), b);
-	ck_assert_int_eq(view_write(view, b, 4, "+", 1, false), 0);
+	ck_assert_int_eq(view_write(view, b, 4, "+", 1, false, NULL), 0);
 	ck_assert_str_eq(text_of(b), "same+"); /* an unchanged one goes on in the restored tree */
 }
 END_TEST
@@ -389,7 +389,7 @@ static void large_difference(const struct view_kernel *kernel, bool keep_mounts,
 		ck_assert(was_told(d, "f2999") && was_told(ROOT_NODE, "edit"));
 	ck_assert_uint_gt(told_inodes, 0);
 	ck_assert_uint_eq(node_of(ROOT_NODE, "keep"), keep);
-	ck_assert_int_eq(view_write(view, keep, 1, "+", 1, false), 0);
+	ck_assert_int_eq(view_write(view, keep, 1, "+", 1, false, NULL), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "keep")), "k+");
 	ck_assert_str_eq(text_of(edit), "2");
 	ck_assert_uint_ne(node_of(ROOT_NODE, "edit"), edit);
@@ -552,7 +552,7 @@ START_TEST(a_snapshot_view_reads_and_refuses_to_change)
 	rewrite(a, "2");
 	ck_assert_int_eq(view_open_snapshot(store, id, NULL, &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
-	ck_assert_int_eq(view_write(view, node_of(ROOT_NODE, "a"), 0, "x", 1, false), -EROFS);
+	ck_assert_int_eq(view_write(view, node_of(ROOT_NODE, "a"), 0, "x", 1, false, NULL), -EROFS);
 	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -EROFS);
 	ck_assert_int_eq(snap_drop(store, id), -ERR_SNAP_IN_USE);
 	view_close(view);
@@ -709,7 +709,7 @@ static void sim_change(unsigned *seed, unsigned step)
 		ck_assert_int_eq(view_create(view, &n, &e), 0);
 		d->child = e.node;
 		if (S_ISREG(n.mode))
-			ck_assert_int_eq(view_write(view, e.node, 0, text, strlen(text), false), 0);
+			ck_ok(view_write(view, e.node, 0, text, strlen(text), false, NULL));
 	} else if (rand_r(seed) % 4 == 0) {
 		r = view_rename(view, dir, name, 1, dir, other, 1, 0);
 		if (r == 0 && strcmp(name, other)) {

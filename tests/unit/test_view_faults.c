@@ -71,11 +71,11 @@ static void scene_setup(void)
 		ck_ok(make(at.d, name, S_IFREG | 0644, NULL));
 	}
 	ck_ok(view_link(view, at.file, at.d, "other", 5, &e));
-	ck_ok(view_write(view, at.file, 0, "content", 7, false));
+	ck_ok(view_write(view, at.file, 0, "content", 7, false, NULL));
 	ck_ok(view_setxattr(view, at.file, "user.a", "value", 5, 0));
-	ck_ok(view_write(view, at.big, 0, bytes, sizeof(bytes), false));
+	ck_ok(view_write(view, at.big, 0, bytes, sizeof(bytes), false, NULL));
 	ck_ok(view_checkpoint(view, NULL, true, &scene));
-	ck_ok(view_write(view, at.big, 1000, "staged", 6, false));
+	ck_ok(view_write(view, at.big, 1000, "staged", 6, false, NULL));
 	ck_ok(view_checkpoint(view, NULL, false, &scene));
 }
 
@@ -163,17 +163,17 @@ static int rename_exchange(void)
 
 static int write_append(void)
 {
-	return view_write(view, at.file, 7, "more", 4, false);
+	return view_write(view, at.file, 7, "more", 4, false, NULL);
 }
 
 static int write_inside(void)
 {
-	return view_write(view, at.big, 900, "overwritten", 11, true);
+	return view_write(view, at.big, 900, "overwritten", 11, true, NULL);
 }
 
 static int write_much(void)
 {
-	return view_write(view, at.big, 100000, bytes, sizeof(bytes), false);
+	return view_write(view, at.big, 100000, bytes, sizeof(bytes), false, NULL);
 }
 
 static int set_size(uint64_t node, uint64_t size)

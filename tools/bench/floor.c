@@ -437,7 +437,7 @@ void segments_release(struct segments *s)
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv)
+	       bool kill_priv, struct growth *growth)
 {
 	struct node *n = node_at(v, node);
 
@@ -446,6 +446,10 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	memcpy(n->data + off, buf, len);
 	n->inode.mtime = n->inode.ctime = now();
 	return 0;
+}
+
+void view_grown(struct view *v, struct growth *growth)
+{
 }
 
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
