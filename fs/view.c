@@ -13,6 +13,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/stage.h"
 
 static int view_new(struct store *store, struct memo *memo, struct view **ret)
 {
@@ -475,6 +476,8 @@ int view_stat(struct view *v, struct view_stats *ret)
 	r = os_free_bytes(store_dir_fd(v->store), &free_bytes);
 	if (r < 0)
 		return r;
+
+	free_bytes = stage_room(store_stage(v->store), free_bytes);
 
 	LOCK_GUARD(&v->table_lock);
 	ret->bytes_used = stats.pack_bytes + stats.unsealed_bytes;

@@ -254,11 +254,22 @@ static int ask_free_bytes(struct stage *s)
 	return 0;
 }
 
+/* Lock held: what sealing all blobs and one of len bytes takes, and the reserve. */
+static uint64_t kept_free(const struct stage *s, uint64_t len)
+{
+	return s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
+}
+
+uint64_t stage_room(struct stage *s, uint64_t free_bytes)
+{
+	LOCK_GUARD(&s->lock);
+	return free_bytes - MIN(free_bytes, kept_free(s, 0));
+}
+
 /* -ENOSPC when len more bytes could not be sealed with the reserve left over. */
 static int check_room(struct stage *s, uint64_t len)
 {
-	uint64_t sealing = s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
-	uint64_t need = len + sealing; /* to the stage first, and to a pack once more */
+	uint64_t need = len + kept_free(s, len); /* to the stage first, and to a pack once more */
 	int64_t now = os_now_ns();
 	int r;
 

@@ -78,6 +78,20 @@ def test_disk_full_during_writes_in_the_view(t):
     assert store.mount().digest() == digest
 
 
+def test_df_does_not_promise_what_is_kept_back(t):
+    ply.small_disk(t, 40)
+    store = t.store("disk/store")
+    view = store.mount()
+    reserve = 16 << 20  # store/stage.c
+    assert 0 < ply.room(view.path) <= ply.room(store.path) - reserve
+    with open(t.at("disk/other"), "wb") as f:
+        f.write(os.urandom(ply.room(store.path) - reserve - (1 << 20)))
+    assert ply.room(view.path) <= 1 << 20
+    assert fill(view, "f", 2)[1] == errno.ENOSPC
+    os.unlink(t.at("disk/other"))
+    assert ply.room(view.path) > 0 and fill(view, "g", 2) == (2 << 20, 0)
+
+
 def test_truncating_works_on_a_full_disk(t):
     ply.small_disk(t)
     store = t.store("disk/store")

@@ -121,11 +121,6 @@ class Work:
         assert not wrong, wrong[:5]
 
 
-def room(where):
-    st = os.statvfs(where)
-    return st.f_bavail * st.f_frsize
-
-
 def drop_all_but(store, keep):
     """Snapshots that are not needed; those that a branch came back from included."""
     ids = [s["id"] for s in store.json("log") if s["id"] not in keep]
@@ -205,7 +200,7 @@ def test_filled_again_and_again_only_enospc_is_seen(t):
     first = None
     for n in range(ROUNDS):
         one_round(t, store, view, work, n)
-        left = room(where)
+        left = ply.room(where)
         first = first or left
         assert left > first - KEPT, "round %d: %d of %d bytes came back" % (n, left, first)
         if n % 10 == 3:

@@ -109,6 +109,12 @@ def small_disk(t, megabytes=96):
     return where
 
 
+def room(path):
+    """Free bytes, as df shows them."""
+    st = os.statvfs(path)
+    return st.f_bavail * st.f_frsize
+
+
 # ---- ioctls: fs/ioctl.h ----
 
 ID_SIZE, LABEL_SIZE, NAME_SIZE = 16, 256, 64
