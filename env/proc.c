@@ -29,6 +29,7 @@
 #include "env/child.h"
 #include "env/keeper.h"
 #include "env/status.h"
+#include "store/base/fdlimit.h"
 #include "store/base/fdpass.h"
 #include "store/base/util.h"
 
@@ -107,6 +108,15 @@ static int find_keeper(char path[static PATH_MAX])
 		    path);
 }
 
+/* What keepers start with, once our own limit is another. */
+static struct rlimit files_before;
+static bool files_raised;
+
+void keeper_raise_files(void)
+{
+	files_raised = fdlimit_raise(&files_before);
+}
+
 struct start {
 	const char *path;
 	posix_spawn_file_actions_t actions;
@@ -120,6 +130,9 @@ static int start_in_between(void *arg)
 	char *argv[] = { (char *)"plyfs-keeper", NULL };
 	pid_t pid;
 
+	/* It is a process of its own, with its own limits. */
+	if (files_raised)
+		(void)setrlimit(RLIMIT_NOFILE, &files_before); /* lowering is always allowed */
 	s->error = posix_spawn(&pid, s->path, &s->actions, &s->attr, argv, environ);
 	return 0;
 }

@@ -51,6 +51,12 @@ void keeper_end(struct keeper *k);
  * for programs that stand alone and are their own keeper (keeper.h). Before any thread.
  */
 void keeper_is(const char *path);
+/*
+ * From now on this process may have as many descriptors open as its hard limit allows. Keepers, and
+ * so commands, get the limit that it had: what uses select, or closes every number up to the limit,
+ * would suffer. Before any thread.
+ */
+void keeper_raise_files(void);
 
 struct proc_limits { /* 0: none. By a cgroup where permitted, else by rlimits: see group.h */
 	uint64_t memory;    /* bytes, of all processes together */

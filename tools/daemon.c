@@ -38,7 +38,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -47,6 +46,7 @@
 
 #include "fs/memo.h"
 #include "store/base/err.h"
+#include "store/base/fdlimit.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/copy.h"
@@ -741,10 +741,7 @@ int main(int argc, char **argv)
 	block_signals();
 	json_memory_watch();
 	d.first_call = d.last_call = now_ns(); /* nobody makes a call each ns */
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-		files.rlim_cur = files.rlim_max;
-		(void)setrlimit(RLIMIT_NOFILE, &files); /* the lower one may do as well */
-	}
+	(void)fdlimit_raise(&files);
 	r = become_owner(&st);
 	if (r < 0) {
 		start_failed("becoming the owner of '%s': %s", d.store_path, strerror(-r));

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "env/proc.h"
 #include "env/serve/cloud.h"
 #include "env/serve/serve.h"
 #include "store/base/util.h"
@@ -191,6 +192,7 @@ int verb_serve(struct cmd *c)
 
 	/* Before there is any thread: they inherit it, and signals come to sigwait alone. */
 	block_signals(&set);
+	keeper_raise_files(); /* a session takes half a dozen descriptors */
 	code = set_up(c, &a, &env);
 	if (code)
 		return code;

@@ -100,6 +100,7 @@ int main(int argc, char **argv)
 	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
 
+	keeper_raise_files(); /* a session takes half a dozen descriptors */
 	(void)serve_view(&o); /* elsewhere there is nothing to checkpoint */
 	if (keeper_start(&o.place.keeper) < 0 || serve_start(&o, &serve) < 0) {
 		fprintf(stderr, "swerex-remote: %s\n", ply_error());

@@ -7,8 +7,11 @@ The SWE-ReX protocol as HTTP, of the installed swerex-remote and `plyfs serve`: 
 bodies and forms of any make, and what may happen at the same time.
 """
 import asyncio
+import contextlib
 import io
 import os
+import resource
+import socket
 import sys
 import threading
 import time
@@ -259,6 +262,35 @@ def test_too_many_sessions_are_told(t):
     a = s.post("/create_session", {"session": "c", "session_type": "bash"})
     assert a.status == 511 and "2 sessions" in a.json["swerexception"]["message"], a
     s.stop()
+
+
+def started_with_few_descriptors(start):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    try:
+        return start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_soft_limit_of_descriptors_is_for_commands_only(t):
+    view = t.view()
+    for start in (lambda: rex(t), lambda: server.serve(t, view)):
+        s = started_with_few_descriptors(start)
+        for n in range(40):
+            a = s.post("/create_session", {"session": str(n), "session_type": "bash",
+                                           "startup_timeout": 30})
+            assert a.status == 200, (n, a)
+        with contextlib.ExitStack() as idle:
+            for _ in range(150):
+                idle.enter_context(socket.create_connection(("127.0.0.1", s.port), 10))
+            a = s.post("/execute", {"command": "ulimit -Sn; ulimit -Hn", "shell": True})
+            soft, hard = a.json["stdout"].split()
+            assert (soft, hard == "128") == ("128", False), a
+            a = s.post("/run_in_session", {"session": "39", "action_type": "bash",
+                                           "command": "ulimit -Sn", "timeout": 20})
+            assert a.json["output"] == "128\n", a
+        s.stop()
 
 
 def test_bodies_in_chunks_and_after_100_continue(t):
