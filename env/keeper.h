@@ -54,7 +54,7 @@ struct keeper_request {
 };
 
 /* Of everything in this file: a keeper of another build is told, not guessed at. */
-#define KEEPER_VERSION 4
+#define KEEPER_VERSION 5
 
 /* The keeper's first words. */
 struct keeper_hello {
@@ -65,10 +65,11 @@ struct keeper_hello {
 
 /* ---- library and reaper ---- */
 
-enum reaper_op { REAPER_KILL, REAPER_COUNT };
+enum reaper_op { REAPER_KILL, REAPER_COUNT, REAPER_DISCARD };
 
 /* With a pipe's write end beside it, on which the answer comes (an int), so that several threads
- * may ask at once. The pipe closes without one when the tree is gone. */
+ * may ask at once. The pipe closes without one when the tree is gone. REAPER_DISCARD has a read
+ * end instead, of the command's output, to be read to nowhere, and no answer. */
 struct reaper_request {
 	uint32_t op;
 };

@@ -504,6 +504,17 @@ int proc_kill(struct proc *p)
 	return proc_wait(p, KILL_SECONDS);
 }
 
+void proc_discard(struct proc *p, int fd)
+{
+	const struct reaper_request q = { .op = REAPER_DISCARD };
+	struct iovec iov = { .iov_base = (void *)&q, .iov_len = sizeof(q) };
+
+	if (fd < 0)
+		return;
+	(void)fdpass_send(p->fd, &iov, 1, &fd, 1); /* fails when nothing runs any more */
+	(void)close(fd);
+}
+
 int proc_count(struct proc *p)
 {
 	const struct reaper_request q = { .op = REAPER_COUNT };

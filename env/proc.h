@@ -98,6 +98,11 @@ int proc_kill(struct proc *p);
 /* How many processes of the tree live. */
 int proc_count(struct proc *p);
 /*
+ * Takes a pipe of the command's output that nobody reads any more (its read end, non-blocking,
+ * given; -1: none): what still runs may print on, to nowhere. Two at most.
+ */
+void proc_discard(struct proc *p, int fd);
+/*
  * Forgets the command. What still runs of it goes on as a background process of the environment.
  * A zeroed or released struct is fine.
  */

@@ -212,6 +212,8 @@ int proc_run(struct keeper *k, const struct proc_options *options, const struct 
 		if (r < 0)
 			return r;
 	}
+	for (int i = 0; i < 2; i++)
+		proc_discard(&p, TAKE_FD(streams[i].fd));
 	r = stream_finish(&streams[0], &result.out);
 	if (r == 0)
 		r = stream_finish(&streams[1], &result.err);

@@ -32,6 +32,7 @@ struct reaper {
 	struct tree tree;
 	struct group *group; /* the keeper's to remove, as long as it lives */
 	int sock;	     /* -1: nobody listens any more */
+	int unread[2];	     /* outputs that nobody listens to any more; -1 */
 	pid_t command;	     /* 0: never started */
 	bool ended;
 };
@@ -184,6 +185,18 @@ static bool kill_tree(struct reaper *r)
 	return tree_kill(&r->tree);
 }
 
+/* Its writers find no broken pipe, which would kill them, nor a full one, which would stop them. */
+static void discard(int *fd)
+{
+	char nowhere[16384];
+	ssize_t n = read(*fd, nowhere, sizeof(nowhere));
+
+	if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+		return;
+	closep(fd);
+	*fd = -1;
+}
+
 /* One request; false: the socket is closed. */
 static bool serve(struct reaper *r)
 {
@@ -205,6 +218,11 @@ static bool serve(struct reaper *r)
 	case REAPER_COUNT:
 		answer = (int)tree_count(&r->tree);
 		break;
+	case REAPER_DISCARD:
+		for (int i = 0; i < 2 && reply >= 0; i++)
+			if (r->unread[i] < 0)
+				r->unread[i] = TAKE_FD(reply);
+		return true;
 	}
 	if (reply >= 0 && write(reply, &answer, sizeof(answer)) < 0)
 		return true; /* who asked does not wait any more */
@@ -215,7 +233,8 @@ void reaper_main(struct job *job, pid_t keeper)
 {
 	struct reaper r = { .tree = { .reaped = reaped },
 			    .group = job->group,
-			    .sock = TAKE_FD(job->fds[KEEPER_FD_SOCKET]) };
+			    .sock = TAKE_FD(job->fds[KEEPER_FD_SOCKET]),
+			    .unread = { -1, -1 } };
 	_cleanup_close_ int signals = -1;
 	sigset_t set;
 
@@ -236,11 +255,16 @@ void reaper_main(struct job *job, pid_t keeper)
 
 	while (tree_reap(&r.tree)) {
 		struct pollfd p[] = { { .fd = signals, .events = POLLIN },
-				      { .fd = r.sock, .events = POLLIN } };
+				      { .fd = r.sock, .events = POLLIN },
+				      { .fd = r.unread[0], .events = POLLIN },
+				      { .fd = r.unread[1], .events = POLLIN } };
 		struct signalfd_siginfo info;
 
-		if (poll(p, 2, -1) < 0)
+		if (poll(p, 4, -1) < 0)
 			continue;
+		for (int i = 0; i < 2; i++)
+			if (p[2 + i].revents)
+				discard(&r.unread[i]);
 		while (p[0].revents && read(signals, &info, sizeof(info)) == sizeof(info))
 			if (info.ssi_signo == SIGTERM && getppid() != keeper) {
 				(void)kill_tree(&r); /* what cannot be killed is left to init */

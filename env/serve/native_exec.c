@@ -68,9 +68,9 @@ static void exec_free(void *arg)
 		return;
 	if (x->p.pid && !x->p.ended)
 		(void)proc_kill(&x->p); /* what it cannot kill the environment's end tries again */
+	for (int i = 0; i < 2; i++)
+		proc_discard(&x->p, TAKE_FD(x->channels[i].fd));
 	proc_release(&x->p);
-	closep(&x->channels[0].fd);
-	closep(&x->channels[1].fd);
 	closep(&x->watch);
 	argv_free(x->wrapped);
 	ply_list_free(&x->argv);

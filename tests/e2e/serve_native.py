@@ -344,6 +344,12 @@ def test_exec_as_a_stream(t):
         ("stdout", {"data": "a\n"}), ("exit", {"exit_code": 124, "timed_out": True})]
     c, found = stream(n, {"command": "cat; (sleep 40.7; echo late) &", "stream": True, "stdin": "in"})
     assert found[-1][0] == "exit" and found[0][1] == {"data": "in"}
+    # What goes on in the background may print, though nobody reads it any more.
+    for name in ("streamed", "whole"):
+        n.post("/v1/exec", {"command": "(sleep 0.3; seq 1 90000; echo x >&2; : >%s) &" % name,
+                            "stream": name == "streamed"})
+        ply.wait_for("a background process",
+                     lambda: os.path.exists(os.path.join(n.view.path, name)))
     c, found = stream(n, {"command": "seq 1 200000", "stream": True, "merge": True})
     assert "".join(d["data"] for e, d, _ in found if e == "stdout").split()[-1] == "200000"
     n.post("/v1/exec", {"command": ["nope"], "stream": True}, status=400)

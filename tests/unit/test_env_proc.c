@@ -406,11 +406,29 @@ START_TEST(a_background_process_does_not_hold_up)
 	ck_assert_int_eq(strncmp(r.out.data, "now\n", 4), 0);
 	ck_assert_int_eq(r.exit_code, 0);
 	ck_assert(!r.timed_out);
-	eventually(running(mark()) == 1); /* it goes on, until its environment ends */
+	eventually(running(mark()) == 2); /* both go on, until their environment ends */
 	keeper_end(keeper);
 	ck_assert_int_eq(running(mark()), 0);
 	ok(keeper_start(&keeper));
 	ply_result_free(&r);
+}
+END_TEST
+
+START_TEST(a_background_process_may_print_to_nobody)
+{
+	const char *const script = "(sleep 0.2; head -c 300000 /dev/zero; echo late >&2; >done) &";
+	const struct proc_capture merged = { .merge = true };
+	char path[80];
+
+	snprintf(path, sizeof(path), "%s/done", dir);
+	for (int i = 0; i < 2; i++) {
+		struct ply_result r = sh(script, i ? &merged : &plain);
+
+		ck_assert_int_eq((int)r.out.len, 0);
+		eventually(access(path, F_OK) == 0);
+		ck_assert_int_eq(unlink(path), 0);
+		ply_result_free(&r);
+	}
 }
 END_TEST
 
@@ -804,6 +822,7 @@ int main(void)
 		a_timeout_kills_the_tree_and_keeps_the_output,
 		stopped_processes_are_killed,
 		a_background_process_does_not_hold_up,
+		a_background_process_may_print_to_nobody,
 		killing_one_command_leaves_the_others,
 		a_fork_bomb_is_killed,
 		a_killed_reaper_takes_its_tree_along,
