@@ -109,6 +109,8 @@ static int folder_add(void *arg, const char *name)
 	r = os_statat(f->store->dir_fd, path, &st);
 	if (r < 0)
 		return r == -ENOENT ? 0 : r; /* renamed just now: at most one is not counted */
+	if (st.st_nlink == 0) /* it went between the kernel's two looks */
+		return 0;
 	r = os_grow(&f->list, &f->cap, f->n + 1, sizeof(*f->list));
 	if (r < 0)
 		return r;

@@ -158,6 +158,36 @@ START_TEST(what_is_used_is_removed_only_if_one_wants)
 }
 END_TEST
 
+static void *count_on(void *arg)
+{
+	uint64_t count, bytes;
+
+	while (!__atomic_load_n((bool *)arg, __ATOMIC_RELAXED))
+		ck_ok(copies_stats(store, &count, &bytes));
+	return NULL;
+}
+
+/* A name that goes just then is one without a link. */
+START_TEST(they_are_counted_while_they_come_and_go)
+{
+	struct source s = { .text = "text" };
+	bool stop = false;
+	pthread_t thread;
+
+	make(1, &s);
+	ck_assert_int_eq(pthread_create(&thread, NULL, count_on, &stop), 0);
+	for (unsigned round = 0; round < 10000; round++) {
+		_cleanup_close_ int fd = -1;
+
+		ck_ok(os_openat(scratch.dir_fd, "copies/2", O_WRONLY | O_CREAT, 0600, &fd));
+		ck_ok(os_unlinkat(scratch.dir_fd, "copies/2", 0));
+	}
+	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	expect_copies(1);
+}
+END_TEST
+
 START_TEST(gc_and_a_check_of_all_bytes_remove_them)
 {
 	struct source s = { .text = "text" };
@@ -180,6 +210,7 @@ int main(void)
 		a_file_larger_than_half_the_room_is_not_begun,
 		who_wants_the_same_copy_waits,
 		what_is_used_is_removed_only_if_one_wants,
+		they_are_counted_while_they_come_and_go,
 		gc_and_a_check_of_all_bytes_remove_them,
 	};
 
