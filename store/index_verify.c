@@ -206,9 +206,9 @@ static int check_free_pages(struct verify *v, uint64_t page, const uint8_t *valu
 {
 	uint64_t n, last = UINT64_MAX;
 
-	n = len >= 8 ? get_le64(value) : UINT64_MAX;
-	if (n > len / 8 - 1)
+	if (len < 8 || get_le64(value) > len / 8 - 1)
 		return broken(v, page, "a list of free pages ends too early");
+	n = get_le64(value);
 	for (uint64_t i = 1; i <= n; i++) {
 		uint64_t free_page = get_le64(value + 8 * i);
 

@@ -187,11 +187,52 @@ START_TEST(any_flipped_bit_is_refused_found_or_meaningless)
 }
 END_TEST
 
+/* Of the newest meta page: where its two dbs begin. */
+static uint8_t *newest_dbs(uint8_t *file)
+{
+	uint8_t *a = file + 40, *b = a + 4096;
+
+	return get_le64(a + 104) > get_le64(b + 104) ? a : b;
+}
+
+/* The list of free pages becomes a single value of 4 bytes, the last ones of its page. */
+START_TEST(a_list_of_free_pages_without_its_count_is_refused)
+{
+	enum { BYTES = 4096, NODE = BYTES - 20, KEY = NODE + 8 };
+	const size_t room = 4 << 20;
+	_cleanup_free_ uint8_t *file = calloc(1, room);
+	_cleanup_close_ int fd = -1;
+	uint64_t seed = 5;
+	uint8_t *db, *page;
+
+	for (int i = 0; i < 4; i++)
+		change(&seed, 2000);
+	index_close(s.index);
+	s.index = NULL;
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	ck_assert_int_gt(pread(fd, file, room, 0), 0);
+	db = newest_dbs(file);
+	ck_assert_uint_eq(get_le16(db + 6), 1); /* its depth: one leaf */
+	page = file + get_le64(db + 40) * BYTES;
+	memcpy(page + KEY, page + get_le16(page + 16) + 8, 8);
+	put_le16(page + 12, 18);
+	put_le16(page + 14, NODE);
+	put_le16(page + 16, NODE);
+	put_le64(page + NODE, 4 | UINT64_C(8) << 48); /* lengths of the value and the key */
+	put_le64(db + 24, 0);                         /* long values */
+	put_le64(db + 32, 1);                         /* entries */
+	ck_ok(os_pwrite_full(fd, file, used_bytes(file, room), 0));
+	ck_err(index_open(s.dir_fd, &noter, &s.index), -ERR_INDEX_BROKEN);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "a list of free pages ends too early"));
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		a_healthy_file_passes_after_every_commit,
 		any_flipped_bit_is_refused_found_or_meaningless,
+		a_list_of_free_pages_without_its_count_is_refused,
 	};
 
 	return scratch_run("index_verify", tests, ARRAY_SIZE(tests), setup, teardown);
