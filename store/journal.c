@@ -338,7 +338,7 @@ static int find_file(struct journal *j, const struct segment *s, const char **re
 	if (!fits || !j->spare_ready) {
 		*ret_name = ANEW;
 		r = file_anew(j, s->size, ret_fd);
-		if (r != -ENOSPC || !fits)
+		if ((r != -ENOSPC && r != -EDQUOT) || !fits)
 			return r;
 		r = os_fsync(j->dir_fd); /* then a wait is the smaller evil */
 		if (r < 0)

@@ -369,7 +369,7 @@ static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 	r = copy_records(s, from, to);
 	if (r < 0) {
 		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
-		return r == -ENOSPC ? punch_pack(s, from, to) : r;
+		return r == -ENOSPC || r == -EDQUOT ? punch_pack(s, from, to) : r;
 	}
 
 	r = in_batches(s, from, to, name_moved);

@@ -528,6 +528,26 @@ START_TEST(a_full_disk_is_told_when_room_is_asked_for)
 }
 END_TEST
 
+START_TEST(without_room_for_a_new_file_the_spare_one_is_taken)
+{
+	static const int full[] = { ENOSPC, EDQUOT };
+
+	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
+		uint64_t bytes;
+
+		while (journal_bytes(journal) < 2 * SEGMENT_BYTES)
+			add(0, 4000);
+		journal_release(journal, journal_lsn(journal) - 1);
+		bytes = journal_bytes(journal);
+		while (journal_bytes(journal) == bytes) {
+			fault_arm(1, 1, full[i]); /* memory there is */
+			add(0, 4000);
+			fault_disarm();
+		}
+	}
+}
+END_TEST
+
 /* ---- decoding ---- */
 
 START_TEST(table_operations_are_written_and_read)
@@ -833,6 +853,7 @@ int main(void)
 		another_boot_believes_only_what_was_marked,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		a_full_disk_is_told_when_room_is_asked_for,
+		without_room_for_a_new_file_the_spare_one_is_taken,
 		table_operations_are_written_and_read,
 	};
 	const TTest *const store_tests[] = {

@@ -247,6 +247,31 @@ START_TEST(a_failing_sweep_loses_nothing)
 }
 END_TEST
 
+/* Each call meets the full disk in turn; the first write of the copy is one of them. */
+START_TEST(without_room_for_a_copy_holes_are_made)
+{
+	static const int full[] = { ENOSPC, EDQUOT };
+
+	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
+		struct sweep_stats stats = { 0 };
+		int r;
+
+		for (int n = 0; stats.bytes_after >= stats.bytes_before; n++) {
+			teardown();
+			setup();
+			keep(0, N, 4);
+			fault_arm(n, 1, full[i]);
+			r = chunks_sweep(s.chunks, is_live, NULL, NULL, &stats);
+			ck_assert_int_gt(fault_ticks(), n);
+			fault_disarm();
+			if (r < 0 || stats.packs_rewritten > 0)
+				stats.bytes_after = stats.bytes_before;
+		}
+		expect_state();
+	}
+}
+END_TEST
+
 START_TEST(a_sweep_cut_short_leaves_the_last_pack_whole)
 {
 	/* the copy goes on in a pack of an earlier process; giving it up must not cut that one */
@@ -407,6 +432,7 @@ int main(void)
 		storing_goes_on_after_a_sweep,
 		a_name_given_again_reads_the_new_bytes,
 		a_failing_sweep_loses_nothing,
+		without_room_for_a_copy_holes_are_made,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
 		a_reader_overtaken_by_a_sweep_looks_again,
