@@ -141,16 +141,15 @@ static int put_doubtful(struct salvage *s)
 
 	r = flush_batch(s);
 	for (size_t i = 0; r == 0 && i < s->doubtful.count; i++) {
+		struct entries one = { .list = &s->doubtful.list[i], .count = 1 };
 		struct chunk_loc loc;
 
-		r = index_find_chunk(s->index, &s->doubtful.list[i].name, &loc);
+		r = index_find_chunk(s->index, &one.list->name, &loc);
 		if (r == 0)
 			continue;
 		if (r != ABSENT)
 			return r;
-		s->batch = (struct entries){ .list = &s->doubtful.list[i], .count = 1 };
-		r = in_txn(s->index, put_entries, &s->batch);
-		s->batch = (struct entries){ 0 };
+		r = in_txn(s->index, put_entries, &one);
 	}
 	return r;
 }

@@ -522,6 +522,39 @@ START_TEST(records_inside_damaged_data_are_not_believed)
 }
 END_TEST
 
+/* A file has the copy of a record in it. The record is damaged, and the file behind that copy. */
+START_TEST(a_chunk_inside_damaged_data_is_taken_where_its_own_is_damaged)
+{
+	const size_t head = sizeof(struct record_header_bytes);
+	uint8_t inner[1000], outer[8192];
+	_cleanup_close_ int fd = -1;
+	struct name names[2];
+	struct chunk_loc loc;
+	struct branch *b;
+	char path[64];
+
+	scratch_fill(inner, sizeof(inner), 2);
+	scratch_fill(outer, sizeof(outer), 3);
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, inner, sizeof(inner), &names[0]));
+	populate();
+	ck_ok(index_find_chunk(store->index, &names[0], &loc));
+	(void)snprintf(path, sizeof(path), "packs/%08x.pack", loc.pack);
+	ck_ok(os_openat(scratch.dir_fd, path, O_RDONLY, 0, &fd));
+	ck_ok(os_pread_full(fd, outer, head + loc.stored_len, loc.off));
+	ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, outer, sizeof(outer), &names[1]));
+	b = branch_at("main");
+	change(b, 1, "main"); /* for there to be a commit */
+	branch_close(b);
+	ck_ok(store_sync(store));
+	flip_chunk(&names[0], IN_PAYLOAD);
+	flip_chunk(&names[1], sizeof(outer));
+	lose_index();
+	ck_assert_uint_eq(salvage().damaged, 2);
+	ck_ok(chunk_find(store_chunks(store), &names[0]));
+	ck_err(chunk_find(store_chunks(store), &names[1]), ABSENT);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -543,6 +576,7 @@ int main(void)
 		the_copy_of_the_tables_is_checked_and_written_again,
 		a_lost_record_costs_only_what_was_in_it,
 		records_inside_damaged_data_are_not_believed,
+		a_chunk_inside_damaged_data_is_taken_where_its_own_is_damaged,
 	};
 
 	return scratch_run("repair", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
