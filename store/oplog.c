@@ -114,7 +114,7 @@ static int make_room(struct oplog *l, size_t bytes)
 	size_t want = l->len + bytes + RECORD_OVERHEAD, step;
 	int r;
 
-	if (want > l->reserved) {
+	if (l->journal && want > l->reserved) {
 		step = MAX(want - l->reserved, MAX(STEP_BYTES, l->reserved));
 		r = journal_reserve(l->journal, step, false);
 		if (r < 0)
@@ -286,7 +286,7 @@ static void fill_names(void *arg)
 
 void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino)
 {
-	if (l->len > l->head) {
+	if (l->journal && l->len > l->head) {
 		put_le64(l->buf, changes);
 		put_le64(l->buf + 8, next_ino);
 		(void)journal_append(l->journal, JOURNAL_CHANGE, l->buf, l->len, l->reserved,
@@ -444,8 +444,8 @@ static int apply_one(struct tree *t, struct stage *stage, struct chunks *chunks,
 	return r < 0 ? r : tree_put(t, &item->key, &v);
 }
 
-int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
-		size_t len)
+static int apply_all(struct tree *t, struct stage *stage, struct chunks *chunks,
+		     const uint8_t *items, size_t len)
 {
 	struct item item;
 
@@ -458,6 +458,24 @@ int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, cons
 			return r;
 	}
 	return 0;
+}
+
+int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
+		size_t len)
+{
+	_cleanup_(oplog_freep) struct oplog *l = NULL;
+	int r;
+
+	r = oplog_new(NULL, "", NULL, &l);
+	if (r < 0)
+		return r;
+	tree_set_log(t, l);
+	r = apply_all(t, stage, chunks, items, len);
+	if (r < 0)
+		oplog_take_back(l, t);
+	tree_set_log(t, NULL);
+	oplog_end(l, 0, 0);
+	return r;
 }
 
 int oplog_each_chunk(const uint8_t *items, size_t len,

@@ -21,7 +21,10 @@ struct journal;
 struct oplog;
 struct stage;
 
-/* branch: its name, copied. *last is set to the number of each record; borrowed until free. */
+/*
+ * j NULL: there will be no record, only the way back. branch: its name, copied. *last is set to the
+ * number of each record; borrowed until free.
+ */
 int oplog_new(struct journal *j, const char *branch, _Atomic uint64_t *last, struct oplog **ret);
 /* Nothing may be collected (oplog_end). */
 void oplog_free(struct oplog *l);
@@ -71,8 +74,8 @@ struct oplog_head {
 int oplog_decode(const uint8_t *payload, size_t len, struct oplog_head *ret);
 
 /*
- * Applies items to a tree. Blobs are found again in the stage, or are chunks by now.
- * -ERR_JOURNAL_DAMAGED, or what the tree says.
+ * Applies items to a tree without a log. Blobs are found again in the stage, or are chunks by now.
+ * -ERR_JOURNAL_DAMAGED, or what the tree says: it is as it was.
  */
 int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
 		size_t len);

@@ -656,6 +656,57 @@ START_TEST(replay_can_be_cut_short_and_done_again)
 }
 END_TEST
 
+static void change_two(void)
+{
+	struct branch *b = branch_at("main");
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
+	const struct key from = key_at(1), to = key_at(3);
+
+	ck_ok(blob_new(store_stage(store), "bytes", 5, &blob));
+	BRANCH_CHANGE_GUARD(b);
+	const struct val v = { .data = "b", .len = 1, .ref = { .kind = REF_BLOB, .blob = blob } };
+	ck_ok(tree_del(b->tree, &from));
+	put_text(b->tree, 2, "three");
+	put_text(b->tree, 4, "four");
+	ck_ok(tree_put(b->tree, &to, &v));
+	b->changes++;
+}
+
+static int unlink_in_stage(void *arg, const char *name)
+{
+	char path[300];
+
+	(void)snprintf(path, sizeof(path), "stage/%s", name);
+	return os_unlinkat(scratch.dir_fd, path, 0);
+}
+
+/* What main has is committed; the newest record is one that cannot be done again. */
+static void make_undoable_record(void)
+{
+	store_up();
+	ck_ok(store_sync(store));
+	ck_ok(store_close(store));
+	store = NULL;
+	in_a_process_that_dies(change_two);
+	ck_ok(os_each_name(scratch.dir_fd, "stage", unlink_in_stage, NULL));
+}
+
+START_TEST(an_operation_that_cannot_be_done_again_is_not_there_at_all)
+{
+	struct branch *b;
+
+	make_undoable_record();
+	store_up();
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "cannot be recovered"));
+	expect_main();
+	b = branch_at("main");
+	expect_text(b, 3, NULL);
+	expect_text(b, 4, NULL);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(branches_that_lose_something_are_named)
 {
 	_cleanup_close_ int fd = open_segment();
@@ -858,6 +909,7 @@ int main(void)
 	};
 	const TTest *const store_tests[] = {
 		replay_can_be_cut_short_and_done_again,
+		an_operation_that_cannot_be_done_again_is_not_there_at_all,
 		branches_that_lose_something_are_named,
 		a_journal_cut_to_nothing_is_told,
 		opening_survives_every_failure,
