@@ -7,7 +7,8 @@
  * it, and the sealer commits it as always. So a replay that is interrupted is simply done again.
  *
  * A record that cannot be done (a tree node that is damaged, a state that no record could name)
- * ends the recovery of its branch there, with a note; the other branches go on.
+ * ends the recovery of its branch there, with a note; the other branches go on. That is committed
+ * before the store is used (store_commit_lost).
  */
 
 #include <errno.h>
@@ -443,6 +444,42 @@ static void report_lost(struct store *s)
 	if (r < 0)
 		(void)note(&s->noter, 0, "what else is lost cannot be told: %s", err_str(r));
 	free(l.list);
+}
+
+/*
+ * A branch that lost something goes on from what it has: a later replay must neither do its old
+ * records after all nor leave out the new ones behind them.
+ */
+static bool close_lost(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+	bool any = false;
+
+	for (size_t i = 0; i < s->entry_count; i++) {
+		struct entry *e = s->entries[i];
+
+		if (!e->lost)
+			continue;
+		any = true;
+		if (!e->live) /* else when its tree is frozen */
+			e->lsn = log_lsn(s);
+		entry_touched(s, e);
+	}
+	return any;
+}
+
+void store_commit_lost(struct store *s)
+{
+	int r = close_lost(s) ? store_sync(s) : 0;
+
+	if (r == 0)
+		return;
+	/* The store is of use all the same: for reading, and to make room. */
+	journal_sync_failed(s->journal);
+	(void)note(&s->noter, 0,
+		   "what cannot be recovered cannot be committed as lost either: %s; until it is, "
+		   "a crash also loses what is done on those branches and was not synced",
+		   err_str(r));
 }
 
 static void report(struct store *s, const struct journal_found *found)

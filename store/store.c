@@ -461,6 +461,7 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 		(void)sealer_stop(s); /* nothing was changed yet */
 		return r;
 	}
+	store_commit_lost(s);
 
 	*ret = TAKE_PTR(s);
 	return 0;

@@ -433,6 +433,8 @@ void committer_stop(struct store *s);
 
 /* replay.c: what the journal has and the index has not comes back; before the sealer runs. */
 int store_replay(struct store *s, const struct store_options *options);
+/* Once the sealer runs: waits for a commit if a branch lost something. */
+void store_commit_lost(struct store *s);
 
 /* seal.c */
 enum seal_mode {

@@ -2,6 +2,7 @@
 #include "tests/unit/store_fixture.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "store/base/fault.h"
@@ -593,19 +594,24 @@ END_TEST
 /* ---- a store's journal ---- */
 
 /* Runs fn with the store open in a process that then ends without closing it. */
-static void in_a_process_that_dies(void (*fn)(void))
+static void in_a_process(void (*up)(void), void (*fn)(void))
 {
 	int status;
 	pid_t child = fork();
 
 	ck_assert_int_ge(child, 0);
 	if (child == 0) {
-		store_up();
+		up();
 		fn();
 		raise(SIGKILL);
 	}
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
 	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void in_a_process_that_dies(void (*fn)(void))
+{
+	in_a_process(store_up, fn);
 }
 
 static void make_main(void)
@@ -704,6 +710,73 @@ START_TEST(an_operation_that_cannot_be_done_again_is_not_there_at_all)
 	expect_text(b, 4, NULL);
 	branch_close(b);
 	expect_sound(NULL);
+}
+END_TEST
+
+static void change_after_a_loss(void)
+{
+	change(branch_at("main"), 7, "seven");
+}
+
+static void expect_what_came_after_the_loss(void)
+{
+	struct branch *b;
+
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 1, "two");
+	expect_text(b, 3, NULL);
+	expect_text(b, 7, "seven");
+	branch_close(b);
+	expect_sound(NULL);
+}
+
+START_TEST(what_is_done_after_a_loss_does_not_end_with_it)
+{
+	make_undoable_record();
+	in_a_process_that_dies(change_after_a_loss);
+	expect_what_came_after_the_loss();
+}
+END_TEST
+
+static void limit_files(rlim_t bytes)
+{
+	struct rlimit limit;
+
+	(void)getrlimit(RLIMIT_FSIZE, &limit);
+	limit.rlim_cur = MIN(bytes, limit.rlim_max);
+	(void)setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+static void nothing_can_be_written(void *arg, struct store *s, uint64_t lsn)
+{
+	limit_files(1);
+}
+
+static void store_up_without_room(void)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	const struct store_options options = { .recovered = nothing_can_be_written };
+	int r;
+
+	signal(SIGXFSZ, SIG_IGN);
+	r = store_open_with(scratch.dir_fd, &options, &noter, &store);
+	limit_files(RLIM_INFINITY); /* Check writes, too */
+	ck_ok(r);
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "cannot be committed"));
+}
+
+static void change_durably(void)
+{
+	change_after_a_loss();
+	ck_ok(store_flush(store));
+}
+
+START_TEST(after_a_loss_that_cannot_be_committed_fsync_waits_for_the_index)
+{
+	make_undoable_record();
+	in_a_process(store_up_without_room, change_durably);
+	expect_what_came_after_the_loss();
 }
 END_TEST
 
@@ -910,6 +983,8 @@ int main(void)
 	const TTest *const store_tests[] = {
 		replay_can_be_cut_short_and_done_again,
 		an_operation_that_cannot_be_done_again_is_not_there_at_all,
+		what_is_done_after_a_loss_does_not_end_with_it,
+		after_a_loss_that_cannot_be_committed_fsync_waits_for_the_index,
 		branches_that_lose_something_are_named,
 		a_journal_cut_to_nothing_is_told,
 		opening_survives_every_failure,
