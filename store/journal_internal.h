@@ -101,5 +101,14 @@ void segment_name(uint32_t number, char buf[static 16]);
 size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t *ret_lsn,
 		 enum journal_kind *ret_kind, size_t *ret_len);
 
+/*
+ * Behind the end of a segment may be anything that was ever written to a view, as files are used
+ * again: also what looks like the beginnings of long records, as close as they can be. All real
+ * ones together are hashed once, and a few by accident; no more than so many times the segment (5
+ * ms for one of the normal size), or opening would take half a minute. Who makes so many of them
+ * hides what damage did behind them.
+ */
+#define HASHED_MAX 16
+
 /* All bytes of a segment's file; what cannot be read is a note and a failure. Given: free. */
 int segment_load(struct journal *j, const struct segment *s, uint8_t **ret);

@@ -14,28 +14,43 @@ int journal_each_lost(struct journal *j,
 				const uint8_t *payload, size_t len),
 		      void *arg)
 {
+	bool all = true;
+
 	for (struct segment *s = j->damaged; s; s = s->next) {
 		_cleanup_free_ uint8_t *bytes = NULL;
 		size_t at = s == j->damaged ? j->damaged_at : sizeof(struct journal_header_bytes);
 		size_t len, span;
+		uint64_t lsn, hashed = 0;
 		enum journal_kind kind;
-		uint64_t lsn;
 		int r;
 
 		r = segment_load(j, s, &bytes);
 		if (r < 0)
 			return r;
 		for (; at + RECORD_HEADER <= s->size; at += span > 0 ? span : 8) {
+			const struct journal_record_bytes *b = (const void *)(bytes + at);
+
+			span = 0;
+			lsn = get_le64(b->lsn);
+			len = get_le32(b->len);
+			if (lsn <= MAX(j->read_last, s->base) || lsn > s->limit ||
+			    lsn - s->base > at / RECORD_HEADER ||
+			    len > s->size - at - RECORD_HEADER)
+				continue; /* so many are not before it (J1), so much not behind */
+			hashed += len;
+			if (hashed > HASHED_MAX * s->size) {
+				all = false;
+				break;
+			}
 			span = record_at(s, bytes, at, &lsn, &kind, &len);
-			if (span == 0 || kind == JOURNAL_MARK || lsn <= j->read_last ||
-			    lsn > s->limit)
+			if (span == 0 || kind == JOURNAL_MARK)
 				continue;
 			r = fn(arg, lsn, kind, bytes + at + RECORD_HEADER, len);
 			if (r < 0)
 				return r;
 		}
 	}
-	return 0;
+	return all ? 0 : -ERR_JOURNAL_DAMAGED;
 }
 
 /* What a disk gives or refuses as one, and the largest that many do. */

@@ -10,7 +10,8 @@
 
 /*
  * After a journal_read that found damage: hands out the whole records behind that place, as far as
- * they can be read. They are given up.
+ * they can be read. They are given up. -ERR_JOURNAL_DAMAGED: there is too much that only looks like
+ * records for all to be found.
  */
 int journal_each_lost(struct journal *j,
 		      int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind,

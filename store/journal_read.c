@@ -38,15 +38,6 @@ int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
 }
 
 /*
- * Behind the end of a segment may be anything that was ever written to a view, as files are used
- * again: also what looks like the beginnings of long records, as close as they can be. All real
- * ones together are hashed once, and a few by accident; no more than so many times the segment (5
- * ms for one of the normal size), or opening would take half a minute. Who makes so many of them
- * hides what damage did behind them.
- */
-#define HASHED_MAX 16
-
-/*
  * The record behind number `before` should be at `at` and is not whole; whole ones with numbers
  * greater than `last` may follow in this segment. Are they what damage left? Under the boot that
  * wrote them, yes. The loss of power leaves some by itself, but with no more marks than `flying`

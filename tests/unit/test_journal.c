@@ -224,6 +224,13 @@ START_TEST(a_torn_tail_is_the_end)
 }
 END_TEST
 
+static int count_lost(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+		      size_t len)
+{
+	++*(unsigned *)arg;
+	return 0;
+}
+
 /*
  * Somebody wrote what looks like beginnings of long records, one after the other, into a file that
  * was used again: with their sums unproven, each would be hashed up to the end. The quarter of an
@@ -231,13 +238,15 @@ END_TEST
  */
 START_TEST(what_looks_like_many_records_takes_no_time)
 {
-	enum { SIZE = 8 * SEGMENT_BYTES, BEHIND = 64 + 24 + 200 };
+	enum { SIZE = 8 * SEGMENT_BYTES, SPAN = 24 + 200, BEHIND = 64 + 3 * SPAN };
 	_cleanup_free_ uint8_t *bytes = calloc(1, SIZE);
 	_cleanup_close_ int fd = -1;
+	unsigned lost = 0;
 
 	ck_assert_ptr_nonnull(bytes);
 	ck_ok(journal_reserve(journal, 7 * SEGMENT_BYTES, false)); /* makes one of SIZE */
-	add(0, 200);
+	for (uint64_t i = 0; i < 3; i++)
+		add(i, 200);
 	journal_unreserve(journal, 7 * SEGMENT_BYTES);
 	journal_down();
 	fd = open_segment();
@@ -246,7 +255,7 @@ START_TEST(what_looks_like_many_records_takes_no_time)
 
 		put_le32(b.len, SIZE / 2);
 		for (size_t i = 0, at = 0; at + sizeof(b) <= SIZE; i++) {
-			put_le64(b.lsn, 2 + i);
+			put_le64(b.lsn, 4 + i);
 			memcpy(bytes + at, &b, sizeof(b));
 			at += numbered ? sizeof(b) : 8; /* the next one's beginning is over it */
 		}
@@ -254,10 +263,17 @@ START_TEST(what_looks_like_many_records_takes_no_time)
 		n_seen = 0;
 		ck_ok(journal_open(scratch.dir_fd, NULL, &journal));
 		ck_ok(journal_read(journal, see, NULL, &found));
-		expect_seen(0, 1);
+		expect_seen(0, 3);
 		ck_assert(!found.damaged);
 		journal_down();
 	}
+
+	/* nor does counting what was behind the second one, were it damaged */
+	ck_ok(os_pwrite_full(fd, "x", 1, 64 + SPAN + 100));
+	journal_up();
+	ck_assert(found.damaged);
+	ck_err(journal_each_lost(journal, count_lost, &lost), -ERR_JOURNAL_DAMAGED);
+	ck_assert_uint_eq(lost, 1);
 }
 END_TEST
 
@@ -335,13 +351,6 @@ START_TEST(a_header_that_is_damaged_is_told)
 	ck_assert_uint_lt(n_seen, n);
 }
 END_TEST
-
-static int count_lost(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
-		      size_t len)
-{
-	++*(unsigned *)arg;
-	return 0;
-}
 
 START_TEST(a_segment_that_is_missing_is_named_and_what_it_cuts_off_counted)
 {
