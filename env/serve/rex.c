@@ -6,7 +6,8 @@
  * A session is used by one request at a time, in the order of their coming; interrupts and closes
  * go past that queue. It is registered before it starts, so that two requests cannot make the same
  * one, and it is gone from the table the moment it is closed: its name is free again, and whoever
- * still runs something in it hears that the shell has died.
+ * still runs something in it hears that the shell has died. So does whoever still starts it, when
+ * the start is over.
  */
 
 #include "env/serve/rex.h"
@@ -34,7 +35,7 @@
 struct session {
 	struct session *next;
 	char *name;		/* a NUL in it is refused */
-	struct shell *shell;	/* NULL while it starts */
+	struct shell *shell;	/* NULL while it starts, and for ever if it is closed meanwhile */
 	unsigned refs;		/* under rex.lock; one is the table's */
 	bool closed;		/* under rex.lock: it is not in the table any more */
 	uint64_t taken, served; /* under rex.lock: numbers of the queue */
@@ -110,7 +111,7 @@ static struct session *session_take(struct rex *rex, const char *name)
 	for (struct session **p = &rex->sessions; *p; p = &(*p)->next) {
 		struct session *s = *p;
 
-		if ((name && strcmp(s->name, name) != 0) || !s->shell)
+		if (name && strcmp(s->name, name) != 0)
 			continue;
 		*p = s->next;
 		s->closed = true;
@@ -122,7 +123,8 @@ static struct session *session_take(struct rex *rex, const char *name)
 
 static void session_close(struct rex *rex, struct session *s)
 {
-	(void)shell_end(s->shell); /* it is gone either way */
+	if (s->shell) /* else create_session ends it */
+		(void)shell_end(s->shell); /* it is gone either way */
 	session_unref(rex, s);
 }
 
@@ -265,6 +267,7 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 	struct session *s = NULL;
 	struct shell *shell = NULL;
 	struct model m;
+	bool closed;
 	int status = 0;
 
 	model_parse(&m, q->body, q->body_len);
@@ -327,8 +330,10 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 	}
 
 	pthread_mutex_lock(&rex->lock);
-	s->shell = shell;
-	if (status < 0) {
+	closed = s->closed;
+	if (!closed)
+		s->shell = shell;
+	if (!closed && status < 0) {
 		struct session **p = &rex->sessions;
 
 		while (*p != s)
@@ -338,6 +343,10 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 		s->refs--;
 	}
 	pthread_mutex_unlock(&rex->lock);
+	if (closed && status == 0) {
+		shell_free(shell);
+		status = fail(PLY_SESSION_GONE, "the session was ended");
+	}
 	if (status < 0)
 		raise_status(r, status);
 	else

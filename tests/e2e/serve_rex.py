@@ -151,6 +151,27 @@ def test_a_start_that_takes_too_long_leaves_nothing(t):
     run(go())
 
 
+def test_a_session_that_still_starts_can_be_closed(t):
+    ply.write(t.at("slow.sh"), "sleep 3.3\n")
+
+    async def go():
+        s = rex(t)
+        r = s.runtime
+        for close in (r.close, lambda: r.close_session(CloseBashSessionRequest(session="z"))):
+            slow = asyncio.create_task(r.create_session(create("z", startup_source=[t.at("slow.sh")])))
+            while not [c for _, c in s.children() if "3.3" in c]:
+                await asyncio.sleep(0.05)
+            await close()
+            await raises(ex.SessionDoesNotExistError,
+                         r.close_session(CloseBashSessionRequest(session="z")))
+            await r.create_session(create("z"))
+            await raises(pexpect.exceptions.EOF, slow, "the session was ended")
+            assert (await r.run_in_session(quick("echo new", session="z"))).output == "new\n"
+            assert len([c for _, c in s.children() if "bash" in c]) == 1, s.children()
+            await r.close()
+    run(go())
+
+
 def test_checks_and_their_errors(t):
     async def go():
         r = rex(t).runtime
