@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 
 #include "env/pytext.h"
@@ -47,6 +48,7 @@ struct rex {
 	pthread_mutex_t lock;
 	struct session *sessions; /* under lock */
 	unsigned count;
+	int end; /* eventfd, immutable: 1 when it is abandoned */
 };
 
 int rex_new(const struct rex_place *place, struct rex **ret)
@@ -55,6 +57,13 @@ int rex_new(const struct rex_place *place, struct rex **ret)
 
 	if (!rex)
 		return fail_memory();
+	rex->end = eventfd(0, EFD_CLOEXEC);
+	if (rex->end < 0) {
+		int r = fail_errno(errno, "an eventfd");
+
+		free(rex);
+		return r;
+	}
 	rex->place = *place;
 	if (!rex->place.max_sessions)
 		rex->place.max_sessions = SESSIONS_MAX;
@@ -166,8 +175,14 @@ const struct rex_place *rex_get_place(const struct rex *rex)
 	return &rex->place;
 }
 
+int rex_end_watch(const struct rex *rex)
+{
+	return rex->end;
+}
+
 void rex_abandon(struct rex *rex)
 {
+	(void)eventfd_write(rex->end, 1); /* cannot fail: it is the first */
 	close_all(rex);
 	(void)keeper_kill(rex->place.keeper); /* whoever is left is told at its end */
 }
@@ -177,6 +192,7 @@ void rex_free(struct rex *rex)
 	if (!rex)
 		return;
 	close_all(rex);
+	closep(&rex->end);
 	pthread_mutex_destroy(&rex->lock);
 	free(rex);
 }

@@ -42,7 +42,8 @@ struct rex_place {
 
 int rex_new(const struct rex_place *place, struct rex **ret);
 void rex_free(struct rex *rex); /* ends all sessions; no request may be running */
-void rex_abandon(struct rex *rex); /* ends all sessions and commands: requests return soon */
+/* Ends all sessions, commands and reads that wait: requests return soon. */
+void rex_abandon(struct rex *rex);
 
 extern const struct endpoint rex_endpoints[]; /* their arg is a struct rex */
 extern const size_t n_rex_endpoints;
@@ -78,6 +79,8 @@ json_t *rex_text(const char *data, size_t len);
 const char *rex_float(double d, char buf[static 32]);
 
 const struct rex_place *rex_get_place(const struct rex *rex);
+/* Polls POLLIN when the requests that still wait for something are to end; borrowed. */
+int rex_end_watch(const struct rex *rex);
 
 /* As str(pathlib.Path(path)): "" is ".", no empty or "." parts. Given; NULL: no memory. */
 char *rex_path(const char *path);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +21,28 @@
 
 /* ---- bytes ---- */
 
-static int read_whole(struct rex *rex, const char *path, struct ply_text *ret)
+/* A pipe or a device may have nothing for ever: neither the client nor our end waits for that. */
+static int wait_readable(struct rex *rex, const struct http_request *q, int fd)
 {
-	_cleanup_close_ int fd = rex_open(rex, path, O_RDONLY, 0);
+	_cleanup_(client_unwatch) int watch = client_watch(q);
+	struct pollfd p[] = {
+		{ .fd = fd, .events = POLLIN },
+		{ .fd = watch, .events = POLLIN },
+		{ .fd = rex_end_watch(rex), .events = POLLIN },
+	};
+
+	if (poll(p, ARRAY_SIZE(p), -1) < 0)
+		return errno == EINTR ? 0 : -errno;
+	return p[1].revents || p[2].revents ? -ECANCELED : 0;
+}
+
+static int read_whole(struct rex *rex, const struct http_request *q, const char *path,
+		      struct ply_text *ret)
+{
+	_cleanup_close_ int fd = rex_open(rex, path, O_RDONLY | O_NONBLOCK, 0);
 	struct stat st;
 	size_t room;
+	int r;
 
 	if (fd < 0)
 		return fd;
@@ -41,6 +59,12 @@ static int read_whole(struct rex *rex, const char *path, struct ply_text *ret)
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (n < 0 && errno == EAGAIN) {
+			r = wait_readable(rex, q, fd);
+			if (r < 0)
+				return r;
+			continue;
+		}
 		if (n < 0)
 			return -errno;
 		ret->len += (size_t)n;
@@ -111,7 +135,7 @@ void rex_read_file(void *arg, const struct http_request *q, struct http_response
 	if (rex_check_encoding(f.encoding, r) != 0)
 		goto out;
 	path = rex_path(f.path);
-	err = path ? read_whole(arg, path, &bytes) : -ENOMEM;
+	err = path ? read_whole(arg, q, path, &bytes) : -ENOMEM;
 	if (err < 0) {
 		rex_raise_errno(r, -err, path ? path : f.path, strlen(path ? path : f.path));
 		goto out;

@@ -51,7 +51,8 @@ char *rex_path(const char *path)
 /*
  * A pipe that commands have made waits in open() for its other end, which may never come: nobody's
  * timeout ends that, nor the server's own end. So it is opened without: one that nobody writes is
- * empty, one that nobody reads is ENXIO. Reading and writing wait as usual, then.
+ * empty, one that nobody reads is ENXIO. Reading and writing wait as usual, then, but for who asks
+ * for O_NONBLOCK himself.
  */
 static int open_flags(int flags)
 {
@@ -60,8 +61,8 @@ static int open_flags(int flags)
 
 static int opened(int fd, int flags)
 {
-	if (fd >= 0 && !(flags & O_PATH))
-		(void)fcntl(fd, F_SETFL, flags & ~O_NONBLOCK); /* cannot fail */
+	if (fd >= 0 && !(flags & (O_PATH | O_NONBLOCK)))
+		(void)fcntl(fd, F_SETFL, flags); /* cannot fail */
 	return fd;
 }
 

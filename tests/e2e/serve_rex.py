@@ -8,13 +8,16 @@ RemoteRuntime, each error that the protocol has; and upstream's test suite, whol
 wire is in serve_rex_http.py.
 """
 import asyncio
+import fcntl
 import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import termios
 import threading
+import time
 import zipfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -416,6 +419,43 @@ def test_a_pipe_waits_for_nobody_who_may_never_come(t):
     reader.join()
     assert got[0].json["stdout"] == "y" * 300000
     s.stop()
+
+
+def test_a_read_that_waits_holds_up_neither_the_end_nor_a_slow_writer(t):
+    s = rex(t)
+    path = t.at("pipe")
+    os.mkfifo(path)
+    got = []
+
+    def read(path, **headers):
+        x = threading.Thread(target=lambda: got.append(s.post("/read_file", {"path": path},
+                                                              headers=headers)))
+        x.start()
+        return x
+    writer = os.open(path, os.O_RDWR)
+    reader = read(path)
+    for word in (b"slow ", b"but ", b"sure"):
+        time.sleep(0.2)
+        os.write(writer, word)
+    ply.wait_for("the reader", lambda: int.from_bytes(
+        fcntl.ioctl(writer, termios.FIONREAD, bytes(4)), sys.byteorder) == 0)
+    os.close(writer)
+    reader.join()
+    assert got.pop().json == {"content": "slow but sure"}
+
+    def reading():
+        fds = "/proc/%d/fd" % s.process.pid
+        return sum(os.path.realpath(os.path.join(fds, f)).endswith("ptmx") for f in os.listdir(fds))
+    s.raw(b"POST /read_file HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Length: 21\r\n\r\n"
+          b'{"path": "/dev/ptmx"}' % s.token.encode(), timeout=1)
+    ply.wait_for("the end of a read without a client", lambda: reading() == 0)
+    threads = [read("/dev/ptmx"), read("/dev/ptmx", **{"X-Request-ID": "1"})]
+    ply.wait_for("their reading", lambda: reading() == 2)
+    s.stop(10)
+    for x in threads:
+        x.join()
+    assert [a.status for a in got] == [511, 511], got
+    assert "[Errno 125]" in got[0].json["swerexception"]["message"], got
 
 
 def test_uploads(t):
