@@ -80,9 +80,9 @@ static void wake(struct shell *s)
 	(void)eventfd_write(s->wake, 1); /* fails only when it is awake anyway */
 }
 
-static int own(struct shell *s)
+/* Under s->lock. */
+static int own_locked(struct shell *s)
 {
-	LOCK_GUARD(&s->lock);
 	if (s->ending)
 		return fail(PLY_SESSION_GONE, "the session was ended");
 	if (s->owned)
@@ -93,10 +93,18 @@ static int own(struct shell *s)
 	return 0;
 }
 
+static int own(struct shell *s)
+{
+	LOCK_GUARD(&s->lock);
+	return own_locked(s);
+}
+
 static void disown(struct shell *s)
 {
 	LOCK_GUARD(&s->lock);
 	s->owned = false;
+	if (s->asked)
+		wake(s); /* who owns it next may be faster than who asked */
 	pthread_cond_broadcast(&s->changed);
 }
 
@@ -348,10 +356,8 @@ int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct p
 
 	*ret = (struct ply_observation){ .matched = -1, .exit_code = -1 };
 	pthread_mutex_lock(&s->lock);
-	if (s->asked) {
-		pthread_mutex_unlock(&s->lock);
-		return fail(PLY_STATE, "another thread is interrupting the session");
-	}
+	while (s->asked) /* another thread's: it takes no longer than its ladder */
+		pthread_cond_wait(&s->changed, &s->lock);
 	stop_begin(&stop, how);
 	if (s->owned && !s->ending) {
 		s->asked = &stop;
@@ -359,14 +365,14 @@ int shell_interrupt(struct shell *s, const struct shell_interrupt *how, struct p
 		/* Its thread may be done before it hears of us. */
 		while (s->owned && !stop.done)
 			pthread_cond_wait(&s->changed, &s->lock);
-		s->asked = NULL;
+		if (s->asked == &stop) /* when done, it may be the next one's already */
+			s->asked = NULL;
 		pthread_cond_broadcast(&s->changed);
 	}
+	r = stop.done ? 0 : own_locked(s);
 	pthread_mutex_unlock(&s->lock);
 	if (stop.done)
 		return stop.result < 0 ? fail(stop.result, "%s", stop.why) : 0;
-
-	r = own(s);
 	if (r < 0)
 		return r;
 	r = interrupt_owned(s, how, ret);

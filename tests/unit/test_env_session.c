@@ -519,6 +519,42 @@ START_TEST(another_thread_may_interrupt)
 }
 END_TEST
 
+static void *sharer(void *arg)
+{
+	return (void *)(intptr_t)ply_session_interrupt(session, 0.2, 3, NULL);
+}
+
+/* Of a command that somebody waits for, of one that nobody does any more, and of none. */
+START_TEST(many_threads_may_interrupt_at_once)
+{
+	struct ply_observation o;
+	pthread_t threads[8];
+	void *r;
+
+	for (int round = 0; round < 9; round++) {
+		bool waited = round % 3 == 0, runs = round % 3 < 2;
+
+		if (runs && !waited) {
+			ck_assert_int_eq(try("sleep 1000", 0.1, &o), PLY_TIMEOUT);
+			ply_observation_free(&o);
+		}
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+			ck_assert_int_eq(pthread_create(&threads[i], NULL,
+							waited ? interrupter : sharer, NULL), 0);
+		if (waited) {
+			ok(try("sleep 1000", LONG * 10, &o));
+			ck_assert_int_eq(o.exit_code, 130);
+			ply_observation_free(&o);
+		}
+		for (size_t i = 0; i < ARRAY_SIZE(threads); i++) {
+			pthread_join(threads[i], &r);
+			ck_assert_int_eq((int)(intptr_t)r, 0);
+		}
+		gives("echo fine", "fine\n");
+	}
+}
+END_TEST
+
 static void *ender(void *arg)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
@@ -814,6 +850,7 @@ int main(void)
 	tcase_add_test(t, an_interrupt_may_come_while_the_shell_still_reads);
 	tcase_add_test(t, a_probe_without_its_text_still_tells_the_code);
 	tcase_add_test(t, another_thread_may_interrupt);
+	tcase_add_test(t, many_threads_may_interrupt_at_once);
 	tcase_add_test(t, another_thread_may_end_it);
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);
 	tcase_add_test(t, an_interactive_program_is_talked_to);
