@@ -190,12 +190,30 @@ static void take_output(struct ply_observation *o, struct ply_result *ret)
 		ret->out.data[ret->out.len] = '\0';
 }
 
+/*
+ * What the command printed up to its end, in place of what it had printed when its time was up;
+ * but for the newline that bash prints then. None: another thread has taken that.
+ */
+static void take_rest(struct ply_observation *rest, struct ply_observation *o)
+{
+	struct ply_text *out = &rest->output;
+
+	if (out->len <= o->output.len)
+		return;
+	if (out->len > 1 && memcmp(out->data + out->len - 2, "\n\n", 2) == 0)
+		out->data[--out->len] = '\0';
+	ply_text_free(&o->output);
+	o->output = *out;
+	o->truncated = rest->truncated;
+	*out = (struct ply_text){ 0 };
+}
+
 int ply_env_run_in_session(struct ply_env *e, const char *command, const char *shell,
 			   double timeout, struct ply_result *ret)
 {
 	static const char words[] = "Command timed out";
 	_cleanup_(session_unrefp) struct ply_session *s = NULL;
-	_cleanup_(ply_observation_free) struct ply_observation o = { 0 };
+	_cleanup_(ply_observation_free) struct ply_observation o = { 0 }, rest = { 0 };
 	struct ply_session_run run = { .command = command, .check = PLY_CHECK_SILENT };
 	struct ply_result result = { 0 };
 	int r, status;
@@ -207,11 +225,12 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 	run.timeout = timeout > 0 ? timeout : env_number(e, "timeout");
 	status = session_run(s, &run, cancel_fd(), &o);
 	if (status == PLY_TIMEOUT || status == PLY_CANCELLED) {
-		r = ply_session_interrupt(s, INTERRUPT_WINDOW, INTERRUPT_TRIES, NULL);
+		r = session_interrupt(s, INTERRUPT_WINDOW, INTERRUPT_TRIES, &rest);
 		if (r < 0)
 			return r;
 		if (status == PLY_CANCELLED)
 			return fail(status, "the command was cancelled");
+		take_rest(&rest, &o);
 		r = text_set(&result.err, words, sizeof(words) - 1);
 		if (r < 0)
 			return r;

@@ -13,3 +13,6 @@ int session_start(struct ply_session *s, struct ply_text *ret_output);
 /* ply_session_run; cancel as in session.h. */
 int session_run(struct ply_session *s, const struct ply_session_run *run, int cancel,
 		struct ply_observation *ret);
+/* ply_session_interrupt, with all that is known of the output. */
+int session_interrupt(struct ply_session *s, double timeout, int tries,
+		      struct ply_observation *ret);

@@ -245,8 +245,7 @@ int ply_session_run(struct ply_session *s, const struct ply_session_run *run,
 	return session_run(s, run, -1, ret);
 }
 
-int ply_session_interrupt(struct ply_session *s, double timeout, int tries,
-			  struct ply_text *ret_output)
+int session_interrupt(struct ply_session *s, double timeout, int tries, struct ply_observation *ret)
 {
 	struct shell *shell = shell_of(s);
 	const struct shell_interrupt how = {
@@ -254,8 +253,16 @@ int ply_session_interrupt(struct ply_session *s, double timeout, int tries,
 		.tries = MAX(tries, 0),
 		.gentle = true,
 	};
-	struct ply_observation o = { 0 };
-	int r = shell ? shell_interrupt(shell, &how, &o) : PLY_STATE;
+
+	*ret = (struct ply_observation){ .matched = -1, .exit_code = -1 };
+	return shell ? shell_interrupt(shell, &how, ret) : PLY_STATE;
+}
+
+int ply_session_interrupt(struct ply_session *s, double timeout, int tries,
+			  struct ply_text *ret_output)
+{
+	struct ply_observation o;
+	int r = session_interrupt(s, timeout, tries, &o);
 
 	if (ret_output) {
 		*ret_output = o.output;

@@ -169,6 +169,13 @@ START_TEST(a_timeout_gives_124_and_a_usable_shell)
 	ck_assert_str_eq(result.out.data, "part");
 	ply_result_free(&result);
 	gives("echo $V", NULL, "kept", 0);
+	/* What is printed until the interrupt is over belongs to it, and not to the next. */
+	result = run("bash -c 'trap \"echo; echo late; exit\" INT; echo part; sleep 1000 & wait'",
+		     NULL, 0.5);
+	ck_assert(result.timed_out);
+	ck_assert_str_eq(result.out.data, "part\n\nlate");
+	ply_result_free(&result);
+	gives("echo $V", NULL, "kept", 0);
 	result = run("trap '' INT TERM; sh -c 'while :; do sleep 1; done'; trap - INT TERM", NULL,
 		     0.2);
 	ck_assert_int_eq(result.exit_code, 124);
