@@ -472,7 +472,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	return r == NO_DAEMON ? DONE : r;
 }
 
-/* What became of the differences of a short-form view. */
+/* What became of the differences of a short-form view. how: an option, or NULL. */
 static int write_back(struct client *cl, const char *dir, const char *how)
 {
 	char *argv[] = { (char *)"writeback", (char *)"--", (char *)dir, NULL, NULL };
@@ -487,11 +487,12 @@ static int write_back(struct client *cl, const char *dir, const char *how)
 
 int client_unmount(struct client *cl)
 {
-	bool lazy = false, back = false, dry = false;
+	bool lazy = false, back = false, dry = false, force = false;
 	const struct option_def defs[] = {
 		{ .name = "lazy", .flag = &lazy },
 		{ .name = "write-back", .flag = &back },
 		{ .name = "dry-run", .flag = &dry },
+		{ .name = "force", .flag = &force },
 	};
 	_cleanup_free_ char *path = NULL, *origin = NULL;
 	bool is_short;
@@ -500,8 +501,8 @@ int client_unmount(struct client *cl)
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
 	if (r)
 		return r;
-	if (dry && !back)
-		return client_misuse(cl, "--dry-run goes with --write-back");
+	if ((dry || force) && !back)
+		return client_misuse(cl, "--%s goes with --write-back", dry ? "dry-run" : "force");
 	if (back && lazy)
 		return client_misuse(cl, "--write-back needs the view to be over: not with --lazy");
 
@@ -542,5 +543,5 @@ int client_unmount(struct client *cl)
 	r = unmount_view(cl, path, lazy, false);
 	if (r || !is_short || lazy)
 		return r;
-	return write_back(cl, path, back ? NULL : "--tell");
+	return write_back(cl, path, !back ? "--tell" : force ? "--force" : NULL);
 }

@@ -14,6 +14,8 @@
  *     children; then the modes and times of directories, children before parents.
  *  W4 Only after all of it succeeded a snapshot marks the state as the new base; after a failure
  *     the same differences are brought in again.
+ *  W5 What is to be replaced or deleted is what the base has there, or already what the view has (a
+ *     write-back that failed); else somebody changed the directory itself, and nothing is begun.
  */
 
 #include <errno.h>
@@ -39,7 +41,7 @@ struct difference {
 	char kind; /* 'A', 'M' or 'D' */
 	bool is_dir;
 	char *path;
-	struct inode inode; /* of the new state; not for D */
+	struct inode old, inode; /* of the base and of the view; ino 0: not there */
 };
 
 struct changes {
@@ -54,11 +56,16 @@ static void changes_release(struct changes *l)
 	free(l->v);
 }
 
-static int add(struct changes *l, char kind, const char *path, const struct inode *inode)
+static int add(struct changes *l, char kind, const char *path, const struct change *c)
 {
-	struct difference e = { .kind = kind, .is_dir = inode_is_dir(inode), .inode = *inode };
+	struct difference e = { .kind = kind };
 	int r;
 
+	if (c->old_inode)
+		e.old = *c->old_inode;
+	if (c->new_inode)
+		e.inode = *c->new_inode;
+	e.is_dir = inode_is_dir(kind == 'D' ? &e.old : &e.inode);
 	r = os_grow(&l->v, &l->cap, l->n + 1, sizeof(*l->v));
 	if (r < 0)
 		return r;
@@ -75,12 +82,12 @@ static int on_change(void *arg, const struct change *c)
 	int r;
 
 	if (c->kind == CHANGE_DELETED)
-		return add(l, 'D', c->old_path, c->old_inode);
+		return add(l, 'D', c->old_path, c);
 	if (c->kind == CHANGE_TYPE) {
-		r = add(l, 'D', c->old_path, c->old_inode);
-		return r < 0 ? r : add(l, 'A', c->new_path, c->new_inode);
+		r = add(l, 'D', c->old_path, c);
+		return r < 0 ? r : add(l, 'A', c->new_path, c);
 	}
-	return add(l, c->kind == CHANGE_ADDED ? 'A' : 'M', c->new_path, c->new_inode);
+	return add(l, c->kind == CHANGE_ADDED ? 'A' : 'M', c->new_path, c);
 }
 
 /* ---- paths beneath a directory ---- */
@@ -107,15 +114,118 @@ static int open_parent(int dir_fd, const char *path, const char **ret_name)
 	return open_beneath(dir_fd, parent, O_RDONLY | O_DIRECTORY);
 }
 
-/* ---- writing one object ---- */
-
 struct work {
 	struct cmd *c;
-	struct fs fs;
+	struct fs base, fs;
 	int dir_fd;
 	bool root; /* we may give files away */
 	char *buf;
 };
+
+/* ---- what the directory holds ---- */
+
+static int has_bytes(struct work *w, const struct fs *fs, const struct inode *i, int fd)
+{
+	const size_t half = COPY_BYTES / 2;
+	size_t n;
+
+	for (uint64_t at = 0; at < i->size; at += n) {
+		ssize_t here = pread(fd, w->buf + half, half, (off_t)at);
+		int r;
+
+		if (here <= 0)
+			return here < 0 ? -errno : 0;
+		r = fs_read(fs, i->ino, at, w->buf, (size_t)here, &n);
+		if (r < 0)
+			return r;
+		if (n != (size_t)here || memcmp(w->buf, w->buf + half, n) != 0)
+			return 0;
+		if (__atomic_load_n(&w->c->cancel, __ATOMIC_RELAXED))
+			return -ERR_CANCELLED;
+	}
+	return 1;
+}
+
+/* Times alone are not brought in, so where they differ it is asked what it holds. */
+static int is_object(struct work *w, const struct fs *fs, const struct inode *i, int parent,
+		     const char *name, const struct stat *st)
+{
+	_cleanup_close_ int fd = -1;
+	const size_t half = COPY_BYTES / 2;
+	ssize_t here;
+	size_t n;
+	int r;
+
+	if (!i->ino || ((st->st_mode ^ i->mode) & S_IFMT))
+		return 0;
+	if (S_ISDIR(i->mode))
+		return 1; /* what it holds is looked at by itself */
+	if ((uint64_t)st->st_size != i->size)
+		return 0;
+	if (st->st_mtim.tv_sec == i->mtime.sec && st->st_mtim.tv_nsec == i->mtime.nsec)
+		return 1;
+	if (S_ISREG(i->mode)) {
+		fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		return fd < 0 ? -errno : has_bytes(w, fs, i, fd);
+	}
+	if (!S_ISLNK(i->mode))
+		return st->st_rdev == (dev_t)i->rdev;
+	here = readlinkat(parent, name, w->buf + half, half);
+	if (here < 0)
+		return -errno;
+	r = fs_readlink(fs, i->ino, w->buf, half, &n);
+	return r < 0 ? r : n == (size_t)here && memcmp(w->buf, w->buf + half, n) == 0;
+}
+
+/* 1: it would be lost. */
+static int is_foreign(struct work *w, const struct difference *e)
+{
+	_cleanup_close_ int parent = -1;
+	const char *name;
+	struct stat st;
+	int r;
+
+	if (e->kind == 'A' && e->old.ino)
+		return 0; /* its D is asked */
+	parent = open_parent(w->dir_fd, e->path, &name);
+	if (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP)
+		return 0;
+	if (parent < 0)
+		return parent;
+	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	r = is_object(w, &w->base, &e->old, parent, name, &st);
+	if (r == 0)
+		r = is_object(w, &w->fs, &e->inode, parent, name, &st);
+	return r < 0 ? r : !r;
+}
+
+/* W5 */
+static int refuse_foreign(struct work *w, const struct changes *l)
+{
+	const char *dir = w->c->args.v[0], *first = NULL;
+	char more[40] = "";
+	size_t n = 0;
+
+	for (size_t i = 0; i < l->n; i++) {
+		int r = is_foreign(w, &l->v[i]);
+
+		if (r < 0)
+			return cmd_fail(w->c, r, "looking at '%s' in '%s'", l->v[i].path, dir);
+		if (r && n++ == 0)
+			first = l->v[i].path;
+	}
+	if (!n)
+		return CMD_DONE;
+	if (n > 1)
+		snprintf(more, sizeof(more), " (and %zu more)", n - 1);
+	return cmd_fail(w->c, 0,
+			"'%s'%s changed in '%s' itself meanwhile, nothing was written back; to "
+			"overwrite that: plyfs --store '%s' writeback --force '%s'",
+			first, more, dir, w->c->daemon->store_path, dir);
+}
+
+/* ---- writing one object ---- */
 
 static int copy_xattrs(struct work *w, uint64_t ino, int fd)
 {
@@ -289,11 +399,14 @@ static int delete_object(struct work *w, const struct difference *e)
 	const char *name;
 
 	parent = open_parent(w->dir_fd, e->path, &name);
-	if (parent == -ENOENT || parent == -ENOTDIR)
+	if (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP)
 		return 0;
 	if (parent < 0)
 		return parent;
 	if (unlinkat(parent, name, e->is_dir ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT)
+		return 0;
+	/* Of another type by now: what takes its place was written before. */
+	if ((errno == EISDIR || errno == ENOTDIR) && e->inode.ino)
 		return 0;
 	if (errno == ENOTEMPTY) {
 		cmd_warn(w->c, "'%s' is not empty beneath the view, leaving it", e->path);
@@ -386,9 +499,10 @@ static void unclaim(struct branch **b)
 
 int cmd_writeback(struct cmd *c)
 {
-	bool dry = false, only_tell = false, exit_code = false;
+	bool dry = false, force = false, only_tell = false, exit_code = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &dry },
+		{ .name = "force", .flag = &force },
 		{ .name = "tell", .flag = &only_tell }, /* for unmount: one line */
 		{ .name = "exit-code", .flag = &exit_code }, /* for mount --update: of --dry-run */
 	};
@@ -396,7 +510,7 @@ int cmd_writeback(struct cmd *c)
 	_cleanup_(changes_release) struct changes l = {};
 	_cleanup_(branch_closep) struct branch *b = NULL;
 	_cleanup_(unclaim) struct branch *claimed = NULL;
-	_cleanup_(tree_freep) struct tree *tree = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL, *base_tree = NULL;
 	_cleanup_close_ int dir_fd = -1;
 	_cleanup_free_ char *buf = NULL;
 	struct base base = {};
@@ -408,10 +522,12 @@ int cmd_writeback(struct cmd *c)
 	if (r)
 		return r;
 	r = branch_open(c->store, BRANCH_DEFAULT, &b);
-	if (r == 0 && !dry) {
+	if (r == 0) {
 		r = branch_mount(b); /* the state stands still meanwhile */
 		if (r == 0)
 			claimed = b;
+		else if (dry)
+			r = 0; /* a view covers the directory: there is no looking at it */
 	}
 	if (r < 0)
 		return cmd_fail(c, r, BRANCH_DEFAULT);
@@ -437,21 +553,29 @@ int cmd_writeback(struct cmd *c)
 	if (dry) {
 		for (size_t i = 0; i < l.n; i++)
 			fprintf(c->out, "%c %s\n", l.v[i].kind, l.v[i].path);
-		return exit_code && l.n ? CMD_FAILED : CMD_DONE;
+		if (exit_code || force || !claimed)
+			return exit_code && l.n ? CMD_FAILED : CMD_DONE;
 	}
 
 	r = cmd_openat(c, c->args.v[0], O_RDONLY | O_DIRECTORY, 0, &dir_fd);
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", c->args.v[0]);
 	r = tree_new(store_nodes(c->store), now.root, &tree);
+	if (r == 0)
+		r = tree_new(store_nodes(c->store), then.root, &base_tree);
 	buf = malloc(COPY_BYTES);
 	if (r < 0 || !buf)
 		return cmd_fail(c, r < 0 ? r : -ENOMEM, "writing back");
 	w = (struct work){ .c = c,
+			   .base = { .store = c->store, .tree = base_tree },
 			   .fs = { .store = c->store, .tree = tree },
 			   .dir_fd = dir_fd,
 			   .root = geteuid() == 0,
 			   .buf = buf };
+	if (!force)
+		r = refuse_foreign(&w, &l);
+	if (r || dry)
+		return r;
 	r = apply(&w, &l);
 	if (r)
 		return r;

@@ -63,7 +63,8 @@
 	  "  --lazy          detach now, end when the last process has left\n" \
 	  "After the short form of mount, what differs from the directory is told, and:\n" \
 	  "  --write-back    bring the differences into the directory\n" \
-	  "  --dry-run       with --write-back: only list them; nothing is unmounted\n") \
+	  "  --dry-run       with --write-back: only list them; nothing is unmounted\n" \
+	  "  --force         with --write-back: over what changed in the directory itself\n") \
 	X(checkpoint, BOTH, "[-m LABEL] [--sync] [DIR]", "keep the present state; prints its id", \
 	  "Of the view that DIR (.) lies in; with --store or --branch, of a branch (main).\n" \
 	  "With nothing changed since the last one, its id is printed again.\n" \
@@ -183,9 +184,11 @@
 	  "branches come back as the packs have them; the old index is kept beside it.\n" \
 	  "  --json          statistics\n") \
 	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
-	X(writeback, FILES, "[--dry-run] DIR", "bring a short-form view's differences into DIR", \
+	X(writeback, FILES, "[--dry-run] [--force] DIR", \
+	  "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does; the branch must not be mounted.\n" \
-	  "  --dry-run       only list them\n") \
+	  "  --dry-run       only list them\n" \
+	  "  --force         over what changed in DIR itself\n") \
 	X(fsmonitor, BOTH, "2 TOKEN", "answer git's question what may have changed", \
 	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
 	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \

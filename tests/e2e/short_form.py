@@ -64,6 +64,74 @@ def test_write_back_makes_the_directory_what_the_view_was(t):
     assert ply.read(t.at("work/new/deep")) == "n\n"
 
 
+def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
+    view = mounted(t, {"f": "base\n", "g": "base\n", "h": "base\n", "same": "base\n", "d/x": "base\n"})
+    work = t.at("work")
+    for name in ("f", "h", "same"):
+        view.write(name, "view\n")
+    os.unlink(view.at("g"))
+    os.unlink(view.at("d/x"))
+    os.rmdir(view.at("d"))
+    view.write("d", "a file now\n")
+    view.write("new", "view\n")
+    view.write("made/n", "view\n")
+    view.unmount()
+    ply.write(t.at("work/f"), "precious\n")
+    ply.write(t.at("work/g"), "precious\n")
+    ply.write(t.at("work/new"), "precious\n")
+    ply.write(t.at("work/aside"), "precious\n")  # not in the way
+    os.utime(t.at("work/same"))  # what it holds did not change
+    os.mkdir(t.at("work/made"))  # of a directory only the type matters
+    os.unlink(t.at("work/h"))
+    before = ply.treedigest(work)
+
+    for words in (("--dry-run",), ()):
+        p = view.store.ply("writeback", *words, work, check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+        assert "'f' (and 2 more)" in p.stderr and "--force" in p.stderr, p
+        assert ply.treedigest(work) == before
+    view.store.ply("writeback", "--dry-run", "--force", work)
+    assert ply.treedigest(work) == before
+    view.store.ply("writeback", "--force", work)
+    assert sorted(os.listdir(work)) == ["aside", "d", "f", "h", "made", "new", "same"]
+    assert {ply.read(os.path.join(work, name)) for name in ("f", "h", "new", "same")} == {"view\n"}
+    assert ply.read(t.at("work/d")) == "a file now\n"
+
+    # unmount tells it as well, and can be told.
+    for words, code in ((), 1), (("--force",), 0):
+        ply_(t, "mount", work)
+        view.write("aside", "view\n")
+        view.unmount()
+        ply.write(t.at("work/aside"), "precious\n")
+        ply_(t, "mount", work)
+        p = ply_(t, "unmount", "--write-back", *words, work, check=False)
+        assert p.returncode == code and ("'aside'" in p.stderr) == bool(code), p
+        assert ply.read(t.at("work/aside")) == ("precious\n" if code else "view\n")
+    assert ply_(t, "unmount", "--force", work, check=False).returncode == 2
+
+
+def test_an_interrupted_write_back_goes_on(t):
+    view = mounted(t, {"a": "one\n", "b": "one\n", "to-dir": "one\n", "to-file/x": "one\n"})
+    view.write("a", "two\n")
+    view.write("b", "two\n")
+    os.unlink(view.at("to-dir"))
+    view.write("to-dir/x", "two\n")
+    os.unlink(view.at("to-file/x"))
+    os.rmdir(view.at("to-file"))
+    os.symlink("a", view.at("to-file"))
+    view.write("zz/f", "two\n")
+    view.unmount()
+    os.symlink(t.path, t.at("work/zz"))
+    # A symlink is not followed: the last of them fails when the others are written.
+    p = view.store.ply("writeback", "--force", t.at("work"), check=False)
+    assert p.returncode == 1 and "zz" in p.stderr, p
+    assert ply.read(t.at("work/a")) == "two\n" and os.path.islink(t.at("work/to-file"))
+    os.unlink(t.at("work/zz"))
+    view.store.ply("writeback", t.at("work"))
+    assert sorted(os.listdir(t.at("work"))) == ["a", "b", "to-dir", "to-file", "zz"]
+    assert ply.read(t.at("work/to-dir/x")) == ply.read(t.at("work/zz/f")) == "two\n"
+
+
 def test_a_dry_run_writes_nothing(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
