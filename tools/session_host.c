@@ -247,10 +247,11 @@ static void serve_until_the_end(struct host *h, int listen_fd, const struct stat
 
 		if (n > 0 && (polls[1].revents || polls[2].revents))
 			return;
+		/* Each time: those who ask for it might leave no quiet second. */
+		if (!ply_session_alive(h->session) || !is_mounted(h->place, view))
+			return;
 		if (n > 0 && polls[0].revents)
 			accept_one(h, listen_fd);
-		if (n == 0 && (!ply_session_alive(h->session) || !is_mounted(h->place, view)))
-			return;
 	}
 }
 

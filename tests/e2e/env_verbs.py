@@ -255,6 +255,17 @@ def test_sessions_are_independent_and_listed(t):
     assert not ply.alive(got["s"]["pid"])
 
 
+def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
+    env, path = over_directory(t)
+    env("session", "start", "s", cwd=path)
+    env("session", "run", "s", "--", "exit 3", cwd=path, check=False)
+
+    def started():
+        return env("session", "start", "s", cwd=path, check=False).returncode == 0
+
+    ply.wait_for("a session of the same name", started, 5)  # asks all the time
+
+
 def test_a_session_holds_nothing_of_who_started_it(t):
     env, path = over_directory(t)
     r, w = os.pipe()
