@@ -26,6 +26,7 @@
 
 #include "store/base/fdpass.h"
 #include "store/base/util.h"
+#include "tools/cmd_util.h"
 
 /* ---- messages ---- */
 
@@ -385,9 +386,9 @@ static void list_one(void *arg, int dir, const char *name, const struct session_
 	json_t *all = arg;
 
 	if (all)
-		(void)json_array_append_new(all, json_pack("{s:s, s:s, s:i, s:b}", "name", a->name,
-							   "dir", a->dir, "pid", (int)a->pid,
-							   "busy", a->busy));
+		(void)json_array_append_new(all, json_pack("{s:s, s:o, s:i, s:b}", "name", a->name,
+							   "dir", json_text(a->dir), "pid",
+							   (int)a->pid, "busy", a->busy));
 	else
 		printf("%-20s %-5s %s\n", a->name, a->busy ? "busy" : "idle", a->dir);
 }

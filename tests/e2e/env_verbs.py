@@ -266,6 +266,17 @@ def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
     ply.wait_for("a session of the same name", started, 5)  # asks all the time
 
 
+def test_a_session_whose_path_is_not_utf8_is_listed(t):
+    env = Env(t)
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    path = store.mount(at=t.at("na\udcefve")).path
+    env("session", "start", "s", cwd=path)
+    as_json = path.replace("\udcef", "\u00ef")
+    assert [(s["name"], s["dir"]) for s in env.list("session")] == [("s", as_json)]
+    env("session", "end", "s", cwd=path)
+
+
 def test_a_session_holds_nothing_of_who_started_it(t):
     env, path = over_directory(t)
     r, w = os.pipe()
