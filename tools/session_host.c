@@ -82,9 +82,9 @@ static void *run_command(void *arg)
 	    ply_session_interrupt(h->session, INTERRUPT_SECONDS, INTERRUPT_TRIES, &rest) < 0)
 		(void)snprintf(a->text, sizeof(a->text), "%s", ply_error());
 
+	/* After a timeout the output stays where it is: what an interrupt brings begins with it. */
 	run->output = memfd_create("plyfs-output", MFD_CLOEXEC);
-	if (run->output < 0 || keep(run->output, &seen.output) < 0 ||
-	    keep(run->output, &rest) < 0) {
+	if (run->output < 0 || keep(run->output, rest.len ? &rest : &seen.output) < 0) {
 		a->status = PLY_FAILED;
 		(void)snprintf(a->text, sizeof(a->text), "keeping the output: %s", strerror(errno));
 	}
