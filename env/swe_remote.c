@@ -74,8 +74,12 @@ static int understand(const struct http_reply *reply, json_t **ret)
 				    JSON_ALLOW_NUL, NULL);
 	const json_t *detail = json_object_get(j, "detail");
 
-	if (reply->status == 511)
-		return raised(j);
+	if (reply->status == 511) {
+		int r = raised(j);
+
+		*ret = TAKE_PTR(j);
+		return r;
+	}
 	if (reply->status >= 300)
 		return fail(reply->status == 401 || reply->status == 403 ? PLY_DENIED : PLY_REMOTE,
 			    "the server answers %ld: %s", reply->status,
@@ -86,7 +90,10 @@ static int understand(const struct http_reply *reply, json_t **ret)
 	return 0;
 }
 
-/* seconds: that the call itself may take; <= 0: as long as it likes. */
+/*
+ * seconds: that the call itself may take; <= 0: as long as it likes. *ret: the answer, also one
+ * that says what was raised; NULL when there is none.
+ */
 static int ask(struct swe_deploy *d, struct http_request *q, double seconds, json_t **ret)
 {
 	_cleanup_(http_reply_release) struct http_reply reply = { 0 };
@@ -100,7 +107,7 @@ static int ask(struct swe_deploy *d, struct http_request *q, double seconds, jso
 		return fail(PLY_REMOTE, "the server does not answer");
 	if (r == 0)
 		r = understand(&reply, &answer);
-	if (r == 0 && ret)
+	if (ret)
 		*ret = TAKE_PTR(answer);
 	return r;
 }
@@ -196,6 +203,14 @@ static int remote_run(struct swe_deploy *d, const char *command, double timeout,
 				   0, "is_interactive_quit", 0, "check", "silent", "error_msg", "",
 				   "expect", "action_type", "bash"),
 			 timeout, &reply);
+	if (r == PLY_TIMEOUT) {
+		const json_t *e = json_object_get(reply, "swerexception");
+		/* Servers that are not ours tell nothing here. */
+		int t = take_string(json_object_get(e, "extra_info"), "partial_output",
+				    &ret->output);
+
+		return t < 0 ? t : r;
+	}
 	if (r < 0)
 		return r;
 	code = json_object_get(reply, "exit_code");

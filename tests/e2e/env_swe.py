@@ -17,6 +17,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 import plypy
+import server
 import sweenv
 from plypy import raises
 
@@ -345,9 +346,24 @@ def test_c4_a_dead_shell_is_told_and_a_hard_reset_brings_another(t):
 
 def test_c5_a_timeout_leaves_the_command_running(t):
     swe = started(t, None)
-    with raises(TimeoutError):
-        swe.communicate("sleep 1; echo late >late", timeout=0.3, check="raise")
+    with raises(TimeoutError) as e:
+        swe.communicate("echo begun; sleep 1; echo late >late", timeout=0.3, check="raise")
+    assert e.value.output == "begun\n"
     ply.wait_for("the command's end", lambda: os.path.exists(root(t, "late")))
+
+
+def test_c5_a_remote_timeout_tells_what_was_printed(t):
+    t.surroundings()
+    s = server.rex(t, token="t")
+    swe = plyfs.SweEnv({"deployment": {"type": "remote", "auth_token": "t", "port": s.port},
+                        "repo": None})
+    t.clean.append(swe.close)
+    swe.start()
+    with raises(plyfs.PlyTimeoutError) as e:
+        swe.communicate("echo begun; sleep 60", timeout=0.5)
+    assert e.value.output == "begun\n"
+    swe.interrupt_session()
+    assert swe.communicate("echo fine") == "fine\n"
 
 
 def test_c_set_last_action(t):

@@ -191,14 +191,27 @@ class SweEnv:
         """
         Runs input in the session and returns its output. check: "ignore", "warn", "raise": then
         CommandFailedError (a RuntimeError), and the environment is closed first unless keep_open.
+        After a timeout (PlyTimeoutError, its output is what there was) the command goes on.
         """
         if check not in _api.SWE_CHECKS:
             raise ValueError("check is ignore, warn or raise, not %r" % check)
         options = _api.ply_swe_communicate(
             timeout=timeout, check=_api.SWE_CHECKS[check], error_msg=encode(error_msg),
             set_last_action=set_last_action, keep_open=keep_open)
-        return self._told(lambda: decode(take_text(  # type: ignore[no-any-return]
-            "ply_swe_communicate", self._handle, encode(input), byref(options))))
+
+        def run() -> str:
+            text = _api.ply_text()
+            try:
+                call("ply_swe_communicate", self._handle, encode(input), byref(options),
+                     byref(text))
+                return decode(_api.text_bytes(text))
+            except errors.PlyTimeoutError as e:
+                e.output = decode(_api.text_bytes(text))
+                raise
+            finally:
+                _api.lib.ply_text_free(byref(text))
+
+        return self._told(run)  # type: ignore[no-any-return]
 
     def interrupt_session(self) -> None:
         """Interrupts what the session runs; from another thread, or after a timeout."""
