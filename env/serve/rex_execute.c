@@ -108,6 +108,10 @@ static int execute_words(const struct execute_request *e, struct ply_list *argv,
 	{
 		_cleanup_free_ char *pair = NULL;
 
+		if (strchr(key, '=')) { /* an empty one is Python's to have */
+			rex_raisef(r, "builtins.ValueError", "illegal environment variable name");
+			return -1;
+		}
 		if (strlen(json_string_value(item)) != json_string_length(item))
 			goto null_byte;
 		if (asprintf(&pair, "%s=%s", key, json_string_value(item)) < 0 ||

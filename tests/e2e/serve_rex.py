@@ -329,6 +329,8 @@ def test_execute_runs_as_subprocess_does(t):
         await raises(PermissionError, r.execute(Command(command=["/etc/passwd"])))
         await raises(IndexError, r.execute(Command(command=[])), "list index out of range")
         await raises(ValueError, r.execute(Command(command=["a\0b"])), "embedded null byte")
+        await raises(ValueError, r.execute(Command(command=["env"], env={"A=B": "c"})),
+                     "illegal environment variable name")
         await raises(ex.CommandTimeoutError,
                      r.execute(Command(command="sleep 10", shell=True, timeout=0.25)),
                      "Timeout (0.25s) exceeded while running command")
