@@ -189,8 +189,12 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 	if (body(q, r, fields, ARRAY_SIZE(fields), &m, &b)) {
 		_cleanup_(client_unwatch) int watch = client_watch(q);
 
-		status =
-			ply_env_run(arg, b.cmd, isnan(b.timeout) ? 0 : b.timeout, b.shell, &result);
+		/* null and 0 are the environment's own; a negative one is over before it began. */
+		status = ply_env_run(arg, b.cmd,
+				     isnan(b.timeout) ? 0
+				     : b.timeout < 0  ? 1e-6
+						      : b.timeout,
+				     b.shell, &result);
 		if (status < 0) {
 			reply_failure(r, status);
 		} else {

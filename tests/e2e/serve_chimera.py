@@ -59,6 +59,10 @@ def every_method(t, env, read, ls):
     assert env.run_command("echo x", shell_name="other").stdout == "x\n"
     r = env.run_command("echo a; sleep 20", timeout=1)
     assert r.exit_code == 124 and "Command timed out" in r.stderr
+    for none in (None, 0):
+        assert env.run_command("echo a", timeout=none).stdout == "a\n"
+    r = env.run_command("sleep 20", timeout=-1)
+    assert r.exit_code == 124 and "Command timed out" in r.stderr
     first = env.checkpoint()
     env.run_command("rm -rf dir; echo later > later; echo two > a.txt")
     second = env.checkpoint()
