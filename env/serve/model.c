@@ -66,9 +66,15 @@ char *model_complaint(const struct model *m, size_t *ret_len)
 	return text;
 }
 
+/* C would see the beginning alone. */
+static bool has_nul(const json_t *v)
+{
+	return json_is_string(v) && strlen(json_string_value(v)) != json_string_length(v);
+}
+
 static int word_of(json_t *v, const char *const *words)
 {
-	for (int i = 0; json_is_string(v) && words[i]; i++)
+	for (int i = 0; json_is_string(v) && !has_nul(v) && words[i]; i++)
 		if (strcmp(words[i], json_string_value(v)) == 0)
 			return i;
 	return -1;
@@ -106,7 +112,7 @@ static bool number_of(json_t *v, double *ret)
 		*ret = json_is_true(v);
 	} else if (s && s[strspn(s, blank)] && !strpbrk(s, "xX(")) {
 		*ret = strtod(s, &end);
-		if (end[strspn(end, blank)] || strlen(s) != json_string_length(v))
+		if (end[strspn(end, blank)] || has_nul(v))
 			return false;
 	} else {
 		return false;
@@ -124,7 +130,7 @@ static int truth_of(json_t *v)
 		return json_is_true(v);
 	if (json_is_number(v) && (json_number_value(v) == 0 || json_number_value(v) == 1))
 		return json_number_value(v) == 1;
-	for (size_t i = 0; s && i < ARRAY_SIZE(words); i++)
+	for (size_t i = 0; s && !has_nul(v) && i < ARRAY_SIZE(words); i++)
 		if (strcasecmp(s, words[i]) == 0)
 			return i >= ARRAY_SIZE(words) / 2;
 	return -1;
@@ -152,6 +158,11 @@ static bool all_strings(json_t *v)
 	return json_is_array(v);
 }
 
+static void complain_of_nul(struct model *m, const struct model_field *f, json_t *v)
+{
+	complain(m, "value_error", "Value error, embedded null byte", loc_of(f->name), v);
+}
+
 static void read_string(struct model *m, const struct model_field *f, json_t *v, char *to)
 {
 	const char *s = json_string_value(v);
@@ -159,6 +170,10 @@ static void read_string(struct model *m, const struct model_field *f, json_t *v,
 
 	if (!s && !(json_is_null(v) && f->type == MODEL_STRING_OR_NULL)) {
 		complain(m, "string_type", "Input should be a valid string", loc_of(f->name), v);
+		return;
+	}
+	if (!f->offset_len && has_nul(v)) {
+		complain_of_nul(m, f, v);
 		return;
 	}
 	memcpy(to + f->offset, &s, sizeof(s));
@@ -223,6 +238,12 @@ static void read_json(struct model *m, const struct model_field *f, json_t *v, c
 							: "Input should be a valid list",
 			 loc_of(f->name), v);
 		return;
+	}
+	for (size_t i = 0; f->type == MODEL_STRINGS && i < json_array_size(v); i++) {
+		if (has_nul(json_array_get(v, i))) {
+			complain_of_nul(m, f, v);
+			return;
+		}
 	}
 	if (json_is_null(v))
 		v = NULL;

@@ -13,13 +13,13 @@
 #include <jansson.h>
 
 enum model_type {
-	MODEL_STRING, /* const char * and, at offset_len, size_t: NULs are allowed */
+	MODEL_STRING, /* const char * and, at offset_len, size_t; without it no NUL fits */
 	MODEL_STRING_OR_NULL,
 	MODEL_FLOAT,		 /* double */
 	MODEL_FLOAT_OR_NULL,	 /* double; null is NAN */
 	MODEL_INT,		 /* int */
 	MODEL_BOOL,		 /* bool */
-	MODEL_STRINGS,		 /* json_t *, an array of strings */
+	MODEL_STRINGS,		 /* json_t *, an array of strings without NULs */
 	MODEL_STRING_OR_STRINGS, /* json_t * */
 	MODEL_MAP_OR_NULL,	 /* json_t *, an object of strings, or NULL */
 	MODEL_WORD,		 /* int: index into words */

@@ -39,7 +39,7 @@ def status(code, function, *args, **kw):
         function(*args, **kw)
     except httpx.HTTPStatusError as e:
         assert e.response.status_code == code, e
-        assert isinstance(e.response.json()["detail"], str), e.response.text
+        assert isinstance(e.response.json()["detail"], (str, list)), e.response.text
         return e.response.json()["detail"]
     raise AssertionError("%d did not come" % code)
 
@@ -88,6 +88,10 @@ def every_method(t, env, read, ls):
     status(400, env.list_files, "")
     status(404, env.restore, "4711")
     status(404, env.download_file, "nope", t.at("none"))
+    status(400, env.run_command, "echo x > a\0; echo y > b")
+    status(400, env.write_file, "nul\0.txt", "x")
+    status(400, env.restore, first + "\0zz")
+    assert not {"a", "b", "nul"} & set(ls())
     try:
         env.clone()
     except NotImplementedError:

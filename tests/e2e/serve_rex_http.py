@@ -119,6 +119,12 @@ def test_a_body_that_does_not_fit_is_422(t):
         ("/run_in_session", {"action_type": "bash", "command": "x", "check": "perhaps"}),
         ("/run_in_session", {"action_type": "bash_interrupt", "n_retry": 1.5}),
         ("/run_in_session", {"action_type": "bash", "command": "x", "expect": "y"}),
+        ("/execute", {"command": "x", "cwd": "/tmp\0/nope"}), ("/create_session", {"session": "a\0b"}),
+        ("/create_session", {"startup_source": ["/dev/null\0x"]}), ("/close_session", {"session": "a\0b"}),
+        ("/run_in_session", {"command": "x", "session": "a\0b"}),
+        ("/run_in_session", {"command": "x", "expect": ["a\0b"]}),
+        ("/run_in_session", {"command": "x", "check": "silent\0"}),
+        ("/run_in_session", {"action_type": "bash_interrupt\0"}), ("/read_file", {"path": "x", "encoding": "utf-8\0"}),
         ("/execute", b"{"), ("/execute", b""), ("/execute", b"\xff"), ("/execute", b"{\"command\": 1e999}"),
     ]:
         a = s.post(path, body) if not isinstance(body, bytes) else s.call(
