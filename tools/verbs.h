@@ -107,7 +107,8 @@
 	  "environments: named views with their options", \
 	  "create NAME DIR: over a directory (or of the view that it is); create NAME: a\n" \
 	  "fork of the view that we are in, or of a store. Prints its directory.\n" \
-	  "  --kind KIND     local, git (checkpoints are commits) or container\n" \
+	  "  --kind KIND     local, git (checkpoints are commits, but those\n" \
+	  "                  of plyfs checkpoint) or container\n" \
 	  "  --store S, --from ID, --at DIR   what to fork, and where to mount it\n" \
 	  "  --test-command C, --test-report GLOB, --timeout S, --exclude A:B\n" \
 	  "  --root 1, --network 1, --memory BYTES, --processes N, --cpu-time S,\n" \
