@@ -497,6 +497,27 @@ static void unclaim(struct branch **b)
 		branch_unmount(*b);
 }
 
+/*
+ * An environment of kind git has its commits in the store, where the repository now looks for them
+ * (env/README.md). Only its own end with a write-back brings them along.
+ */
+static void warn_of_commits(struct cmd *c, int dir_fd)
+{
+	const char *store = c->daemon->store_path, *dir = c->args.v[0];
+	_cleanup_close_ int fd = open_beneath(dir_fd, ".git/objects/info/alternates", O_RDONLY);
+	char text[2 * PATH_MAX] = "", vault[PATH_MAX];
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		return;
+	(void)snprintf(vault, sizeof(vault), "%s/commits.git/", store);
+	if (strstr(text, vault))
+		cmd_warn(c,
+			 "the repository '%s' uses commits that are in the store '%s', which has "
+			 "to stay; to bring them in: plyfs env create --kind git NAME '%s', then "
+			 "plyfs env destroy --write-back NAME",
+			 dir, store, dir);
+}
+
 int cmd_writeback(struct cmd *c)
 {
 	bool dry = false, force = false, only_tell = false, exit_code = false;
@@ -579,5 +600,6 @@ int cmd_writeback(struct cmd *c)
 	r = apply(&w, &l);
 	if (r)
 		return r;
+	warn_of_commits(c, dir_fd);
 	return mark_base(c, b, c->args.v[0]);
 }

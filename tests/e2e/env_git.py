@@ -689,6 +689,20 @@ def test_two_environments_on_one_view_lose_no_commit(t):
         e.place.fsck()
 
 
+def test_written_back_without_its_environment_it_says_that_it_needs_the_store(t):
+    with env(t, at_cleanup="keep") as e:
+        c = e.checkpoint()
+        p = e.place
+    told = t.run([ply.PLYFS, "unmount", "--write-back", p.path]).stderr
+    assert p.git("rev-parse", "refs/plyfs/main") == c
+    assert "commits" in told and "env destroy --write-back" in told, told
+    t.run([ply.PLYFS, "env", "create", "--kind", "git", "again", p.path])
+    told = t.run([ply.PLYFS, "env", "destroy", "--write-back", "again"]).stderr
+    assert "commits" not in told and not os.path.exists(p.at(".git/objects/info/alternates"))
+    assert p.git("rev-parse", "refs/plyfs/main") == c
+    p.fsck()
+
+
 def test_written_back_the_repository_needs_no_store(t):
     with env(t) as e:
         e.write_file("a", "changed")
