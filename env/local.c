@@ -137,6 +137,7 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 	struct proc_options o = { .argv = argv, .cwd = e->workdir, .fds = { -1, -1, -1 } };
 	const struct proc_capture c = {
 		.merge = env_flag(e, "merge"),
+		.all_output = true,
 		.limit = env_count(e, "output_limit"),
 		.timeout = timeout,
 	};

@@ -200,7 +200,8 @@ PLY_API int ply_env_write_file(struct ply_env *env, const char *path, const void
  */
 PLY_API int ply_env_list_files(struct ply_env *env, const char *pattern, struct ply_list *ret);
 /*
- * /bin/sh -c command in workdir; in the session's shell (NULL: "main") when there is one. A
+ * /bin/sh -c command in workdir; in the session's shell (NULL: "main") when there is one. It lasts
+ * as long as something has its output open: what is to go on in the background writes elsewhere. A
  * timeout is a result: exit code 124, "Command timed out" in err, every process of it killed.
  */
 PLY_API int ply_env_run(struct ply_env *env, const char *command, double timeout,

@@ -110,12 +110,14 @@ void proc_release(struct proc *p);
 
 /*
  * The usual way: a command whose output is collected. Ends when the command itself has ended and
- * what its pipes held was read (a background process that keeps them open does not hold us up), or
- * at the timeout (<= 0: none), when the tree is killed: then timed_out, exit code 124, and what it
- * printed so far. limit: bytes kept per stream, 0: no limit.
+ * what its pipes held was read (a background process that keeps them open does not hold us up), or,
+ * with all_output, when nobody has them open any more, as Python's subprocess.run does; or at the
+ * timeout (<= 0: none), when the tree is killed: then timed_out, exit code 124, and what it printed
+ * so far. limit: bytes kept per stream, 0: no limit.
  */
 struct proc_capture {
 	bool merge;	/* stderr into stdout */
+	bool all_output; /* of what it leaves in the background, too */
 	uint64_t limit;
 	double timeout;
 	const void *input; /* for stdin; NULL: /dev/null */

@@ -136,11 +136,14 @@ int proc_input(const void *data, size_t len, int *ret)
 	return *ret < 0 ? fail_errno(errno, "a command's input") : 0;
 }
 
-/* Reads until the command has ended (0), the time is over (PLY_TIMEOUT), or PLY_CANCELLED. */
-static int collect(struct proc *p, struct stream streams[2], double end)
+/*
+ * Reads until the command has ended and, if all, so have the streams (0), the time is over
+ * (PLY_TIMEOUT), or PLY_CANCELLED.
+ */
+static int collect(struct proc *p, struct stream streams[2], bool all, double end)
 {
-	while (!p->ended) {
-		struct pollfd polls[] = { { .fd = p->fd, .events = POLLIN },
+	while (!p->ended || (all && (streams[0].fd >= 0 || streams[1].fd >= 0))) {
+		struct pollfd polls[] = { { .fd = p->ended ? -1 : p->fd, .events = POLLIN },
 					  { .fd = streams[0].fd, .events = POLLIN },
 					  { .fd = streams[1].fd, .events = POLLIN },
 					  { .fd = cancel_fd(), .events = POLLIN } };
@@ -196,7 +199,7 @@ int proc_run(struct keeper *k, const struct proc_options *options, const struct 
 	closep(&err);
 	out = err = -1;
 
-	r = collect(&p, streams, end);
+	r = collect(&p, streams, c->all_output, end);
 	if (r == PLY_TIMEOUT)
 		result.timed_out = true;
 	if (r < 0) {

@@ -296,7 +296,7 @@ static int execute_env(const struct swe_execute *x, const char ***ret)
 static int run_in_keeper(struct swe_deploy *d, const struct proc_options *o, double timeout,
 			 struct ply_result *ret)
 {
-	const struct proc_capture capture = { .timeout = timeout };
+	const struct proc_capture capture = { .all_output = true, .timeout = timeout };
 	int r = env_enter(d->env);
 
 	if (r < 0)

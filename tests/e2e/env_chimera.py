@@ -253,6 +253,7 @@ def test_commands(t):
                 "no-such-command", "kill -TERM $$", "kill -9 $$", "echo $0", "(exit 7) | true",
                 "cat <<'X'\nhere $HOME\nX", "x=1; echo \"$x\"", "seq 20000", "seq 5 >&2", "",
                 "echo '\u00fc'", "python3 -c \"print('hello')\"", "sleep 0.1 & wait; echo done",
+                "(sleep 0.3; echo late; echo e >&2) & echo now; exit 3",
                 "if then", "echo \"unclosed", "set -e; false; echo no", "exec sh -c 'exit 9'"):
         p.both("run_command", cmd)
     for args in (("echo x", 5), ("echo x", 0), ("echo x", None), ("sleep 30", 0.3),

@@ -64,11 +64,12 @@ class Library:
                 self.ok(self.c.ply_env_set(env, k.encode(), v.encode()))
             self.ok(self.c.ply_env_setup(env))
             # Things that would like to stay.
-            code = self.run(env, "echo %d >f; setsid sleep 600 & (sleep 600 &) ; exit 3" % i)
+            code = self.run(env, "echo %d >f; exec >/dev/null 2>&1; "
+                            "setsid sleep 600 & (sleep 600 &) ; exit 3" % i)
             assert code == 3, code
             snap = Text()
             self.ok(self.c.ply_env_checkpoint(env, None, ctypes.byref(snap)))
-            self.run(env, "rm -f f; cd /; sleep 600 & sleep 0.0%d" % (i % 7))
+            self.run(env, "rm -f f; cd /; sleep 600 >/dev/null 2>&1 & sleep 0.0%d" % (i % 7))
             self.ok(self.c.ply_env_restore(env, snap.data))
             self.c.ply_text_free(ctypes.byref(snap))
             if i % 3 == 0:
@@ -217,7 +218,7 @@ def test_cycles_of_the_verbs_leave_nothing(t):
         at = run("env", "create", "e%d" % i).stdout.strip()
         run("session", "start", "--in", at, "s")
         run("session", "run", "--in", at, "s", "--", "sleep 600 & setsid sleep 600 & echo x >f")
-        run("test", "--in", at, "--", "sleep 600 & echo '1 passed in 1s'")
+        run("test", "--in", at, "--", "sleep 600 >/dev/null 2>&1 & echo '1 passed in 1s'")
         run("env", "destroy", "e%d" % i)
     scene.assert_gone(before)
 

@@ -595,7 +595,7 @@ def test_many_rounds_leak_nothing(t):
     for i in range(1000 if ply.LONG else 40):
         env = Env(store=store.path)
         env.setup()
-        assert env.run("echo x >f; sleep 100 & exit 0").exit_code == 0
+        assert env.run("echo x >f; sleep 100 >/dev/null 2>&1 & exit 0").exit_code == 0
         assert env.checkpoint() == "0"
         if i % 10 == 0:
             env.clone().free()

@@ -390,7 +390,7 @@ def child(t, script, **kw):
 
 def test_a_workspace_that_is_dropped_is_cleaned(t):
     ws = opened(t)
-    ws.run("sleep 4711.4 & echo started")
+    ws.run("sleep 4711.4 >/dev/null 2>&1 & echo started")
     assert sleepers("4711.4") and os.path.ismount(t.at("project"))
     del ws
     gc.collect()
@@ -414,7 +414,7 @@ def test_an_interpreter_that_ends_cleans_up(t):
     project = t.tree(FILES, "project")
     p = child(t, """
         ws = plyfs.Workspace("project").open()
-        ws.run("sleep 4711.5 & echo started")
+        ws.run("sleep 4711.5 >/dev/null 2>&1 & echo started")
         ws.write("made", "x")
         print("store", flush=True)
         sys.exit(3)
@@ -428,7 +428,7 @@ def test_an_interpreter_that_is_killed_leaves_nothing(t):
     project = t.tree(FILES, "project")
     p = child(t, """
         ws = plyfs.Workspace("project").open()
-        ws.run("sleep 4711.6 & echo started")
+        ws.run("sleep 4711.6 >/dev/null 2>&1 & echo started")
         print("ready", flush=True)
         time.sleep(60)
     """)

@@ -280,6 +280,8 @@ def test_execute(t):
         execute(["env"], env={"PATH": "/nowhere"}), execute(["env"], env={"X": "1"}), execute("cat", shell=True),
         execute("nope"), execute(["{D}/noexec"]), execute(["{D}"]), execute("pwd", cwd="{D}/none"),
         execute("pwd", cwd="{D}/noexec"), execute(["a\0b"]), execute("sleep 9", shell=True, timeout=0.3),
+        execute("(sleep 0.4; echo late; echo e >&2) & echo now; exit 3", shell=True),
+        execute("sleep 5 & echo now", shell=True, timeout=0.5), execute("sleep 5 >/dev/null 2>&1 & echo now", shell=True),
         execute("sleep 9", shell=True, timeout=0.25), execute("exit 4", shell=True, check=True),
         execute("echo \"it's\"; exit 4", shell=True, check=True, error_msg="m"),
         execute(["sh", "-c", "exit 5"], check=True), execute("exit 0", shell=True, check=True),

@@ -313,6 +313,8 @@ def test_execute_runs_as_subprocess_does(t):
         await does("o\ne\n", "", 0, command="echo o; echo e >&2", shell=True,
                    merge_output_streams=True)
         await does("x y", "", 0, command=["printf '%s %s' \"$0\" \"$1\"", "x", "y"], shell=True)
+        await does("now\nlate\n", "", 0, command="(sleep 0.5; echo late) & echo now", shell=True)
+        await does("", "late\n", 3, command="(sleep 0.5; echo late >&2) >&- & exit 3", shell=True)
         await does("", "", -9, command="kill -9 $$", shell=True)
         await does("", "", 0, command="", shell=True)
         await does("", "", 0, command="cat", shell=True)
@@ -346,6 +348,9 @@ def test_a_timeout_ends_the_whole_tree(t):
         s = rex(t)
         await raises(ex.CommandTimeoutError, s.runtime.execute(
             Command(command="(setsid sleep 32.1 &) ; sleep 32.1", shell=True, timeout=0.4)))
+        # Its own end is none as long as something holds its output.
+        await raises(ex.CommandTimeoutError, s.runtime.execute(
+            Command(command="sleep 32.1 &", shell=True, timeout=0.4)))
         ply.wait_for("its processes' end", lambda: not [c for _, c in s.children() if "32.1" in c])
     run(go())
 

@@ -189,6 +189,7 @@ class Workspace:
             shell: str | None = None) -> Result:
         """
         Runs a command in workdir; in its shell (``shell``, else "main") when there is a session.
+        As subprocess.run it waits for all output, that of background processes as well.
         A timeout is a result, with exit code 124; every process of the command is then gone. So
         they are after Ctrl-C, which is raised as KeyboardInterrupt.
         """
