@@ -67,6 +67,13 @@ int client_fail(const struct client *cl, const char *fmt, ...)
 	return FAILED;
 }
 
+int client_printed(const struct client *cl)
+{
+	if (fflush(stdout) || ferror(stdout))
+		return client_fail(cl, "the output could not be written");
+	return DONE;
+}
+
 int client_misuse(const struct client *cl, const char *fmt, ...)
 {
 	va_list ap;

@@ -44,6 +44,8 @@ int client_fail(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 int client_misuse(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* Of a verb that printed to stdout: DONE, or says that it did not arrive. */
+int client_printed(const struct client *cl);
 void client_talk(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

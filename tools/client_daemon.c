@@ -44,7 +44,7 @@ int client_daemon(struct client *cl)
 			return r;
 		if (cl->daemon_pid != old) {
 			printf("%d\n", cl->daemon_pid);
-			return fflush(stdout) ? FAILED : DONE;
+			return client_printed(cl);
 		}
 		(void)nanosleep(&(struct timespec){ .tv_nsec = TRY_NS }, NULL);
 	}

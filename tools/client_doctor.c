@@ -282,5 +282,5 @@ int client_doctor(struct client *cl)
 		report("ok", "all views answer");
 	good = good && try_mount(cl);
 	printf("%s\n", good ? "views can be mounted here" : "views cannot be mounted here");
-	return fflush(stdout) || !good ? FAILED : DONE;
+	return client_printed(cl) || !good ? FAILED : DONE;
 }

@@ -110,7 +110,7 @@ int client_status(struct client *cl)
 		       "log     %s/daemon.log\n",
 		       cl->store, cl->store);
 	}
-	return fflush(stdout) ? FAILED : DONE;
+	return client_printed(cl);
 }
 
 int client_completion(struct client *cl)
@@ -122,7 +122,8 @@ int client_completion(struct client *cl)
 	if (strcmp(cl->args.v[0], "bash"))
 		return client_misuse(cl, "there is a completion for bash, not for '%s'",
 				     cl->args.v[0]);
-	return completion_print_bash() < 0 ? FAILED : DONE;
+	completion_print_bash();
+	return client_printed(cl);
 }
 
 int client_version(struct client *cl)
@@ -132,7 +133,7 @@ int client_version(struct client *cl)
 	if (r)
 		return r;
 	puts("plyfs " PLYFS_VERSION);
-	return fflush(stdout) ? FAILED : DONE;
+	return client_printed(cl);
 }
 
 int client_bench(struct client *cl)
@@ -183,10 +184,14 @@ int main(int argc, char **argv)
 	int i = 1;
 
 	for (; i < argc && argv[i][0] == '-'; i++) {
-		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-			return help_print() < 0 ? FAILED : DONE;
-		if (strcmp(argv[i], "--version") == 0)
-			return puts("plyfs " PLYFS_VERSION) < 0 || fflush(stdout) ? FAILED : DONE;
+		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+			help_print();
+			return client_printed(&cl);
+		}
+		if (strcmp(argv[i], "--version") == 0) {
+			puts("plyfs " PLYFS_VERSION);
+			return client_printed(&cl);
+		}
 		if (strncmp(argv[i], "--store=", 8) == 0)
 			cl.store_option = argv[i] + 8;
 		else if (strcmp(argv[i], "--store") == 0 && i + 1 < argc)
@@ -230,9 +235,11 @@ int main(int argc, char **argv)
 	for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
 		if (strcmp(verbs[v].name, cl.argv[0]))
 			continue;
-		if (wants_help(cl.argc, cl.argv))
-			return help_print_verb(verb_find(verbs[v].name)) < 0 ? FAILED : DONE;
 		cl.verb = verbs[v].name;
+		if (wants_help(cl.argc, cl.argv)) {
+			help_print_verb(verb_find(cl.verb));
+			return client_printed(&cl);
+		}
 		return verbs[v].fn(&cl);
 	}
 

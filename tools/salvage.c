@@ -22,8 +22,9 @@ static void on_note(void *arg, const char *line)
 static int fail(const char *path, int r)
 {
 	fprintf(stderr, "plyfs salvage: '%s': %s\n", path,
-		r == -ERR_STORE_BUSY ? "a daemon has it open; unmount its views first"
-				     : err_str(r));
+		r == -ERR_STORE_BUSY ?
+			"a daemon has it open; unmount its views, if any, and wait a second" :
+			err_str(r));
 	return CMD_FAILED;
 }
 
@@ -95,5 +96,9 @@ int salvage_main(const char *path, bool if_broken, bool json)
 		print_text(stdout, &stats);
 	else if (print_json(&stats) < 0)
 		return CMD_FAILED;
-	return fflush(stdout) ? CMD_FAILED : CMD_DONE;
+	if (fflush(stdout)) {
+		fprintf(stderr, "plyfs salvage: the output could not be written\n");
+		return CMD_FAILED;
+	}
+	return CMD_DONE;
 }

@@ -38,12 +38,7 @@ const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE])
 	return text;
 }
 
-static int flushed(void)
-{
-	return fflush(stdout) || ferror(stdout) ? -1 : 0;
-}
-
-int help_print(void)
+void help_print(void)
 {
 	printf("usage: plyfs [--store STORE] VERB [ARGUMENT]...   (or PLYFS_STORE names it)\n\n");
 	for (unsigned i = 0; i < VERBS_SHOWN; i++)
@@ -55,16 +50,14 @@ int help_print(void)
 		       verb_texts[i].name);
 	printf("\nInside a mounted view no store need be named. "
 	       "'plyfs VERB --help' says more.\n");
-	return flushed();
 }
 
-int help_print_verb(const struct verb_text *v)
+void help_print_verb(const struct verb_text *v)
 {
 	printf("usage: plyfs %s%s%s\n%c%s\n", v->name, *v->synopsis ? " " : "", v->synopsis,
 	       toupper((unsigned char)v->summary[0]), v->summary + 1);
 	if (*v->details)
 		printf("\n%s", v->details);
-	return flushed();
 }
 
 /* Prints each --word of a text with a space before it. */
@@ -81,7 +74,7 @@ static void print_options(const char *text)
 	}
 }
 
-int completion_print_bash(void)
+void completion_print_bash(void)
 {
 	printf("# bash completion for plyfs; made by 'plyfs completion bash'\n"
 	       "_plyfs_branches()\n"
@@ -149,5 +142,4 @@ int completion_print_bash(void)
 	       "\tesac\n"
 	       "}\n"
 	       "complete -o filenames -F _plyfs plyfs\n");
-	return flushed();
 }

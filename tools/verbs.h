@@ -229,7 +229,7 @@ extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-termina
 #define LEVERS_TEXT_SIZE 80
 const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 
-/* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout; -1 when it cannot be written. */
-int help_print(void);
-int help_print_verb(const struct verb_text *v);
-int completion_print_bash(void);
+/* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout, unflushed. */
+void help_print(void);
+void help_print_verb(const struct verb_text *v);
+void completion_print_bash(void);

@@ -31,6 +31,17 @@ def test_help_fits_a_screen_and_every_verb_has_its_own(t):
             assert len(line) <= 80, line
 
 
+def test_an_output_that_cannot_be_written_is_told(t):
+    t.store()
+    for words in (["--help"], ["--version"], ["version"], ["mount", "--help"], ["doctor"],
+                  ["completion", "bash"], ["status"]):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([ply.PLYFS, *words], stdout=full, stderr=subprocess.PIPE, text=True,
+                               env=dict(t.env, PLYFS_STORE=t.stores[0].path))
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, (words, p)
+        assert "could not be written" in p.stderr, (words, p)
+
+
 def test_version(t):
     assert re.fullmatch(r"plyfs \d+\.\d+\.\d+\n", t.run([ply.PLYFS, "--version"]).stdout)
 
