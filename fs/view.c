@@ -721,23 +721,20 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	       bool kill_priv, struct growth *growth)
 {
 	CHANGE_GUARD(v);
-	bool leaves = false;
 	struct bound b;
 	uint64_t size = 0, did;
-	int r = 0;
+	int r, leaves = 0;
 
 	if (memo_was_done(MEMO_DATA, &did))
 		return (int)did;
 	r = vnode_bind_to_change(v, node, &b);
-	if (r == 0 && growth)
-		r = goes_on_in_page(&b, off, len, &size);
+	if (r == 0 && growth && b.read)
+		leaves = r = goes_on_in_page(&b, off, len, &size);
 	if (r < 0)
 		return r;
-	if (r > 0)
-		leaves = vnode_grows(v, node, size, growth);
+	if (leaves)
+		vnode_grows(v, node, size, growth);
 	r = fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
-	if (r < 0 && growth)
-		view_grown(v, growth);
 	if (r >= 0) {
 		r = (r > 0 ? WRITE_TOOK_PRIV : 0) | (leaves ? WRITE_LEFT_PAGE : 0);
 		memo_did(MEMO_DATA, (uint64_t)r);

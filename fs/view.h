@@ -114,10 +114,13 @@ struct growth {
 };
 #define WRITE_TOOK_PRIV 1  /* kill_priv did (fs_write) */
 #define WRITE_LEFT_PAGE 2 /* of the kernel's; *growth has begun, unless a former process wrote */
-/* Gives WRITE_* bits. growth: zeroed; NULL for a write through the kernel's cache. */
+/*
+ * Gives WRITE_* bits. growth: zeroed, to be given to view_grown whatever comes; NULL for a write
+ * through the kernel's cache.
+ */
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
 	       bool kill_priv, struct growth *growth);
-/* Ends it, if it has begun. */
+/* Ends it, if it has begun. Once. */
 void view_grown(struct view *v, struct growth *growth);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);

@@ -110,6 +110,7 @@ struct bound {
 	uint64_t ino;
 	bool current; /* in the current realm */
 	bool dead;    /* a directory that the current tree does not have */
+	bool read;    /* the kernel may have pages of it */
 };
 
 /* ---- view.c ---- */
@@ -159,8 +160,8 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
 /* What a file's size is told as (view_write). */
 void vnode_hide_growth(struct view *v, uint64_t node, struct inode *i);
-/* Begins one, under the branch's lock: the kernel may have pages of the file. Else false. */
-bool vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g);
+/* Begins one, before the file grows: under the branch's lock. */
+void vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g);
 /* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */

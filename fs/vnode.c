@@ -425,6 +425,7 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, bool read, str
 		vnode_save(v, n);
 	}
 	n->read |= read;
+	ret->read = n->read;
 	ret->fs.store = v->store;
 	ret->fs.tree = n->realm->tree;
 	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
@@ -448,16 +449,12 @@ int vnode_bind_to_read(struct view *v, uint64_t node, struct bound *ret)
 	return bind_vnode(v, node, false, true, ret);
 }
 
-bool vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g)
+void vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g)
 {
 	LOCK_GUARD(&v->table_lock);
-	const struct vnode *n = vnode_by_node(v, node);
 
-	if (!n || !n->read)
-		return false;
 	*g = (struct growth){ .node = node, .size = size, .next = v->growing };
 	__atomic_store_n(&v->growing, g, __ATOMIC_RELAXED);
-	return true;
 }
 
 void view_grown(struct view *v, struct growth *growth)
