@@ -135,7 +135,7 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 {
 	const char *const argv[] = { "/bin/sh", "-c", command, NULL };
 	struct proc_options o = { .argv = argv, .cwd = e->workdir, .fds = { -1, -1, -1 } };
-	const struct proc_capture c = {
+	struct proc_capture c = {
 		.merge = env_flag(e, "merge"),
 		.all_output = true,
 		.limit = env_count(e, "output_limit"),
@@ -151,6 +151,7 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 		if (r < 0)
 			return r;
 		o.argv = wrapped ? (const char *const *)wrapped : argv;
+		c.all_output = !wrapped; /* a container's first process has it open, too */
 	}
 	o.limits = (struct proc_limits){
 		.memory = env_count(e, "memory"),

@@ -253,7 +253,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 			},
 			&(struct proc_capture){
 				.merge = e.merge,
-				.all_output = true,
+				.all_output = !wrapped, /* as local_run */
 				.limit = place->output_limit,
 				.timeout = isnan(e.timeout) ? 0 : fmax(e.timeout, 1e-6),
 			},
