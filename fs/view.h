@@ -112,7 +112,7 @@ struct growth {
 	uint64_t node, size; /* the old one; node 0: none */
 	struct growth *next; /* under table_lock */
 };
-#define WRITE_TOOK_PRIV 1  /* kill_priv did (fs_write) */
+#define WRITE_TOOK_PRIV 1 /* kill_priv did (fs_write) */
 #define WRITE_LEFT_PAGE 2 /* of the kernel's; *growth has begun, unless a former process wrote */
 /*
  * Gives WRITE_* bits. growth: zeroed, to be given to view_grown whatever comes; NULL for a write
