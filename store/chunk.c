@@ -568,14 +568,15 @@ bool chunk_is_lost(struct chunks *c, const struct name *name)
 /* ---- flushing and committing ---- */
 
 /*
- * A pack that could not be synced is not trusted any more. What the index does not name yet is
- * written again to another pack, as long as its bytes can still be read and are right.
+ * A pack that could not be synced is not trusted any more. What no earlier sync made durable in it
+ * is written again to another pack, as long as its bytes can still be read and are right. The rest
+ * stays: a commit may be about to name it (invariant 3).
  */
 static int rescue(struct chunks *c)
 {
 	LOCK_GUARD(&c->put_lock); /* nothing is added or let go of meanwhile */
 
-	for (size_t i = 0; i < c->n_pending; i++) {
+	for (size_t i = c->n_flushed; i < c->n_pending; i++) {
 		_cleanup_free_ uint8_t *bytes = NULL;
 		struct pending entry = c->pending[i];
 		size_t span;

@@ -484,6 +484,45 @@ START_TEST(a_failed_sync_loses_nothing)
 }
 END_TEST
 
+/*
+ * The flush of somebody who puts chunks may fail while the committer is between its own and the
+ * transaction: that is to name no place that is not synced.
+ */
+START_TEST(what_was_synced_stays_where_it_is_when_a_later_sync_fails)
+{
+	struct name before, after;
+	struct index_txn *txn;
+	uint8_t data[1000];
+
+	scratch_fill(data, sizeof(data), 12);
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, 1000, &before));
+	ck_ok(chunks_flush(s.chunks));
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, 900, &after));
+	fault_arm(0, 1, EIO); /* the pack's sync */
+	ck_err(chunks_flush(s.chunks), -EIO);
+	/* the next flush writes again what that sync had to make durable, and fails at any step */
+	for (int n = 0;; n++) {
+		int r;
+
+		ck_assert_int_lt(n, 1000);
+		fault_arm(n, 1, EIO);
+		r = chunks_flush(s.chunks);
+		fault_disarm();
+		if (r == 0)
+			break;
+		ck_ok(index_begin(s.index, &txn));
+		ck_ok(chunks_commit_into(s.chunks, txn));
+		ck_ok(index_commit(&txn));
+		ck_assert_uint_eq(where(&before).pack, 1);
+	}
+	scratch_commit(&s);
+	ck_assert_uint_eq(where(&before).pack, 1);
+	ck_assert_uint_gt(where(&after).pack, 1);
+	expect(&before, data, 1000);
+	expect(&after, data, 900);
+}
+END_TEST
+
 static int check_info(void *arg, const struct chunk_info *info)
 {
 	ck_ok(chunk_verify(s.chunks, info, true));
@@ -683,6 +722,7 @@ int main(void)
 		pending_chunks_need_a_flush_to_be_committed,
 		a_failed_write_changes_nothing,
 		a_failed_sync_loses_nothing,
+		what_was_synced_stays_where_it_is_when_a_later_sync_fails,
 		committed_chunks_are_listed,
 		the_cache_is_bounded_and_right,
 		parts_and_wholes_are_read_alike,
