@@ -80,6 +80,8 @@ static bool loc_get(const MDB_val *value, struct chunk_loc *ret)
 		return false;
 	if (loc.codec == 0 && loc.stored_len != loc.raw_len)
 		return false;
+	if (loc.pack == 0 && loc.codec != 2) /* only what is lost may be in none */
+		return false;
 	if (loc.off < sizeof(struct pack_header_bytes) || loc.off > UINT32_MAX ||
 	    loc.off % PACK_ALIGN != 0)
 		return false;

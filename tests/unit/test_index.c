@@ -203,7 +203,7 @@ END_TEST
 
 START_TEST(a_location_out_of_bounds_is_damage)
 {
-	struct chunk_loc bad[8];
+	struct chunk_loc bad[9];
 	struct chunk_loc loc;
 
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
@@ -216,6 +216,7 @@ START_TEST(a_location_out_of_bounds_is_damage)
 	bad[5].stored_len = 201;
 	bad[6].off = 4097;
 	bad[7].off = UINT64_C(1) << 60;
+	bad[8].pack = 0;
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct name name = name_of(&i, sizeof(i), 0);
 		struct index_txn *txn;

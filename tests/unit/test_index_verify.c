@@ -23,7 +23,7 @@ static void teardown(void)
 
 static struct chunk_loc loc_at(uint32_t i)
 {
-	return (struct chunk_loc){ .pack = i, .off = 4096 + 8 * (uint64_t)i, .stored_len = 100,
+	return (struct chunk_loc){ .pack = i + 1, .off = 4096 + 8 * (uint64_t)i, .stored_len = 100,
 				   .raw_len = 200, .kind = CHUNK_NODE, .codec = 1 };
 }
 
@@ -97,7 +97,7 @@ static int walk_chunk(void *arg, const struct name *name, const struct chunk_loc
 		w->damaged++;
 		return 0;
 	}
-	expected = name_at(loc->pack);
+	expected = name_at(loc->pack - 1);
 	ck_assert(name_eq(&expected, name)); /* never wrong */
 	w->right++;
 	return 0;
