@@ -90,6 +90,21 @@ static int give_up(struct replay *rp, struct entry *e, uint64_t lsn, int r)
 		    e->name, lsn, err_str(r));
 }
 
+/* It cannot even be told whose record this is: it may be that of any branch. */
+static int give_up_all(struct replay *rp, uint64_t lsn, int r)
+{
+	struct store *s = rp->store;
+
+	(void)note(&s->noter, 0, "record %" PRIu64 " of the journal cannot be understood", lsn);
+	for (size_t i = 0; i < s->entry_count; i++) {
+		struct entry *e = s->entries[i];
+
+		if (lsn > e->lsn && !e->lost)
+			(void)give_up(rp, e, lsn, r);
+	}
+	return 0;
+}
+
 static void recovered(struct replay *rp, struct entry *e)
 {
 	rp->store->recovered_operations++;
@@ -180,7 +195,7 @@ static int find_or_make(struct replay *rp, const struct table_op *op, struct bra
 	struct snap *sn = snap_lookup(s, snap_id_of(s->id_key, op->seq));
 	int r;
 
-	if (op->seq > SNAP_SEQ_MAX)
+	if (op->seq < 1 || op->seq > SNAP_SEQ_MAX)
 		return -ERR_JOURNAL_DAMAGED;
 	if (sn) { /* it was committed, by a batch that was not whole */
 		*ret = sn;
@@ -315,12 +330,12 @@ static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload,
 	struct entry *e;
 	int r;
 
-	r = table_op_decode(payload, len, &op);
-	if (r < 0)
-		return r;
 	if (lsn <= s->table_lsn)
 		return 0;
 	s->last_table = lsn;
+	r = table_op_decode(payload, len, &op);
+	if (r < 0)
+		return r;
 	remember_use(s, &op, lsn);
 	switch (op.kind) {
 	case TABLE_CREATE:
@@ -361,10 +376,11 @@ static int replay_one(void *arg, uint64_t lsn, enum journal_kind kind, const uin
 	rp->last_lsn = lsn;
 	rp->again = false;
 	r = fn(rp, lsn, payload, len);
-	if (r != -EIO)
-		return r;
-	rp->again = true;
-	return fn(rp, lsn, payload, len);
+	if (r == -EIO) {
+		rp->again = true;
+		r = fn(rp, lsn, payload, len);
+	}
+	return r == -ERR_JOURNAL_DAMAGED ? give_up_all(rp, lsn, r) : r;
 }
 
 /* ---- the whole ---- */

@@ -789,6 +789,58 @@ START_TEST(after_a_loss_that_cannot_be_committed_fsync_waits_for_the_index)
 }
 END_TEST
 
+static void append_record(enum journal_kind kind, const void *payload, size_t len)
+{
+	ck_ok(journal_reserve(store->journal, len + RECORD_OVERHEAD, true));
+	(void)journal_append(store->journal, kind, payload, len, len + RECORD_OVERHEAD, NULL, NULL,
+			     NULL);
+}
+
+static void make_a_checkpoint_without_a_number(void)
+{
+	struct table_op op = { .kind = TABLE_CHECKPOINT };
+	uint8_t buf[TABLE_OP_MAX];
+
+	strcpy(op.branch, "main");
+	append_record(JOURNAL_TABLE, buf, table_op_encode(&op, buf));
+	change(branch_at("main"), 1, "three");
+}
+
+START_TEST(a_checkpoint_without_a_number_is_no_snapshot)
+{
+	in_a_process_that_dies(make_a_checkpoint_without_a_number);
+	store_up();
+	expect_main();
+	store_reopen();
+	expect_main();
+	expect_sound(NULL);
+}
+END_TEST
+
+static enum journal_kind odd_kind;
+
+static void make_a_record_of_nothing(void)
+{
+	append_record(odd_kind, "nothing", 7);
+	change(branch_at("main"), 1, "three");
+}
+
+START_TEST(a_record_that_nobody_understands_does_not_end_the_open)
+{
+	odd_kind = JOURNAL_CHANGE;
+	in_a_process_that_dies(make_a_record_of_nothing);
+	in_a_process_that_dies(expect_main);
+	odd_kind = JOURNAL_TABLE;
+	in_a_process_that_dies(make_a_record_of_nothing);
+	store_up();
+	expect_main();
+	change(branch_at("main"), 7, "seven");
+	expect_sound(NULL);
+	store_reopen();
+	expect_text(branch_at("main"), 7, "seven");
+}
+END_TEST
+
 START_TEST(branches_that_lose_something_are_named)
 {
 	_cleanup_close_ int fd = open_segment();
@@ -994,6 +1046,8 @@ int main(void)
 		an_operation_that_cannot_be_done_again_is_not_there_at_all,
 		what_is_done_after_a_loss_does_not_end_with_it,
 		after_a_loss_that_cannot_be_committed_fsync_waits_for_the_index,
+		a_checkpoint_without_a_number_is_no_snapshot,
+		a_record_that_nobody_understands_does_not_end_the_open,
 		branches_that_lose_something_are_named,
 		a_journal_cut_to_nothing_is_told,
 		opening_survives_every_failure,
