@@ -460,15 +460,11 @@ static int apply_all(struct tree *t, struct stage *stage, struct chunks *chunks,
 	return 0;
 }
 
-int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
-		size_t len)
+int oplog_apply(struct oplog *l, struct tree *t, struct stage *stage, struct chunks *chunks,
+		const uint8_t *items, size_t len)
 {
-	_cleanup_(oplog_freep) struct oplog *l = NULL;
 	int r;
 
-	r = oplog_new(NULL, "", NULL, &l);
-	if (r < 0)
-		return r;
 	tree_set_log(t, l);
 	r = apply_all(t, stage, chunks, items, len);
 	if (r < 0)

@@ -74,8 +74,9 @@ struct oplog_head {
 int oplog_decode(const uint8_t *payload, size_t len, struct oplog_head *ret);
 
 /*
- * Applies items to a tree without a log. Blobs are found again in the stage, or are chunks by now.
- * -ERR_JOURNAL_DAMAGED, or what the tree says: it is as it was.
+ * Applies items to a tree without a log. l has no journal: the way back, empty again afterwards.
+ * Blobs are found again in the stage, or are chunks by now. -ERR_JOURNAL_DAMAGED, or what the tree
+ * says: it is as it was.
  */
-int oplog_apply(struct tree *t, struct stage *stage, struct chunks *chunks, const uint8_t *items,
-		size_t len);
+int oplog_apply(struct oplog *l, struct tree *t, struct stage *stage, struct chunks *chunks,
+		const uint8_t *items, size_t len);

@@ -26,6 +26,7 @@ struct replay {
 	struct store *store;
 	struct branch **open; /* owned; handles, so that each branch is opened once */
 	size_t n_open, cap_open;
+	struct oplog *way_back; /* owned; for all records, as they are many and small */
 	uint64_t last_lsn;
 	bool again; /* this record is tried a second time */
 };
@@ -35,6 +36,7 @@ static void replay_release(struct replay *rp)
 	for (size_t i = 0; i < rp->n_open; i++)
 		branch_close(rp->open[i]);
 	free(rp->open);
+	oplog_free(rp->way_back);
 }
 
 /* Lent; open until replay_release or forget_branch. */
@@ -139,7 +141,7 @@ static int replay_change(struct replay *rp, uint64_t lsn, const uint8_t *payload
 	r = open_branch(rp, e, &b);
 	if (r < 0)
 		return give_up(rp, e, lsn, r);
-	r = oplog_apply(b->tree, s->stage, s->chunks, head.items, head.items_len);
+	r = oplog_apply(rp->way_back, b->tree, s->stage, s->chunks, head.items, head.items_len);
 	if (r < 0)
 		return give_up(rp, e, lsn, r);
 	b->changes = head.changes;
@@ -180,7 +182,7 @@ static int find_state(struct replay *rp, const struct table_op *op, struct root 
 		r = tree_new(s->nodes, empty, &t);
 		if (r < 0)
 			return r;
-		r = oplog_apply(t, s->stage, s->chunks, op->items, op->items_len);
+		r = oplog_apply(rp->way_back, t, s->stage, s->chunks, op->items, op->items_len);
 		return r < 0 ? r : tree_freeze(t, ret);
 	default:
 		return -ERR_SNAP_UNKNOWN;
@@ -530,7 +532,9 @@ int store_replay(struct store *s, const struct store_options *options)
 	{
 		_cleanup_(replay_release) struct replay rp = { .store = s };
 
-		r = journal_read(s->journal, replay_one, &rp, &found);
+		r = oplog_new(NULL, "", NULL, &rp.way_back);
+		if (r == 0)
+			r = journal_read(s->journal, replay_one, &rp, &found);
 		if (r == 0 && options && options->recovered)
 			options->recovered(options->arg, s, MAX(floor, journal_lsn(s->journal)));
 		if (r == 0)
