@@ -595,10 +595,15 @@ static int tell_view(struct client *cl, struct wire_request *q)
 	return DONE;
 }
 
-/* An output descriptor that was closed by our caller is /dev/null, as for any program. */
+/*
+ * -1: our caller closed it (keep_standard_fds in main.c). An output is /dev/null then, as for any
+ * program.
+ */
 static int standard_fd(int fd)
 {
-	return fcntl(fd, F_GETFD) >= 0 ? fd : -1;
+	int flags = fcntl(fd, F_GETFL);
+
+	return flags >= 0 && !(flags & O_PATH) ? fd : -1;
 }
 
 /* The same through the view that we are in: for sandboxes that hide the store. */

@@ -3,6 +3,7 @@
 /* plyfs: one verb per call. The table is verbs.h; those marked DAEMON are passed on as they are. */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,10 +179,23 @@ static void release(struct client *cl)
 	free(cl->store);
 }
 
+/* What our caller closed stays so: else what we open would be taken for stdin or stdout. */
+static void keep_standard_fds(void)
+{
+	int fd;
+
+	do
+		fd = open("/", O_PATH | O_CLOEXEC);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	closep(&fd);
+}
+
 int main(int argc, char **argv)
 {
 	_cleanup_(release) struct client cl = { .store_fd = -1, .view_fd = -1 };
 	int i = 1;
+
+	keep_standard_fds();
 
 	for (; i < argc && argv[i][0] == '-'; i++) {
 		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {

@@ -262,6 +262,18 @@ def test_import_reads_a_tar_from_stdin(t):
     assert store.mount().read("a") == "1"
 
 
+def test_what_is_opened_is_not_taken_for_a_closed_stdin_or_stdout(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1\n"}))
+    sh = lambda how, *words: t.run(["sh", "-c", '"$0" "$@" ' + how, ply.PLYFS, *words], check=False,
+                                   env=dict(t.env, PLYFS_STORE=store.path))
+    p = sh("<&-", "import", "--branch", "other", "-")
+    assert p.returncode == 1 and p.stderr == "plyfs import: there is no stdin to read\n", p
+    for how in (">&-", "<&- >&-", "<&- >&- 2>&-"):
+        p = sh(how, "status")
+        assert (p.returncode, p.stdout, p.stderr) == (0, "", ""), (how, p)
+
+
 def test_import_of_another_branch_while_mounted(t):
     view = t.view({"a": "1"})
     view.store.import_(t.tree({"b": "2"}, "second"), "--branch", "second")
