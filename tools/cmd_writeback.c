@@ -32,6 +32,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/daemon.h"
+#include "tools/diffstat.h"
 
 #define TEMPORARY ".plyfs-writeback"
 #define COPY_BYTES (1024 * 1024)
@@ -473,8 +474,10 @@ static void tell(struct cmd *c, const struct changes *l, const char *dir)
 		return;
 	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from '%s' (", l->n,
 		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", dir);
-	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++)
-		fprintf(c->err, "%s%c %s", i ? ", " : "", l->v[i].kind, l->v[i].path);
+	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++) {
+		fprintf(c->err, "%s%c ", i ? ", " : "", l->v[i].kind);
+		print_quoted(c->err, l->v[i].path, "");
+	}
 	fprintf(c->err, "%s); to bring them in: plyfs --store '%s' writeback '%s'\n",
 		l->n > NAMES_TOLD ? ", ..." : "", c->daemon->store_path, dir);
 }
@@ -572,8 +575,11 @@ int cmd_writeback(struct cmd *c)
 		return CMD_DONE;
 	}
 	if (dry) {
-		for (size_t i = 0; i < l.n; i++)
-			fprintf(c->out, "%c %s\n", l.v[i].kind, l.v[i].path);
+		for (size_t i = 0; i < l.n; i++) {
+			fprintf(c->out, "%c ", l.v[i].kind);
+			print_quoted(c->out, l.v[i].path, "");
+			fputc('\n', c->out);
+		}
 		if (exit_code || force || !claimed)
 			return exit_code && l.n ? CMD_FAILED : CMD_DONE;
 	}

@@ -142,6 +142,15 @@ def test_a_dry_run_writes_nothing(t):
     assert ply.read(t.at("work/a.txt")) == "one\n"
 
 
+def test_names_are_listed_as_diff_lists_them(t):
+    view = mounted(t)
+    view.write("two\nD a.txt", "n\n")
+    p = ply_(t, "unmount", "--write-back", "--dry-run", view.path)
+    assert p.stdout == 'A "two\\nD a.txt"\n', p
+    p = ply_(t, "unmount", view.path)
+    assert p.stderr.count("\n") == 1 and '(A "two\\nD a.txt")' in p.stderr, p
+
+
 def test_mounting_again_continues_or_says_so(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
