@@ -14,7 +14,10 @@ json_t *json_text(const char *s)
 	if (j)
 		return j;
 
-	/* Not UTF-8: bytes beyond ASCII become U+0080..U+00FF, so that nothing is lost. */
+	/*
+	 * Not UTF-8: bytes beyond ASCII become U+0080..U+00FF. A name that is UTF-8 may hold those
+	 * itself: none that JSON has is free for bytes, as names may be any text (plyfs.1).
+	 */
 	made = malloc(2 * strlen(s) + 1);
 	if (!made)
 		return NULL;
