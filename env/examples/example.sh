@@ -11,5 +11,5 @@ echo 'add = max' >calc.py
 plyfs test -- python3 -m unittest || echo "broken"
 plyfs restore "$good"
 plyfs test -- python3 -m unittest && echo "restored"
-cd /
+cd - >/dev/null
 plyfs unmount --write-back "$1"

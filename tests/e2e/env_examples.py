@@ -177,4 +177,13 @@ def test_the_example_in_shell(t):
     assert said == ["broken", "restored"], p
 
 
+def test_the_example_in_shell_takes_a_relative_path(t):
+    i = Installed(t)
+    repo = i.repository("repo")
+    t.run(["sh", os.path.join(i.prefix, "share/doc/plyfs/examples/example.sh"), "repo"],
+          cwd=os.path.dirname(repo), env=i.env, timeout=60)
+    assert not os.path.ismount(repo)
+    assert ply.read(os.path.join(repo, "calc.py")) == CALC
+
+
 ply.main(__name__)
