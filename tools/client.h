@@ -134,6 +134,7 @@ int fsmonitor_install(struct client *cl, const char *mountpoint);
 int client_init(struct client *cl);
 int client_mount(struct client *cl);
 int client_unmount(struct client *cl);
+int client_writeback(struct client *cl);
 int client_checkpoint(struct client *cl);
 int client_restore(struct client *cl);
 int client_undo(struct client *cl);

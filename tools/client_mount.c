@@ -65,6 +65,8 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	struct stat st;
 	int r;
 
+	if (!path && errno == ENOENT && over)
+		return client_fail(cl, "there is no directory '%s'", dir);
 	if (!path)
 		return errno == ENOENT
 			       ? client_fail(
@@ -163,12 +165,13 @@ static int make_parents(struct client *cl, char *path)
 	return DONE;
 }
 
+/* Where the store of a directory's short form is, whether it has one or not. */
 static int short_store(struct client *cl, const char *dir, char **ret_path)
 {
 	const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
 	const char *base = strrchr(dir, '/') + 1;
 	_cleanup_free_ char *path = NULL;
-	int n, r;
+	int n;
 
 	if (data && *data == '/')
 		n = asprintf(&path, "%s/plyfs/%.40s-%016llx", data, base, path_hash(dir));
@@ -176,12 +179,22 @@ static int short_store(struct client *cl, const char *dir, char **ret_path)
 		n = asprintf(&path, "%s/.local/share/plyfs/%.40s-%016llx", home, base,
 			     path_hash(dir));
 	else
-		return client_fail(cl,
-				   "neither XDG_DATA_HOME nor HOME says where to keep the store");
+		return client_fail(cl, "neither XDG_DATA_HOME nor HOME says where its store is; "
+				       "set one, or give --store");
 	if (n < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
+	*ret_path = TAKE_PTR(path);
+	return DONE;
+}
 
-	n = (int)strlen(dir);
+/* Makes its parents. */
+static int short_store_place(struct client *cl, const char *dir, char **ret_path)
+{
+	_cleanup_free_ char *path = NULL;
+	int r = short_store(cl, dir, &path), n = (int)strlen(dir);
+
+	if (r)
+		return r;
 	if (strncmp(path, dir, (size_t)n) == 0 && (path[n] == '/' || strcmp(dir, "/") == 0))
 		return client_fail(
 			cl,
@@ -287,7 +300,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		return client_fail(
 			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
 			path);
-	r = short_store(cl, path, &store);
+	r = short_store_place(cl, path, &store);
 	if (r)
 		return r;
 	r = client_init_store(cl, store, true);
@@ -544,4 +557,34 @@ int client_unmount(struct client *cl)
 	if (r || !is_short || lazy)
 		return r;
 	return write_back(cl, path, !back ? "--tell" : force ? "--force" : NULL);
+}
+
+/* The directory tells the store, as it does to mount. */
+int client_writeback(struct client *cl)
+{
+	bool given = false; /* the daemon reads them */
+	const struct option_def defs[] = {
+		{ .name = "dry-run", .flag = &given },
+		{ .name = "force", .flag = &given },
+		{ .name = "tell", .flag = &given },
+		{ .name = "exit-code", .flag = &given },
+	};
+	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);
+
+	if (r)
+		return r;
+	path = client_store_name(cl) ? NULL : absolute(cl->args.v[0]);
+	if (path) {
+		r = short_store(cl, path, &store);
+		if (r)
+			return r;
+		origin = read_origin(store);
+	}
+	if (origin && strcmp(origin, path) == 0) {
+		r = client_use_store(cl, store);
+		if (r)
+			return r;
+	}
+	return client_send(cl, true, cl->argc, cl->argv, -1);
 }

@@ -15,7 +15,8 @@
  *             DAEMON  sent to the daemon as it stands (cmd_<name>), also through a view's ioctl
  *             ENV     plyfs-env or plyfs-session do it (env.h); the client turns into them
  *             FILES   as DAEMON, but it touches files of the client: never through an ioctl
- *             HOST    as BOTH, but it runs a program of the caller's choice: never through an ioctl
+ *             HOST    as BOTH, but it touches files of the client, or runs a program of its
+ *                     choice: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
  *   details   for `plyfs NAME --help`, at most 79 columns. Every "--word" in synopsis and details
  *             is offered by the completion.
@@ -185,9 +186,10 @@
 	  "branches come back as the packs have them; the old index is kept beside it.\n" \
 	  "  --json          statistics\n") \
 	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
-	X(writeback, FILES, "[--dry-run] [--force] DIR", \
+	X(writeback, HOST, "[--dry-run] [--force] DIR", \
 	  "bring a short-form view's differences into DIR", \
-	  "What unmount --write-back does; the branch must not be mounted.\n" \
+	  "What unmount --write-back does, later: DIR must not be mounted. Its store is\n" \
+	  "found by DIR, as by mount, when none is named.\n" \
 	  "  --dry-run       only list them\n" \
 	  "  --force         over what changed in DIR itself\n") \
 	X(fsmonitor, BOTH, "2 TOKEN", "answer git's question what may have changed", \

@@ -110,6 +110,20 @@ def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
     assert ply_(t, "unmount", "--force", work, check=False).returncode == 2
 
 
+def test_the_directory_of_a_write_back_tells_the_store(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.unmount()
+    assert ply_(t, "writeback", "--dry-run", "work", cwd=t.path).stdout == "M a.txt\n"
+    ply_(t, "writeback", ".", cwd=t.at("work"))
+    assert ply.read(t.at("work/a.txt")) == "changed\n"
+    p = ply_(t, "writeback", t.path, check=False)  # has none
+    assert p.returncode == 2 and "which store" in p.stderr, p
+    del t.env["XDG_DATA_HOME"], t.env["HOME"]
+    p = ply_(t, "writeback", t.at("work"), check=False)
+    assert p.returncode == 1 and "XDG_DATA_HOME" in p.stderr and "--store" in p.stderr, p
+
+
 def test_an_interrupted_write_back_goes_on(t):
     view = mounted(t, {"a": "one\n", "b": "one\n", "to-dir": "one\n", "to-file/x": "one\n"})
     view.write("a", "two\n")
