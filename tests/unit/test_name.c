@@ -296,6 +296,20 @@ START_TEST(links_have_limits)
 }
 END_TEST
 
+START_TEST(a_name_more_or_less_is_a_change_of_the_file)
+{
+	uint64_t f = fx_file("f");
+
+	age(f);
+	ck_assert_int_eq(ln(f, ROOT_INO, "g"), 0);
+	ck_assert_int_ne(fx_stat(f).ctime.sec, 0);
+	age(f);
+	ck_assert_int_eq(rm(ROOT_INO, "g"), 0);
+	ck_assert_int_ne(fx_stat(f).ctime.sec, 0);
+	ck_assert_int_eq(fx_stat(f).mtime.sec, 0);
+}
+END_TEST
+
 START_TEST(unlinked_file_lives_until_it_is_purged)
 {
 	uint64_t changes, f = fx_file("f"), g = fx_file("g");
@@ -603,6 +617,12 @@ START_TEST(attributes_are_set_as_asked)
 	set.caller = 10; /* nothing is taken */
 	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
 
+	set = (struct fs_set){ .mask = SET_MODE, .mode = 06755 };
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
+	set = (struct fs_set){ .mask = SET_GID, .gid = 8 };
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), 0);
+	ck_assert_uint_eq(i.mode & 07777, 0755);
+
 	set = (struct fs_set){ .mask = SET_MODE, .mode = 02755 };
 	ck_assert_int_eq(fs_setattr(&fs, d, &set, &i), 0);
 	set = (struct fs_set){ .mask = SET_GID, .gid = 4 };
@@ -619,6 +639,8 @@ START_TEST(attributes_are_set_as_asked)
 	ck_assert_uint_eq(i.mtime.nsec, 999999999);
 	ck_assert_int_ne(i.ctime.sec, 0);
 	set.mtime.nsec++;
+	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), -EINVAL);
+	set = (struct fs_set){ .mask = SET_ATIME, .atime = { 1, 1000000000 } };
 	ck_assert_int_eq(fs_setattr(&fs, f, &set, &i), -EINVAL);
 	set = (struct fs_set){ .mask = SET_SIZE, .size = 1 };
 	ck_assert_int_eq(fs_setattr(&fs, d, &set, &i), -EISDIR);
@@ -691,6 +713,7 @@ int main(void)
 	tcase_add_test(c, symlinks_of_every_length);
 	tcase_add_test(c, every_name_of_an_inode_is_known);
 	tcase_add_test(c, links_have_limits);
+	tcase_add_test(c, a_name_more_or_less_is_a_change_of_the_file);
 	tcase_add_test(c, unlinked_file_lives_until_it_is_purged);
 	tcase_add_test(c, tmpfile_can_be_named_later);
 	tcase_add_test(c, removing_refuses_what_it_must);
