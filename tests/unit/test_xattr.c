@@ -116,6 +116,7 @@ START_TEST(listing_names_each_once)
 	ck_assert_int_eq(fs_listxattr(&fs, f, NULL, 0, &n), 0);
 	ck_assert_uint_eq(n, len);
 	ck_assert_int_eq(fs_listxattr(&fs, f, small, sizeof(small), &n), -ERANGE);
+	ck_assert_int_eq(fs_listxattr(&fs, f, list, len - 1, &n), -ERANGE);
 	ck_assert_int_eq(fs_listxattr(&fs, f, list, len, &n), 0);
 	ck_assert_uint_eq(n, len);
 	for (const char *p = list; p < list + n; p += strlen(p) + 1) {
@@ -147,15 +148,31 @@ START_TEST(every_kind_of_inode_has_attributes)
 }
 END_TEST
 
+START_TEST(attributes_are_of_the_inode_whose_ctime_tells)
+{
+	struct fs_set old = { .mask = SET_CTIME };
+	uint64_t f = fx_file("f");
+	struct inode i;
+
+	ck_assert_int_eq(fs_setattr(&fs, f, &old, &i), 0);
+	ck_assert_int_eq(set(f, "user.x", "1", 1, 0), 0);
+	ck_assert_int_ne(fx_stat(f).ctime.sec, 0);
+	ck_assert_int_eq(fs_setattr(&fs, f, &old, &i), 0);
+	ck_assert_int_eq(fs_removexattr(&fs, f, "user.x"), 0);
+	ck_assert_int_ne(fx_stat(f).ctime.sec, 0);
+}
+END_TEST
+
 START_TEST(write_truncate_and_chown_end_capabilities)
 {
 	uint64_t f = fx_file("f");
 	struct fs_set size = { .mask = SET_SIZE, .size = 5 }, owner = { .mask = SET_UID, .uid = 3 };
+	struct fs_set group = { .mask = SET_GID, .gid = 3 };
 	struct fs_set mode = { .mask = SET_MODE, .mode = 0755 };
 	struct inode i;
 	size_t n;
 
-	for (unsigned k = 0; k < 4; k++) {
+	for (unsigned k = 0; k < 5; k++) {
 		ck_assert_int_eq(set(f, "security.capability", "cap", 3, 0), 0);
 		ck_assert_int_eq(set(f, "user.keep", "1", 1, 0), 0);
 		if (k == 0)
@@ -163,7 +180,12 @@ START_TEST(write_truncate_and_chown_end_capabilities)
 		else if (k == 1)
 			fx_write(f, 0, "x", 1);
 		else
-			ck_assert_int_eq(fs_setattr(&fs, f, k == 2 ? &size : &owner, &i), 0);
+			ck_assert_int_eq(fs_setattr(&fs, f,
+						    k == 2   ? &size
+						    : k == 3 ? &owner
+							     : &group,
+						    &i),
+					 0);
 		ck_assert_int_eq(fs_getxattr(&fs, f, "security.capability", NULL, 0, &n),
 				 k == 0 ? 0 : -ENODATA);
 		expect(f, "user.keep", "1", 1);
@@ -239,6 +261,7 @@ int main(void)
 	tcase_add_test(c, flag_follows_the_attributes);
 	tcase_add_test(c, listing_names_each_once);
 	tcase_add_test(c, every_kind_of_inode_has_attributes);
+	tcase_add_test(c, attributes_are_of_the_inode_whose_ctime_tells);
 	tcase_add_test(c, write_truncate_and_chown_end_capabilities);
 	tcase_add_test(c, attributes_survive_sealing);
 	tcase_add_test(c, damaged_attributes_are_errors);
