@@ -531,7 +531,7 @@ static void put_raw(enum index_table table, const void *key, size_t key_len, con
 
 START_TEST(damaged_records_do_not_stop_the_rest)
 {
-	struct branch *b = branch_make("main"), *other = branch_make("other");
+	struct branch *b = branch_make("main"), *other = branch_make("other"), *fork;
 	struct check_stats stats;
 	struct gc_stats gc;
 	uint8_t key[SNAP_KEY_BYTES];
@@ -559,6 +559,9 @@ START_TEST(damaged_records_do_not_stop_the_rest)
 	expect_text(b, 1, "2");
 	branch_close(b);
 	ck_err(branch_open(store, "other", &b), -ERR_BRANCH_DAMAGED);
+	b = branch_at("main");
+	ck_err(branch_create_from(b, "other", &fork), -ERR_BRANCH_EXISTS);
+	branch_close(b);
 	ck_err(store_gc(store, NULL, &gc), -ERR_SNAP_DAMAGED);
 
 	int lines = 0;
