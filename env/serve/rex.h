@@ -42,7 +42,7 @@ struct rex_place {
 
 int rex_new(const struct rex_place *place, struct rex **ret);
 void rex_free(struct rex *rex); /* ends all sessions; no request may be running */
-/* Ends all sessions, commands and reads that wait: requests return soon. */
+/* Ends all sessions, commands, reads and writes that wait: requests return soon. */
 void rex_abandon(struct rex *rex);
 
 extern const struct endpoint rex_endpoints[]; /* their arg is a struct rex */
@@ -84,7 +84,10 @@ int rex_end_watch(const struct rex *rex);
 
 /* As str(pathlib.Path(path)): "" is ".", no empty or "." parts. Given; NULL: no memory. */
 char *rex_path(const char *path);
-/* rex_path.c: -errno, EACCES for what leads out of the place. "" is the cwd. */
+/*
+ * rex_path.c: -errno, EACCES for what leads out of the place. "" is the cwd. Reading and writing do
+ * not block.
+ */
 int rex_open(struct rex *rex, const char *path, int flags, unsigned mode);
 /* The directory that holds path, O_PATH; *ret_leaf points into path. */
 int rex_open_parent(struct rex *rex, const char *path, const char **ret_leaf);
@@ -102,6 +105,10 @@ int rex_make_parents(struct rex *rex, const char *path, struct http_response *r)
 int rex_decode(const struct ply_text *in, const char *encoding, const char *errors,
 	       struct ply_text *ret, struct http_response *r);
 int rex_check_encoding(const char *encoding, struct http_response *r); /* 0; 1: raised */
+
+/* rex_files.c: write_all of what rex_open gave; -ECANCELED: the client has gone, or we end. */
+int rex_write_all(struct rex *rex, const struct http_request *q, int fd, const void *data,
+		  size_t len);
 
 /* rex_execute.c, rex_files.c, rex_upload.c */
 void rex_execute(void *arg, const struct http_request *q, struct http_response *r);

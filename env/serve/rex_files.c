@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "env/pytext.h"
 #include "env/serve/model.h"
@@ -21,12 +22,15 @@
 
 /* ---- bytes ---- */
 
-/* A pipe or a device may have nothing for ever: neither the client nor our end waits for that. */
-static int wait_readable(struct rex *rex, const struct http_request *q, int fd)
+/*
+ * A pipe or a device may have nothing, or no room, for ever: neither the client nor our end waits
+ * for that. events: POLLIN or POLLOUT.
+ */
+static int wait_ready(struct rex *rex, const struct http_request *q, int fd, short events)
 {
 	_cleanup_(client_unwatch) int watch = client_watch(q);
 	struct pollfd p[] = {
-		{ .fd = fd, .events = POLLIN },
+		{ .fd = fd, .events = events },
 		{ .fd = watch, .events = POLLIN },
 		{ .fd = rex_end_watch(rex), .events = POLLIN },
 	};
@@ -39,7 +43,7 @@ static int wait_readable(struct rex *rex, const struct http_request *q, int fd)
 static int read_whole(struct rex *rex, const struct http_request *q, const char *path,
 		      struct ply_text *ret)
 {
-	_cleanup_close_ int fd = rex_open(rex, path, O_RDONLY | O_NONBLOCK, 0);
+	_cleanup_close_ int fd = rex_open(rex, path, O_RDONLY, 0);
 	struct stat st;
 	size_t room;
 	int r;
@@ -60,7 +64,7 @@ static int read_whole(struct rex *rex, const struct http_request *q, const char 
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN) {
-			r = wait_readable(rex, q, fd);
+			r = wait_ready(rex, q, fd, POLLIN);
 			if (r < 0)
 				return r;
 			continue;
@@ -155,6 +159,22 @@ out:
 
 /* ---- writing ---- */
 
+int rex_write_all(struct rex *rex, const struct http_request *q, int fd, const void *data,
+		  size_t len)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = write(fd, (const char *)data + done, len - done);
+		int r = n < 0 && errno != EINTR ? -errno : 0;
+
+		if (r == -EAGAIN)
+			r = wait_ready(rex, q, fd, POLLOUT);
+		if (r < 0)
+			return r;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return 0;
+}
+
 struct write_request {
 	const char *content, *path;
 	size_t content_len, path_len;
@@ -194,7 +214,7 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 		rex_raise_errno(r, -fd, path, strlen(path));
 		goto out;
 	}
-	err = -write_all(fd, f.content, f.content_len);
+	err = -rex_write_all(arg, q, fd, f.content, f.content_len);
 	if (close(TAKE_FD(fd)) < 0 && !err)
 		err = errno;
 	if (err)

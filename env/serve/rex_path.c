@@ -51,19 +51,11 @@ char *rex_path(const char *path)
 /*
  * A pipe that commands have made waits in open() for its other end, which may never come: nobody's
  * timeout ends that, nor the server's own end. So it is opened without: one that nobody writes is
- * empty, one that nobody reads is ENXIO. Reading and writing wait as usual, then, but for who asks
- * for O_NONBLOCK himself.
+ * empty, one that nobody reads is ENXIO. Who reads or writes it gets EAGAIN, and waits himself.
  */
 static int open_flags(int flags)
 {
 	return flags | O_CLOEXEC | (flags & O_PATH ? 0 : O_NONBLOCK);
-}
-
-static int opened(int fd, int flags)
-{
-	if (fd >= 0 && !(flags & (O_PATH | O_NONBLOCK)))
-		(void)fcntl(fd, F_SETFL, flags); /* cannot fail */
-	return fd;
 }
 
 int rex_open_below(int dir, const char *path, int flags, unsigned mode)
@@ -73,7 +65,7 @@ int rex_open_below(int dir, const char *path, int flags, unsigned mode)
 				      .resolve = RESOLVE_BENEATH };
 	long fd = syscall(SYS_openat2, dir, path, &how, sizeof(how));
 
-	return fd >= 0 ? opened((int)fd, flags) : errno == EXDEV ? -EACCES : -errno;
+	return fd >= 0 ? (int)fd : errno == EXDEV ? -EACCES : -errno;
 }
 
 static int open_located(const struct rex_place *place, const char *path, int flags, unsigned mode)
@@ -108,7 +100,7 @@ int rex_open(struct rex *rex, const char *path, int flags, unsigned mode)
 		path = full;
 	}
 	fd = open(path, open_flags(flags), mode);
-	return fd < 0 ? -errno : opened(fd, flags);
+	return fd < 0 ? -errno : fd;
 }
 
 int rex_open_parent(struct rex *rex, const char *path, const char **ret_leaf)

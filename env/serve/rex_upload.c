@@ -143,7 +143,8 @@ next:
 
 enum { EXTRACT_BAD_ZIP = 1 }; /* outcome */
 
-static int extract_file(unzFile zip, int root, const char *name, const unz_file_info64 *info)
+static int extract_file(struct rex *rex, const struct http_request *q, unzFile zip, int root,
+			const char *name, const unz_file_info64 *info)
 {
 	_cleanup_close_ int fd = rex_open_below(root, name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
 	/* Unix wrote it: its mode is in the high half. */
@@ -157,7 +158,7 @@ static int extract_file(unzFile zip, int root, const char *name, const unz_file_
 	if (unzOpenCurrentFile(zip) != UNZ_OK)
 		return EXTRACT_BAD_ZIP;
 	while ((n = unzReadCurrentFile(zip, buf, sizeof(buf))) > 0) {
-		int r = write_all(fd, buf, (size_t)n);
+		int r = rex_write_all(rex, q, fd, buf, (size_t)n);
 
 		if (r < 0) {
 			(void)unzCloseCurrentFile(zip);
@@ -172,7 +173,8 @@ static int extract_file(unzFile zip, int root, const char *name, const unz_file_
 	return close(TAKE_FD(fd)) < 0 ? -errno : 0;
 }
 
-static int extract_all(unzFile zip, int root, struct ply_text *ret_name)
+static int extract_all(struct rex *rex, const struct http_request *q, unzFile zip, int root,
+		       struct ply_text *ret_name)
 {
 	int r = unzGoToFirstFile(zip);
 
@@ -197,7 +199,7 @@ static int extract_all(unzFile zip, int root, struct ply_text *ret_name)
 		if (ret_name->len > 0) {
 			s = make_below(root, ret_name->data, is_dir);
 			if (s == 0 && !is_dir)
-				s = extract_file(zip, root, ret_name->data, &info);
+				s = extract_file(rex, q, zip, root, ret_name->data, &info);
 			if (s != 0)
 				return s;
 		}
@@ -206,8 +208,8 @@ static int extract_all(unzFile zip, int root, struct ply_text *ret_name)
 	return r == UNZ_END_OF_LIST_OF_FILE ? 0 : EXTRACT_BAD_ZIP;
 }
 
-static void upload_zip(struct rex *rex, const struct http_part *file, const char *target,
-		       struct http_response *r)
+static void upload_zip(struct rex *rex, const struct http_request *q, const struct http_part *file,
+		       const char *target, struct http_response *r)
 {
 	struct memory_file memory = { .data = file->data, .len = file->len };
 	zlib_filefunc64_def io = { .zopen64_file = mem_open,
@@ -235,7 +237,7 @@ static void upload_zip(struct rex *rex, const struct http_part *file, const char
 	if (root < 0) {
 		rex_raise_errno(r, -root, target, strlen(target));
 	} else {
-		s = extract_all(zip, root, &name);
+		s = extract_all(rex, q, zip, root, &name);
 		if (s < 0)
 			rex_raise_errno(r, -s, name.data ? name.data : "", name.len);
 		else if (s == EXTRACT_BAD_ZIP)
@@ -337,7 +339,7 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 	} else if (!(path = rex_path(target->data))) {
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
 	} else if (unzip && is_word(unzip->data, yes)) {
-		upload_zip(arg, file, path, r);
+		upload_zip(arg, q, file, path, r);
 	} else {
 		upload_file(arg, file, path, r);
 	}

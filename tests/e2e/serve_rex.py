@@ -465,6 +465,58 @@ def test_a_read_that_waits_holds_up_neither_the_end_nor_a_slow_writer(t):
     assert "[Errno 125]" in got[0].json["swerexception"]["message"], got
 
 
+def test_a_write_that_waits_holds_up_neither_the_end_nor_a_slow_reader(t):
+    s = rex(t)
+    path, much = t.at("pipe"), "y" * 300000
+    os.mkfifo(path)
+    holder = os.open(path, os.O_RDWR)  # and reads nothing
+    buf = io.BytesIO()
+    with zipfile.ZipFile(buf, "w") as z:
+        z.writestr("pipe", much)
+    body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, t.path.encode()),
+                          ("unzip", None, b"true")])
+    got = []
+
+    def writing():
+        fds = "/proc/%d/fd" % s.process.pid
+        return sum(os.path.realpath(os.path.join(fds, f)) == path for f in os.listdir(fds))
+
+    def begin(call):
+        x = threading.Thread(target=lambda: got.append(call()))
+        x.start()
+        ply.wait_for("a pipe that is full", lambda: writing() and int.from_bytes(
+            fcntl.ioctl(holder, termios.FIONREAD, bytes(4)), sys.byteorder) == 65536)
+        return x
+
+    def write(**headers):
+        return s.post("/write_file", {"path": path, "content": much}, headers=headers)
+
+    def drain(n):
+        while n > 0:
+            n -= len(os.read(holder, n))
+    for call in (write, lambda: s.call("POST", "/upload", body, headers)):
+        slow = begin(call)
+        drain(len(much))
+        slow.join()
+        assert got.pop().status == 200
+    text = b'{"path": "%s", "content": "%s"}' % (path.encode(), much.encode())
+    begin(lambda: s.raw(b"POST /write_file HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\n"
+                        b"Content-Length: %d\r\n\r\n%s" % (s.token.encode(), len(text), text),
+                        timeout=1)).join()
+    ply.wait_for("the end of a write without a client", lambda: writing() == 0)
+    got.clear()
+    drain(65536)
+    threads = [begin(lambda: write(**{"X-Request-ID": "1"})),
+               begin(lambda: s.call("POST", "/upload", body, headers))]
+    ply.wait_for("their writing", lambda: writing() == 2)
+    s.stop(10)
+    for x in threads:
+        x.join()
+    assert [a.status for a in got] == [511, 511], got
+    for a in got:
+        assert "[Errno 125]" in a.json["swerexception"]["message"], got
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)
