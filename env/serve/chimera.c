@@ -81,7 +81,7 @@ static int open_file(struct ply_env *e, const char *path, uint64_t *ret_size)
 /* Text as Python's open() reads it; the protocol has no way to say anything else. */
 static void read_file(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *path = http_argument(q, "path");
+	const char *path;
 	_cleanup_close_ int fd = -1;
 	struct ply_text text;
 	json_t *content;
@@ -89,6 +89,8 @@ static void read_file(void *arg, const struct http_request *q, struct http_respo
 	size_t to = 0;
 	int status;
 
+	if (!argument_read(q, r, "path", &path))
+		return;
 	if (!path) {
 		reply_detail(r, 400, "the argument 'path' is missing");
 		return;
@@ -146,11 +148,14 @@ static void write_file(void *arg, const struct http_request *q, struct http_resp
 
 static void list_files(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *pattern = http_argument(q, "pattern");
+	const char *pattern;
 	struct ply_list list;
 	json_t *names;
-	int status = ply_env_list_files(arg, pattern ? pattern : "**/*", &list);
+	int status;
 
+	if (!argument_read(q, r, "pattern", &pattern))
+		return;
+	status = ply_env_list_files(arg, pattern ? pattern : "**/*", &list);
 	if (status < 0) {
 		reply_failure(r, status);
 		return;
@@ -273,6 +278,8 @@ static void upload(void *arg, const struct http_request *q, struct http_response
 		reply_detail(r, 400, "a form with 'path' and a file 'file' is wanted");
 		return;
 	}
+	if (path && reply_nul(r, "body", "path", path->data, path->len))
+		return;
 	status = ply_env_write_file(arg, path ? path->data : file->filename, file->data, file->len);
 	if (status < 0)
 		reply_failure(r, status);
@@ -282,10 +289,12 @@ static void upload(void *arg, const struct http_request *q, struct http_response
 
 static void download(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *path = http_argument(q, "path");
+	const char *path;
 	uint64_t size;
 	int fd;
 
+	if (!argument_read(q, r, "path", &path))
+		return;
 	if (!path) {
 		reply_detail(r, 400, "the argument 'path' is missing");
 		return;

@@ -54,6 +54,30 @@ bool reply_complaint(struct http_response *r, unsigned status, const struct mode
 	return true;
 }
 
+bool reply_nul(struct http_response *r, const char *from, const char *name, const char *value,
+	       size_t len)
+{
+	json_t *input;
+
+	if (strlen(value) == len)
+		return false;
+	input = json_stringn(value, len);
+	reply_json(r, 400,
+		   json_pack("{s:[{s:s, s:[ss], s:s, s:o}]}", "detail", "type", "value_error",
+			     "loc", from, name, "msg", "Value error, embedded null byte", "input",
+			     input ? input : json_string("(not UTF-8)")));
+	return true;
+}
+
+bool argument_read(const struct http_request *q, struct http_response *r, const char *name,
+		   const char **ret)
+{
+	size_t len = 0;
+
+	*ret = http_argument(q, name, &len);
+	return !*ret || !reply_nul(r, "query", name, *ret, len);
+}
+
 bool body_read(const struct http_request *q, struct http_response *r,
 	       const struct model_field *fields, size_t n, struct model *m, void *to)
 {

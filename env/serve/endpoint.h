@@ -29,6 +29,15 @@ void reply_json(struct http_response *r, unsigned status, json_t *body);
 void reply_detail(struct http_response *r, unsigned status, const char *detail);
 /* Whether something is wrong with a body; then it is answered with this status. */
 bool reply_complaint(struct http_response *r, unsigned status, const struct model *m);
+/*
+ * Whether a value, from "query" or "body", has a NUL, behind which C would not look; then it is
+ * answered with 400.
+ */
+bool reply_nul(struct http_response *r, const char *from, const char *name, const char *value,
+	       size_t len);
+/* An argument of the query, NULL: there is none. False: answered. */
+bool argument_read(const struct http_request *q, struct http_response *r, const char *name,
+		   const char **ret);
 /* The fields of a body in *to; nothing at all sets nothing. False: answered with 400. */
 bool body_read(const struct http_request *q, struct http_response *r,
 	       const struct model_field *fields, size_t n, struct model *m, void *to);

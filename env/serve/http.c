@@ -77,9 +77,13 @@ const char *http_header(const struct http_request *q, const char *name)
 	return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
 }
 
-const char *http_argument(const struct http_request *q, const char *name)
+const char *http_argument(const struct http_request *q, const char *name, size_t *ret_len)
 {
-	return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
+	const char *value = NULL;
+
+	(void)MHD_lookup_connection_value_n(q->connection, MHD_GET_ARGUMENT_KIND, name,
+					    strlen(name), &value, ret_len); /* MHD_NO: NULL */
+	return value;
 }
 
 const struct http_part *http_part(const struct http_request *q, const char *name)

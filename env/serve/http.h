@@ -42,7 +42,7 @@ struct http_request {
 
 /* The first header of that name, case aside; the first argument of the query. NULL: none. */
 const char *http_header(const struct http_request *q, const char *name);
-const char *http_argument(const struct http_request *q, const char *name);
+const char *http_argument(const struct http_request *q, const char *name, size_t *ret_len);
 const struct http_part *http_part(const struct http_request *q, const char *name);
 /*
  * A descriptor, given, that polls POLLIN when the client has gone (or will send nothing more: a

@@ -192,10 +192,11 @@ static void drop(void *arg, const struct http_request *q, struct http_response *
 
 static void snapshots(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *branch = http_argument(q, "branch"), *count = http_argument(q, "count");
-	const char *words[8] = { "log", "--json" };
+	const char *branch, *count, *words[8] = { "log", "--json" };
 	size_t n = 2;
 
+	if (!argument_read(q, r, "branch", &branch) || !argument_read(q, r, "count", &count))
+		return;
 	if (branch) {
 		words[n++] = "--branch";
 		words[n++] = branch;
@@ -216,12 +217,14 @@ static void tree(void *arg, const struct http_request *q, struct http_response *
 
 static void diff(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *form = http_argument(q, "form");
-	const char *a = http_argument(q, "a"), *b = http_argument(q, "b");
 	struct ply_text text = { 0 };
+	const char *form, *a, *b;
 	json_t *changes;
 	int status;
 
+	if (!argument_read(q, r, "form", &form) || !argument_read(q, r, "a", &a) ||
+	    !argument_read(q, r, "b", &b))
+		return;
 	form = form ? form : "json";
 	status = ply_env_diff(arg, a, b, form, &text);
 	if (status < 0) {

@@ -302,10 +302,10 @@ static void upload_file(struct rex *rex, const struct http_part *file, const cha
 		reply_json(r, 200, json_object());
 }
 
-static bool is_word(const char *s, const char *const *words)
+static bool is_word(const struct http_part *part, const char *const *words)
 {
 	for (; *words; words++)
-		if (strcasecmp(s, *words) == 0)
+		if (strlen(*words) == part->len && strcasecmp(part->data, *words) == 0)
 			return true;
 	return false;
 }
@@ -327,7 +327,7 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 		(void)json_array_append_new(
 			detail, json_pack("{s:s, s:[ss], s:s, s:n}", "type", "missing", "loc",
 					  "body", "target_path", "msg", "Field required", "input"));
-	if (unzip && !is_word(unzip->data, yes) && !is_word(unzip->data, no))
+	if (unzip && !is_word(unzip, yes) && !is_word(unzip, no))
 		(void)json_array_append_new(
 			detail, json_pack("{s:s, s:[ss], s:s, s:o}", "type", "bool_parsing", "loc",
 					  "body", "unzip", "msg", "Input should be a valid boolean",
@@ -338,7 +338,7 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 		rex_raisef(r, "builtins.ValueError", "embedded null byte");
 	} else if (!(path = rex_path(target->data))) {
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
-	} else if (unzip && is_word(unzip->data, yes)) {
+	} else if (unzip && is_word(unzip, yes)) {
 		upload_zip(arg, q, file, path, r);
 	} else {
 		upload_file(arg, file, path, r);

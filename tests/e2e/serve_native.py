@@ -462,6 +462,34 @@ def test_every_other_endpoint_as_the_document_has_it(t):
     n.call("GET", "/health", status=401, token=False, headers={"X-API-Key": "x"})
 
 
+def test_a_nul_is_refused_where_it_would_cut_a_string(t):
+    n = Native(t)
+    first = n.post("/v1/checkpoint", {"label": "first"})["id"]
+    for path in ("/files/read?path=a.txt%00x", "/files/download?path=a.txt%00x",
+                 "/files/list?pattern=*%00x", "/v1/snapshots?branch=main%00x",
+                 "/v1/snapshots?count=1%002", "/v1/diff?form=json%00x", "/v1/diff?a=@first%00x",
+                 "/v1/diff?a=%s&b=@first%%00x" % first, "/files/read?path=%00%ff"):
+        detail = n.get(path, status=400)["detail"][0]
+        assert detail["msg"] == "Value error, embedded null byte", (path, detail)
+        assert detail["loc"][0] == "query" and detail["loc"][1] + "=" in path, (path, detail)
+    n.get("/is_alive?x=%00")
+    n.get("/files/read?x=%00&path=a.txt")
+
+    def upload(where, status, **more):
+        body = b"".join(b"--b\r\nContent-Disposition: form-data; name=\"%s\"\r\n\r\n%s\r\n" %
+                        (name.encode(), value) for name, value in more.items())
+        body += (b"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n"
+                 b"new\r\n--b--")
+        answer = n.call("POST", where, body, status,
+                        headers={"Content-Type": "multipart/form-data; boundary=b"})
+        return answer["detail"][0]
+    detail = upload("/files/upload", 400, path=b"a.txt\0x")
+    assert detail["loc"] == ["body", "path"] and "null byte" in detail["msg"], detail
+    detail = upload("/upload", 422, target_path=n.view.at("a.txt").encode(), unzip=b"no\0x")
+    assert detail["loc"] == ["body", "unzip"] and detail["type"] == "bool_parsing", detail
+    assert n.view.read("a.txt") == "one\n"
+
+
 def test_a_container_is_served_as_its_commands_see_it(t):
     ply.need_tool("bwrap")
     top = t.tree(FILES, "boxed")
