@@ -257,8 +257,12 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 
 void mount_forget_pages(struct mount *m, uint64_t node, uint64_t off, uint64_t len)
 {
-	readers_step_aside(); /* somebody may have them locked until he is answered */
-	(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len);
+	/*
+	 * Somebody may have them locked until he is answered, which a thread of ours has to be left
+	 * for, and some for who must step aside. Else the kernel forgets them as late as ever.
+	 */
+	if (readers_may_wait())
+		(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len);
 }
 
 static int kernel_inc_epoch(void *arg)

@@ -99,7 +99,10 @@ int mount_send(struct mount *m, const struct iovec *iov, int count);
  * has happened on return.
  */
 void mount_forget_attr(struct mount *m, uint64_t node);
-/* Nor has it these bytes any more. Steps aside (readers.h), as it may wait for others' requests. */
+/*
+ * Nor has it these bytes any more. It may wait for others' requests, so nothing is done when no
+ * thread of ours is left for them (readers.h).
+ */
 void mount_forget_pages(struct mount *m, uint64_t node, uint64_t off, uint64_t len);
 /* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
 void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);

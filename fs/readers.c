@@ -263,14 +263,15 @@ static void stop_waiting(struct readers *rs, struct served *s)
 	}
 }
 
-static void step_aside(bool must)
+/* Does another thread read now? */
+static bool step_aside(bool must)
 {
 	struct reader *r = self;
 	struct readers *rs;
 	struct served *s;
 
 	if (!r || !r->leads)
-		return;
+		return true;
 	rs = r->pool;
 	s = r->serves;
 
@@ -278,28 +279,36 @@ static void step_aside(bool must)
 	if (s->leader != r) { /* an idle thread took it meanwhile (R2) */
 		r->offered = false;
 		r->leads = false;
-		return;
+		return true;
 	}
 	if (find_leader(rs, s, rs->n_served + rs->max_spare + (must ? MUST_SPARE : 0)) == 0) {
 		if (r->offered)
 			stop_waiting(rs, s);
 		r->offered = false;
 		r->leads = false;
-	} else if (!r->offered) {
+		return true;
+	}
+	if (!r->offered) {
 		s->next_waiting = rs->waiting;
 		rs->waiting = s;
 		r->offered = true;
 	}
+	return false;
 }
 
 void readers_will_block(void)
 {
-	step_aside(false);
+	(void)step_aside(false); /* else they wait for us */
+}
+
+bool readers_may_wait(void)
+{
+	return step_aside(false);
 }
 
 void readers_step_aside(void)
 {
-	step_aside(true);
+	(void)step_aside(true);
 }
 
 static void give_back(struct reader *r)

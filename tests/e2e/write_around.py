@@ -17,6 +17,7 @@ import shutil
 import signal
 import struct
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -178,6 +179,42 @@ def test_who_follows_a_log_reads_what_was_appended(t):
                                                             for i in range(last)], name
         assert last > 0
     os.close(fd)
+
+
+def test_many_who_append_while_others_read_wait_for_each_other_not_for_ever(t):
+    """More files than the daemon has threads: each write waits for a page whose reader comes later."""
+    v = t.view({})
+    pid, files, done = v.store.daemon(), [], []
+
+    def start(work):
+        threads = [threading.Thread(target=lambda f=f: done.append(work(f)), daemon=True)
+                   for f in files]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)  # until all have asked
+
+    for i in range(120):  # the daemon has at most 16 + 64 + 1
+        fd = make(v, "f%d" % i)
+        os.write(fd, b"x" * 100)
+        files.append((fd, os.open(v.at("f%d" % i), os.O_RDONLY)))
+        assert os.pread(files[-1][1], 100, 0) == b"x" * 100
+        os.fstat(files[-1][1])  # the read below asks for nothing but the page
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        start(lambda f: os.pwrite(f[0], b"y" * 100, 100))
+        start(lambda f: len(os.pread(f[1], 100, 0)))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    try:
+        ply.wait_for("reads and writes", lambda: len(done) == 2 * len(files), 30)
+    except BaseException:
+        os.system("umount -f '%s'" % v.path)  # or nobody would ever end
+        raise
+    assert done == [100] * len(done)
+    for fd, reader in files:
+        assert os.pread(reader, 300, 0) == b"x" * 100 + b"y" * 100
+        os.close(fd)
+        os.close(reader)
 
 
 def test_what_was_stored_through_a_mapping_stays(t):
