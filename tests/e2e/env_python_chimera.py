@@ -214,6 +214,8 @@ def test_a_timeout_is_a_result(t):
         # 0 and None: the environment's own.
         p.same(lambda e: e.run_command("echo quick", timeout=0))
         p.same(lambda e: e.run_command("echo quick", timeout=None))
+        r = p.same(lambda e: e.run_command("sleep 2", timeout=-1))
+        assert r.stderr == "Command timed out"
 
 
 # ---- 3.5 run_tests ----
@@ -402,6 +404,12 @@ def test_session_commands_give_what_upstream_gives(t):
                 cmd % e.workdir if "%s" in cmd else cmd, shell_name=shell, timeout=20))
         p.same(lambda e: e.run_command("echo via run; echo err >&2"))
         p.same(lambda e: e.run_in_session("sleep 30", timeout=1))
+        # Here 0 is none at all, too; through run_command it is the environment's own.
+        for none in (0, -1):
+            r = p.same(lambda e: e.run_in_session("sleep 2", timeout=none))
+            assert r.stderr == "Command timed out"
+        p.same(lambda e: e.run_command("sleep 2", timeout=-1))
+        p.same(lambda e: e.run_command("true", timeout=0))
         p.same(lambda e: e.run_in_session("echo usable", timeout=20))
 
 

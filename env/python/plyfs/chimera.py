@@ -137,8 +137,11 @@ class PlyEnvironment(_Environment):
 
     def run_command(self, cmd: str, timeout: int | None = None,
                     shell_name: str = "main") -> CommandResult:
-        """Runs a line of shell; a timeout is exit code 124 and "Command timed out"."""
-        return self._result(self.workspace.run(cmd, timeout, shell_name))
+        """
+        Runs a line of shell; a timeout is exit code 124 and "Command timed out". None and 0: the
+        environment's own; a negative one is over before it began.
+        """
+        return self._result(self.workspace.run(cmd, timeout and max(timeout, 1e-6), shell_name))
 
     def run_tests(self) -> TestResult:
         """
@@ -200,8 +203,11 @@ class PlyEnvironment(_Environment):
 
     def run_in_session(self, cmd: str, shell_name: str = "main",
                        timeout: int = 120) -> CommandResult:
-        """Runs in a persistent shell; output merged, without the final newline."""
-        return self._result(self.workspace.run_in_session(cmd, shell_name, timeout))
+        """
+        Runs in a persistent shell; output merged, without the final newline. A timeout of 0 or less
+        is over before it began.
+        """
+        return self._result(self.workspace.run_in_session(cmd, shell_name, max(timeout, 1e-6)))
 
 
 def register(name: str = "plyfs") -> None:
