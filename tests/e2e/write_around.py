@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -184,13 +185,12 @@ def test_who_follows_a_log_reads_what_was_appended(t):
 def test_many_who_append_while_others_read_wait_for_each_other_not_for_ever(t):
     """More files than the daemon has threads: each write waits for a page whose reader comes later."""
     v = t.view({})
-    pid, files, done = v.store.daemon(), [], []
+    pid, files, threads, done = v.store.daemon(), [], [], []
 
     def start(work):
-        threads = [threading.Thread(target=lambda f=f: done.append(work(f)), daemon=True)
-                   for f in files]
-        for thread in threads:
-            thread.start()
+        for f in files:
+            threads.append(threading.Thread(target=lambda f=f: done.append(work(f))))
+            threads[-1].start()
         time.sleep(1)  # until all have asked
 
     for i in range(120):  # the daemon has at most 16 + 64 + 1
@@ -199,18 +199,19 @@ def test_many_who_append_while_others_read_wait_for_each_other_not_for_ever(t):
         files.append((fd, os.open(v.at("f%d" % i), os.O_RDONLY)))
         assert os.pread(files[-1][1], 100, 0) == b"x" * 100
         os.fstat(files[-1][1])  # the read below asks for nothing but the page
+    # Ends them when they would not end; started now, as one who waits so cannot start anything.
+    ender = subprocess.Popen(["bash", "-c", "read -rt 30 || umount -fc \"$0\"", v.path],
+                             stdin=subprocess.PIPE)
     os.kill(pid, signal.SIGSTOP)
     try:
         start(lambda f: os.pwrite(f[0], b"y" * 100, 100))
         start(lambda f: len(os.pread(f[1], 100, 0)))
     finally:
         os.kill(pid, signal.SIGCONT)
-    try:
-        ply.wait_for("reads and writes", lambda: len(done) == 2 * len(files), 30)
-    except BaseException:
-        os.system("umount -f '%s'" % v.path)  # or nobody would ever end
-        raise
-    assert done == [100] * len(done)
+    for thread in threads:
+        thread.join()
+    ender.communicate(b"\n")
+    assert done == [100] * 2 * len(files), len(done)
     for fd, reader in files:
         assert os.pread(reader, 300, 0) == b"x" * 100 + b"y" * 100
         os.close(fd)

@@ -642,6 +642,15 @@ START_TEST(an_interactive_program_is_talked_to)
 }
 END_TEST
 
+/* Half a second of silence behind what looks like the prompt: nothing is typed into it. */
+START_TEST(a_question_that_looks_like_the_prompt_waits_for_its_answer)
+{
+	gives("PS1='> '", "");
+	gives("read -t 0.5 -p '> ' x; echo \"[$x]\"", "> []\n");
+	gives("echo still", "still\n");
+}
+END_TEST
+
 START_TEST(patterns_end_a_wait_wherever_they_are)
 {
 	const char *expect[] = { "b+c", "(?<=x)y" };
@@ -854,6 +863,7 @@ int main(void)
 	tcase_add_test(t, another_thread_may_end_it);
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);
 	tcase_add_test(t, an_interactive_program_is_talked_to);
+	tcase_add_test(t, a_question_that_looks_like_the_prompt_waits_for_its_answer);
 	tcase_add_test(t, patterns_end_a_wait_wherever_they_are);
 	tcase_add_test(t, patterns_are_found_across_any_cut);
 	tcase_add_test(t, startup_files_are_read);
