@@ -160,6 +160,7 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 		return;
 	}
 	fill_entry(m, e, &out);
+	mount_tells_attr(m, e->node);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e->node);
 }
@@ -366,16 +367,21 @@ static int list_entry(void *arg, const char *name, size_t len, const struct entr
 	return 0;
 }
 
-/* The references of a READDIRPLUS reply that nobody got (F1). */
-static void forget_listing(const struct listing *l)
+static void each_listed(const struct listing *l, void (*fn)(struct mount *m, uint64_t node))
 {
 	struct fuse_direntplus d;
 
 	for (size_t at = 0; at < l->used; at += FUSE_DIRENTPLUS_SIZE(&d)) {
 		memcpy(&d, l->buf + at, FUSE_NAME_OFFSET_DIRENTPLUS);
 		if (d.entry_out.nodeid)
-			view_forget(l->mount->view, d.entry_out.nodeid, 1);
+			fn(l->mount, d.entry_out.nodeid);
 	}
+}
+
+/* A reference of a READDIRPLUS reply that nobody got (F1). */
+static void forget(struct mount *m, uint64_t node)
+{
+	view_forget(m->view, node, 1);
 }
 
 static void list(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off, bool plus)
@@ -392,9 +398,11 @@ static void list(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off, bool pl
 		reply_result(req, r);
 		return;
 	}
+	if (plus)
+		each_listed(&l, mount_tells_attr);
 	reply_body(req, l.buf, l.used);
 	if (plus && current.lost)
-		forget_listing(&l);
+		each_listed(&l, forget);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off,
@@ -413,9 +421,12 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t dir, size_t size, off_t of
 
 static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
+	struct mount *m = mount_of(req);
 	struct inode i;
+	int r = view_getattr(m->view, node, &i);
 
-	reply_attr(req, view_getattr(view_of(req), node, &i), &i);
+	mount_tells_attr(m, node);
+	reply_attr(req, r, &i);
 }
 
 /* FATTR_KILL_SUIDGID: libfuse hands it on from 3.17 (FUSE_SET_ATTR_KILL_SUID and _SGID). */
@@ -648,23 +659,20 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 {
 	/* libfuse hands FUSE_WRITE_KILL_SUIDGID on from no version yet. */
 	const struct fuse_write_in *in = (const void *)(current.header + 1);
+	struct past_cache past = { .thread = (int32_t)current.header->pid,
+				   .sync = in->flags & O_DSYNC };
 	bool around = fi->fh == AROUND;
 	struct view *v = view_of(req);
-	struct growth growth = { 0 };
 	int r = view_write(v, node, (uint64_t)off, buf, size,
-			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &growth : NULL);
+			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &past : NULL);
 
 	/*
 	 * Past its cache the kernel does not look at the mode it has, by which it would still run
 	 * as its owner, with these rights, what was written just now.
 	 */
-	if (r > 0 && (r & WRITE_TOOK_PRIV))
+	if (r > 0)
 		mount_forget_attr(mount_of(req), node);
-	/* It would do that itself, after it has told the new size. */
-	if (r > 0 && (r & WRITE_LEFT_PAGE))
-		mount_forget_pages(mount_of(req), node, (uint64_t)off, size);
-	view_grown(v, &growth);
-	if (r >= 0 && around && (in->flags & O_DSYNC)) { /* RWF_DSYNC: no FSYNC follows this one */
+	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
 		readers_step_aside();
 		r = view_sync(v);
 	}
@@ -933,6 +941,8 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	}
 	current.mount = m;
 	current.header = in;
+	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE)
+		view_hears(m->view, (int32_t)in->pid);
 	current.buffers = buffers;
 	current.lost = false;
 	if (requests_raw(m, in, n) == ABSENT)

@@ -255,14 +255,10 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
 }
 
-void mount_forget_pages(struct mount *m, uint64_t node, uint64_t off, uint64_t len)
+void mount_tells_attr(struct mount *m, uint64_t node)
 {
-	/*
-	 * Somebody may have them locked until he is answered, which a thread of ours has to be left
-	 * for, and some for who must step aside. Else the kernel forgets them as late as ever.
-	 */
-	if (readers_may_wait())
-		(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len);
+	if (m->writes_around && view_is_written(m->view, node))
+		mount_forget_attr(m, node);
 }
 
 static int kernel_inc_epoch(void *arg)
@@ -558,9 +554,8 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
 	m->how = how;
-	/* Through io_uring nobody could step aside (mount_forget_pages). */
-	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && !(how & MOUNT_IO_URING) &&
-			   uname(&u) == 0 && kernel_writes_around(u.release);
+	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && uname(&u) == 0 &&
+			   kernel_writes_around(u.release);
 	if (mount_uses(m, LEVER_AWAKE))
 		awake_start();
 	m->hooks = *hooks;

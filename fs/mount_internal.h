@@ -100,10 +100,11 @@ int mount_send(struct mount *m, const struct iovec *iov, int count);
  */
 void mount_forget_attr(struct mount *m, uint64_t node);
 /*
- * Nor has it these bytes any more. It may wait for others' requests, so nothing is done when no
- * thread of ours is left for them (readers.h).
+ * A reply is about to tell attributes of a node. Where they must not be taken (view_is_written) the
+ * kernel is told to forget those it has: then it takes none that were asked for before, and who
+ * asked has them all the same.
  */
-void mount_forget_pages(struct mount *m, uint64_t node, uint64_t off, uint64_t len);
+void mount_tells_attr(struct mount *m, uint64_t node);
 /* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
 void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);
 

@@ -105,6 +105,7 @@ static void raw_statx(struct mount *m, const struct fuse_in_header *in)
 	struct inode i;
 	int r = view_getattr(m->view, in->nodeid, &i);
 
+	mount_tells_attr(m, in->nodeid);
 	if (r == 0)
 		out = (struct wire_statx_out){
 			.attr_valid = mount_valid_s(m),

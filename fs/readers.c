@@ -263,15 +263,14 @@ static void stop_waiting(struct readers *rs, struct served *s)
 	}
 }
 
-/* Does another thread read now? */
-static bool step_aside(bool must)
+static void step_aside(bool must)
 {
 	struct reader *r = self;
 	struct readers *rs;
 	struct served *s;
 
 	if (!r || !r->leads)
-		return true;
+		return;
 	rs = r->pool;
 	s = r->serves;
 
@@ -279,36 +278,28 @@ static bool step_aside(bool must)
 	if (s->leader != r) { /* an idle thread took it meanwhile (R2) */
 		r->offered = false;
 		r->leads = false;
-		return true;
+		return;
 	}
 	if (find_leader(rs, s, rs->n_served + rs->max_spare + (must ? MUST_SPARE : 0)) == 0) {
 		if (r->offered)
 			stop_waiting(rs, s);
 		r->offered = false;
 		r->leads = false;
-		return true;
-	}
-	if (!r->offered) {
+	} else if (!r->offered) {
 		s->next_waiting = rs->waiting;
 		rs->waiting = s;
 		r->offered = true;
 	}
-	return false;
 }
 
 void readers_will_block(void)
 {
-	(void)step_aside(false); /* else they wait for us */
-}
-
-bool readers_may_wait(void)
-{
-	return step_aside(false);
+	step_aside(false);
 }
 
 void readers_step_aside(void)
 {
-	(void)step_aside(true);
+	step_aside(true);
 }
 
 static void give_back(struct reader *r)

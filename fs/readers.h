@@ -75,9 +75,3 @@ int readers_start_thread(const char *name, void *(*fn)(void *arg), void *arg, pt
  * beyond max_spare.
  */
 void readers_step_aside(void);
-
-/*
- * As readers_will_block, when the wait needs these requests and clients could cause any number of
- * such waits: true when another thread reads them, else the caller must not wait.
- */
-bool readers_may_wait(void);

@@ -304,10 +304,7 @@ int view_lookup(struct view *v, uint64_t dir, const char *name, size_t len, stru
 	r = fs_lookup(&b.fs, b.ino, name, len, &ret->inode);
 	if (r < 0)
 		return r;
-	r = vnode_get(v, &ret->inode, &ret->node);
-	if (r >= 0)
-		vnode_hide_growth(v, ret->node, &ret->inode);
-	return r;
+	return vnode_get(v, &ret->inode, &ret->node);
 }
 
 int view_getattr(struct view *v, uint64_t node, struct inode *ret)
@@ -324,7 +321,6 @@ int view_getattr(struct view *v, uint64_t node, struct inode *ret)
 		return r;
 	if (b.dead)
 		ret->nlink = 0; /* as rmdir leaves it */
-	vnode_hide_growth(v, node, ret);
 	return r;
 }
 
@@ -344,7 +340,7 @@ int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct s
 	struct bound b;
 	int r;
 
-	r = vnode_bind_to_read(v, node, &b);
+	r = vnode_bind(v, node, &b);
 	return r < 0 ? r : fs_map(&b.fs, b.ino, off, len, ret);
 }
 
@@ -425,7 +421,6 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 		r = vnode_get(l->view, &e.inode, &e.node);
 		if (r < 0)
 			return r;
-		vnode_hide_growth(l->view, e.node, &e.inode);
 	}
 	r = l->fn(l->arg, name, len, &e, type, next_cookie);
 	if (r && e.node) {
@@ -549,10 +544,8 @@ static int created(struct view *v, int r, struct entry *e)
 {
 	if (r >= 0)
 		r = vnode_get(v, &e->inode, &e->node);
-	if (r >= 0) {
+	if (r >= 0)
 		memo_did(MEMO_ENTRY, e->inode.ino);
-		vnode_hide_growth(v, e->node, &e->inode); /* another link */
-	}
 	return ended(v, r);
 }
 
@@ -597,10 +590,7 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 		return fs_stat(&b.fs, b.ino, ret);
 	if (b.dead)
 		return -ENOENT;
-	r = done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
-	if (r >= 0 && !(set->mask & SET_SIZE))
-		vnode_hide_growth(v, node, ret);
-	return r;
+	return done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
 }
 
 /* A new file, with a name or without. */
@@ -703,43 +693,25 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 
-/* Does the write begin in the page in which the file ends, and go beyond that end? */
-static int goes_on_in_page(const struct bound *b, uint64_t off, size_t len, uint64_t *ret_size)
-{
-	uint64_t page = (uint64_t)getpagesize();
-	struct inode i;
-	int r;
-
-	r = fs_stat(&b->fs, b->ino, &i);
-	if (r < 0)
-		return r;
-	*ret_size = i.size;
-	return i.size % page != 0 && off / page <= i.size / page && off + len > i.size;
-}
-
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, struct growth *growth)
+	       bool kill_priv, const struct past_cache *past)
 {
 	CHANGE_GUARD(v);
 	struct bound b;
-	uint64_t size = 0, did;
-	int r, leaves = 0;
+	uint64_t did;
+	int r;
 
-	if (memo_was_done(MEMO_DATA, &did))
-		return (int)did;
-	r = vnode_bind_to_change(v, node, &b);
-	if (r == 0 && growth && b.read)
-		leaves = r = goes_on_in_page(&b, off, len, &size);
-	if (r < 0)
-		return r;
-	if (leaves)
-		vnode_grows(v, node, size, growth);
-	r = fs_write(&b.fs, b.ino, off, buf, len, kill_priv);
-	if (r >= 0) {
-		r = (r > 0 ? WRITE_TOOK_PRIV : 0) | (leaves ? WRITE_LEFT_PAGE : 0);
-		memo_did(MEMO_DATA, (uint64_t)r);
+	r = vnode_bind_to_write(v, node, past, &b);
+	if (memo_was_done(MEMO_DATA, &did)) {
+		r = (int)did;
+	} else if (r >= 0) {
+		r = ended(v, fs_write(&b.fs, b.ino, off, buf, len, kill_priv));
+		if (r >= 0)
+			memo_did(MEMO_DATA, (uint64_t)r);
 	}
-	return ended(v, r);
+	if (r > 0)
+		vnode_lost_priv(v, node);
+	return r;
 }
 
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)

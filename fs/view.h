@@ -103,25 +103,24 @@ int view_same_in(struct view *v, uint64_t ino, uint64_t snap);
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);
 
-/*
- * A write that is not in the kernel's cache, which may have the page where the file ended before,
- * with zeros behind that end. Until the kernel has forgotten that page the view goes on to tell the
- * old size, or somebody would read these zeros as the file's.
- */
-struct growth {
-	uint64_t node, size; /* the old one; node 0: none */
-	struct growth *next; /* under table_lock */
+/* Who writes past the kernel's cache. */
+struct past_cache {
+	int32_t thread; /* as his request names him; 0: one that has no name here */
+	bool sync;	/* he is answered when it is durable, which may take long */
 };
-#define WRITE_TOOK_PRIV 1 /* kill_priv did (fs_write) */
-#define WRITE_LEFT_PAGE 2 /* of the kernel's; *growth has begun, unless a former process wrote */
-/*
- * Gives WRITE_* bits. growth: zeroed, to be given to view_grown whatever comes; NULL for a write
- * through the kernel's cache.
- */
+/* 1: kill_priv took something (fs_write). past: NULL for a write through the kernel's cache. */
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, struct growth *growth);
-/* Ends it, if it has begun. Once. */
-void view_grown(struct view *v, struct growth *growth);
+	       bool kill_priv, const struct past_cache *past);
+/*
+ * Does somebody write to it past the kernel's cache, or did so just now? Then the kernel must not
+ * take its size from what is told now (README.md, "Levers").
+ */
+bool view_is_written(struct view *v, uint64_t node);
+/*
+ * A thread asks for something else than data (0: one without a name), so the kernel has taken what
+ * its last write was answered. READ does not say so: a write's memory may be a mapped file.
+ */
+void view_hears(struct view *v, int32_t thread);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,

@@ -62,15 +62,21 @@ struct vnode {
 	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
-	bool read;     /* under table_lock: the kernel may have pages of it */
+	bool listed;   /* under table_lock: a READDIRPLUS was answered since the last epoch */
+	bool lost_priv; /* under table_lock: a write took its set-id bits */
+	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
+	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
+	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
-	bool listed;	     /* under table_lock: a READDIRPLUS was answered since the last epoch */
 	uint32_t opens;	     /* under table_lock: of view_opened */
 	int32_t backing;     /* under table_lock: what those were answered with; 0 when none is */
 	struct vnode *next;  /* under table_lock: hash chain */
 };
+
+/* Threads that are remembered: others are taken for threads that have asked nothing. */
+#define HEARD 64
 
 struct view {
 	struct store *store;   /* immutable */
@@ -94,7 +100,8 @@ struct view {
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 
-	struct growth *growing; /* under table_lock; read without it for whether there is any */
+	uint32_t writes; /* past the kernel's cache: the last one; changed under table_lock */
+	_Atomic uint64_t heard[HEARD]; /* by thread: it, and `writes` when it last asked anything */
 
 	struct realm *realms; /* under table_lock: all of them */
 	struct realm *cur; /* under lock */
@@ -110,7 +117,6 @@ struct bound {
 	uint64_t ino;
 	bool current; /* in the current realm */
 	bool dead;    /* a directory that the current tree does not have */
-	bool read;    /* the kernel may have pages of it */
 };
 
 /* ---- view.c ---- */
@@ -149,8 +155,6 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 
 /* The object behind a node id. -ESTALE when the kernel sent an id that it should not know. */
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
-/* The same for a verb whose answer the kernel keeps pages of. */
-int vnode_bind_to_read(struct view *v, uint64_t node, struct bound *ret);
 /* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
 /*
@@ -158,10 +162,11 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
  * be lost with the process.
  */
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
-/* What a file's size is told as (view_write). */
-void vnode_hide_growth(struct view *v, uint64_t node, struct inode *i);
-/* Begins one, before the file grows: under the branch's lock. */
-void vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g);
+/* The same for a write; `past` as view_write has it. */
+int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
+			struct bound *ret);
+/* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
+void vnode_lost_priv(struct view *v, uint64_t node);
 /* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */

@@ -405,9 +405,9 @@ void vnodes_return(struct view *v)
 	}
 }
 
-static int bind_vnode(struct view *v, uint64_t node, bool change, bool read, struct bound *ret)
+/* table_lock held. */
+static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *ret)
 {
-	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
 	int r;
 
@@ -424,8 +424,6 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, bool read, str
 		n->changed = true;
 		vnode_save(v, n);
 	}
-	n->read |= read;
-	ret->read = n->read;
 	ret->fs.store = v->store;
 	ret->fs.tree = n->realm->tree;
 	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
@@ -436,49 +434,82 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, bool read, str
 
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 {
-	return bind_vnode(v, node, false, false, ret);
+	LOCK_GUARD(&v->table_lock);
+	return bind_vnode(v, node, false, ret);
 }
 
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret)
 {
-	return bind_vnode(v, node, true, false, ret);
+	LOCK_GUARD(&v->table_lock);
+	return bind_vnode(v, node, true, ret);
 }
 
-int vnode_bind_to_read(struct view *v, uint64_t node, struct bound *ret)
+/*
+ * So long after a write was handled the kernel may not have taken its answer: who wrote may have to
+ * wait for a CPU before. With a sync the answer itself comes late.
+ */
+#define TAKEN_MS 1000
+#define SYNC_MS 60000
+
+static uint32_t now_ms(void)
 {
-	return bind_vnode(v, node, false, true, ret);
+	return (uint32_t)(now_ns() / 1000000);
 }
 
-void vnode_grows(struct view *v, uint64_t node, uint64_t size, struct growth *g)
+int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
+			struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
+	struct vnode *n;
+	int r;
 
-	*g = (struct growth){ .node = node, .size = size, .next = v->growing };
-	__atomic_store_n(&v->growing, g, __ATOMIC_RELAXED);
+	r = bind_vnode(v, node, true, ret);
+	if (r < 0 || !past)
+		return r;
+	n = vnode_by_node(v, node);
+	n->writer = past->thread;
+	n->write = v->writes + 1 ? v->writes + 1 : 1;
+	__atomic_store_n(&v->writes, n->write, __ATOMIC_RELAXED);
+	n->taken_ms = now_ms() + (past->sync ? SYNC_MS : TAKEN_MS);
+	return 0;
 }
 
-void view_grown(struct view *v, struct growth *growth)
+void vnode_lost_priv(struct view *v, uint64_t node)
 {
-	struct growth **at = &v->growing;
-
-	if (!growth->node)
-		return;
 	LOCK_GUARD(&v->table_lock);
-	while (*at != growth)
-		at = &(*at)->next;
-	__atomic_store_n(at, growth->next, __ATOMIC_RELAXED);
+	struct vnode *n = vnode_by_node(v, node);
+
+	if (n)
+		n->lost_priv = true;
 }
 
-void vnode_hide_growth(struct view *v, uint64_t node, struct inode *i)
+void view_hears(struct view *v, int32_t thread)
 {
-	/* It began under the branch's lock, which the caller has had since. */
-	if (!__atomic_load_n(&v->growing, __ATOMIC_RELAXED))
-		return;
+	uint64_t heard = (uint64_t)(uint32_t)thread << 32;
 
+	heard |= __atomic_load_n(&v->writes, __ATOMIC_RELAXED);
+	if (thread != 0)
+		atomic_store_explicit(&v->heard[(uint32_t)thread % HEARD], heard,
+				      memory_order_relaxed);
+}
+
+/* Has it asked something since? Then it has its answer. table_lock held. */
+static bool has_gone_on(struct view *v, const struct vnode *n)
+{
+	uint64_t heard = atomic_load_explicit(&v->heard[(uint32_t)n->writer % HEARD],
+					      memory_order_relaxed);
+
+	return n->writer != 0 && heard >> 32 == (uint32_t)n->writer &&
+	       (int32_t)((uint32_t)heard - n->write) >= 0;
+}
+
+bool view_is_written(struct view *v, uint64_t node)
+{
 	LOCK_GUARD(&v->table_lock);
-	for (const struct growth *g = v->growing; g; g = g->next)
-		if (g->node == node)
-			i->size = MIN(i->size, g->size);
+	const struct vnode *n = vnode_by_node(v, node);
+
+	return n && n->write && !n->lost_priv && (int32_t)(n->taken_ms - now_ms()) > 0 &&
+	       !has_gone_on(v, n);
 }
 
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
@@ -706,7 +737,7 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
-	n->read = true; /* maybe */
+	n->lost_priv = true; /* maybe */
 	if (flags & MEMO_OPENED) {
 		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
 

@@ -453,6 +453,25 @@ def test_checkpoint_and_restore_while_others_work(t):
     assert view.store.ply("check").returncode == 0
 
 
+def test_new_files_are_written_around_the_cache(t):
+    view = uring_view(t)
+    if "are written around" not in t.run([ply.PLYFS, "doctor"], check=False).stdout:
+        ply.skip("this kernel has none of that")
+    text = "p" * 4096  # what fills no page is not cached by a write
+    view.write("new", text)
+
+    def reads():
+        return view.store.json("status", "--ops")["views"][0]["ops"].get("READ", 0)
+
+    before = reads()
+    for _ in range(2):
+        assert view.read("new") == text
+    assert reads() == before + 1
+    with open(view.at("new"), "a") as f:
+        f.write("more")
+    assert view.read("new") == text + "more"
+
+
 # ---- the beginning and the end ----
 
 def test_status_shows_it_and_unmount_leaves_no_thread(t):

@@ -184,48 +184,39 @@ START_TEST(a_node_id_is_the_object_until_forgotten)
 }
 END_TEST
 
-static uint64_t told_size(uint64_t node, const char *name)
+START_TEST(who_writes_past_the_cache_is_known_to_others)
 {
-	struct inode i;
-	struct entry e;
-
-	ck_ok(view_getattr(view, node, &i));
-	ck_ok(look(ROOT_NODE, name, &e));
-	view_forget(view, node, 1);
-	ck_assert_uint_eq(i.size, e.inode.size);
-	return i.size;
-}
-
-START_TEST(a_size_is_told_when_the_kernel_has_no_zeros_in_its_place)
-{
-	const struct fs_set mode = { .mask = SET_MODE, .mode = 0600 };
-	struct growth growth = { 0 }, other = { 0 };
+	const struct past_cache one = { .thread = 1 }, unnamed = { .thread = 0 };
 	struct inode i;
 	uint64_t f = make_file(ROOT_NODE, "f", "text"), g = make_file(ROOT_NODE, "g", "text");
 
-	/* nobody has read it */
-	ck_assert_int_eq(view_write(view, f, 4, "+", 1, false, &growth), 0);
-	ck_assert_uint_eq(told_size(f, "f"), 5);
-	view_grown(view, &growth);
+	ck_assert(!view_is_written(view, f));
+	view_hears(view, 1);
+	ck_assert_int_eq(view_write(view, f, 4, "+", 1, false, &one), 0);
+	ck_assert(view_is_written(view, f) && !view_is_written(view, g));
+	view_hears(view, 2);
+	view_hears(view, 0);
+	ck_assert(view_is_written(view, f));
+	view_hears(view, 1);
+	ck_assert(!view_is_written(view, f));
 
-	ck_assert_str_eq(text_of(f), "text+");
-	ck_assert_int_eq(view_write(view, f, 6, "+", 1, false, &growth), WRITE_LEFT_PAGE);
-	ck_assert_int_eq(view_write(view, g, 4, "+", 1, false, &other), 0);
-	ck_assert_uint_eq(told_size(f, "f"), 5);
-	ck_assert_uint_eq(told_size(g, "g"), 5);
-	ck_ok(view_setattr(view, f, &mode, &i));
-	ck_assert_uint_eq(i.size, 5);
-	view_grown(view, &other);
-	view_grown(view, &growth);
-	ck_assert_uint_eq(told_size(f, "f"), 7);
+	/* others' writes say nothing, and a thread that is forgotten has not been heard of */
+	ck_assert_int_eq(view_write(view, f, 5, "+", 1, false, &one), 0);
+	ck_assert_int_eq(view_write(view, g, 4, "+", 1, false, &unnamed), 0);
+	ck_assert(view_is_written(view, f) && view_is_written(view, g));
+	view_hears(view, 1);
+	view_hears(view, 1 + 64);
+	view_hears(view, 0);
+	ck_assert(view_is_written(view, f) && view_is_written(view, g));
 
-	/* not in the page where it ends, not beyond that end, and not at all */
-	growth = (struct growth){ 0 };
-	ck_assert_int_eq(view_write(view, f, 4096, "+", 1, false, &growth), 0);
-	ck_assert_int_eq(view_write(view, f, 4096, "-", 1, false, &growth), 0);
-	ck_assert_int_eq(view_write(view, f, 4097, "", (size_t)1 << 62, false, &growth), -EFBIG);
-	view_grown(view, &growth);
-	ck_assert_uint_eq(told_size(f, "f"), 4097);
+	ck_assert_int_eq(view_write(view, f, 4, "", (size_t)1 << 62, false, &one), -EFBIG);
+	ck_assert(!view_is_written(view, 4711));
+
+	/* the kernel has to be told the mode that is left */
+	ck_ok(view_setattr(view, f, &(struct fs_set){ .mask = SET_MODE, .mode = 04755 }, &i));
+	ck_assert_int_eq(view_write(view, f, 0, "T", 1, true, &one), 1);
+	ck_assert_int_eq(view_write(view, f, 1, "E", 1, true, &one), 0);
+	ck_assert(!view_is_written(view, f));
 }
 END_TEST
 
@@ -968,7 +959,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, a_node_id_is_the_object_until_forgotten);
-	tcase_add_test(t, a_size_is_told_when_the_kernel_has_no_zeros_in_its_place);
+	tcase_add_test(t, who_writes_past_the_cache_is_known_to_others);
 	tcase_add_test(t, an_unlinked_file_lives_until_forgotten);
 	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);

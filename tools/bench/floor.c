@@ -437,7 +437,7 @@ void segments_release(struct segments *s)
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, struct growth *growth)
+	       bool kill_priv, const struct past_cache *past)
 {
 	struct node *n = node_at(v, node);
 
@@ -448,7 +448,12 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	return 0;
 }
 
-void view_grown(struct view *v, struct growth *growth)
+bool view_is_written(struct view *v, uint64_t node)
+{
+	return false;
+}
+
+void view_hears(struct view *v, int32_t thread)
 {
 }
 
