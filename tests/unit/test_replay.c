@@ -281,26 +281,63 @@ START_TEST(a_journal_cut_to_nothing_is_told)
 }
 END_TEST
 
-/* The n-th call of the system that opening makes fails once; then it works as if it had not. */
-START_TEST(opening_survives_every_failure)
+static int nth;
+
+static void change_seven(void)
 {
-	for (int n = 0;; n += 1 + n / 16) {
-		const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	char text[16];
+
+	(void)snprintf(text, sizeof(text), "%d", nth);
+	change(branch_at("main"), 7, text);
+}
+
+static void expect_seven(void)
+{
+	struct branch *b = branch_at("main");
+	char text[16];
+
+	(void)snprintf(text, sizeof(text), "%d", nth);
+	expect_text(b, 1, "two");
+	expect_text(b, 2, "b");
+	expect_text(b, 7, text);
+	expect_in_snap(b->head, 1, "one");
+	branch_close(b);
+}
+
+/*
+ * The nth call of the system that opening makes fails once; then it works as if it had not. Each
+ * time there is a record to replay, and what it changes has to be read from the packs.
+ */
+static void open_with_failures(int err)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	bool met = true;
+
+	for (nth = 0; met; nth++) {
 		int r;
 
-		fault_arm(n, 1, n % 2 ? EIO : ENOMEM);
+		in_a_process_that_dies(change_seven);
+		fault_arm(nth, 1, err);
 		r = store_open(scratch.dir_fd, &noter, &store);
-		if (r == 0 && fault_ticks() <= n) {
-			fault_disarm();
-			break;
-		}
+		met = fault_ticks() > nth;
 		fault_disarm();
 		if (r == 0)
 			(void)store_close(store); /* its last round may have met the fault */
+		store_up();
+		expect_seven();
+		ck_ok(store_close(store));
 		store = NULL;
-		ck_assert_int_lt(n, 5000);
+		ck_assert_int_lt(nth, 5000);
 	}
-	expect_main();
+}
+
+START_TEST(opening_survives_every_failure)
+{
+	static const int failures[] = { EIO, ENOMEM, EMFILE, ENOSPC, EDQUOT, EPERM, ETIMEDOUT };
+
+	for (size_t i = 0; i < ARRAY_SIZE(failures); i++)
+		open_with_failures(failures[i]);
+	store_up();
 	expect_sound(NULL);
 }
 END_TEST
