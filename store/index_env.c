@@ -19,8 +19,7 @@
  */
 #define MAP_BYTES ((size_t)4 << 30)
 
-/* As LMDB makes it: 64 bytes for each reader, and two such pieces before them. */
-#define LOCK_BYTES ((READERS_MAX + 2) * 64)
+#define LOCK_NAME "lock.mdb" /* LMDB's */
 
 /*
  * How far the file is kept ahead of the last page in use (sparse, no disk space). LMDB counts
@@ -139,16 +138,23 @@ static int verify_file(struct index *ix)
 }
 
 /*
- * LMDB maps and writes its lock file, and leaves it sparse: whoever is first to touch a page of it
- * on a full disk would meet SIGBUS. So the blocks are there before LMDB opens it.
+ * LMDB's lock file is mapped and written by each reader: on a full disk that may be SIGBUS, if the
+ * file has a hole or its filesystem writes elsewhere than before (btrfs). As nobody but this
+ * process has the index open (the store is locked), it is in memory, and LMDB finds it by a link.
  */
-static int allocate_lock(int index_fd)
+static int lock_in_memory(struct index *ix, int *ret_fd)
 {
-	_cleanup_close_ int fd = -1;
+	char target[32];
 	int r;
 
-	r = os_openat(index_fd, "lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC, 0600, &fd);
-	return r < 0 ? r : os_allocate(fd, LOCK_BYTES);
+	r = os_memory_file("plyfs-index-lock", ret_fd);
+	if (r < 0)
+		return r;
+	r = os_unlinkat(ix->dir_fd, LOCK_NAME, 0); /* that of an older plyfs, or a killed one */
+	if (r < 0 && r != -ENOENT)
+		return r;
+	(void)snprintf(target, sizeof(target), "/proc/self/fd/%d", *ret_fd);
+	return os_symlinkat(target, ix->dir_fd, LOCK_NAME);
 }
 
 static int open_tables(struct index *ix)
@@ -183,9 +189,10 @@ static void index_freep(struct index **p)
 /* Not on a second environment beside one that is open: LMDB's locks would go with either. */
 static int env_open(struct index *ix)
 {
+	_cleanup_close_ int lock_fd = -1; /* LMDB opens it anew */
 	char path[64];
 	MDB_stat stat;
-	int r, rc, dead;
+	int r, rc;
 
 	rc = mdb_env_create(&ix->env);
 	if (rc != 0)
@@ -202,7 +209,11 @@ static int env_open(struct index *ix)
 
 	/* LMDB wants a path; this one means the directory we hold whatever was renamed meanwhile */
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", ix->dir_fd);
+	r = lock_in_memory(ix, &lock_fd);
+	if (r < 0)
+		return note(&ix->noter, r, "index/" LOCK_NAME ": %s", err_str(r));
 	rc = mdb_env_open(ix->env, path, MDB_NOTLS, 0600);
+	(void)os_unlinkat(ix->dir_fd, LOCK_NAME, 0); /* else the next open does */
 	if (rc == MDB_INVALID || rc == MDB_VERSION_MISMATCH || rc == MDB_CORRUPTED)
 		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb: %s", mdb_strerror(rc));
 	if (rc != 0) {
@@ -219,7 +230,6 @@ static int env_open(struct index *ix)
 	/* commands that the daemon runs must not inherit it */
 	(void)fcntl(ix->data_fd, F_SETFD, FD_CLOEXEC);
 
-	(void)mdb_reader_check(ix->env, &dead); /* slots of a killed daemon; only housekeeping */
 	index_measure(ix);
 	r = index_cover(ix);
 	if (r == 0)
@@ -256,10 +266,6 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	if (r < 0)
 		return r;
 	is_new = r == ABSENT;
-	r = allocate_lock(ix->dir_fd);
-	if (r < 0)
-		return note(&ix->noter, r, "index/lock.mdb: %s", err_str(r));
-
 	r = env_open(ix);
 	if (r < 0)
 		return r;

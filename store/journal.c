@@ -221,6 +221,7 @@ int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
 	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &j->dir_fd);
 	if (r < 0)
 		return r;
+	j->in_place = os_overwrites_in_place(j->dir_fd);
 	r = os_unlinkat(j->dir_fd, SPARE, 0);
 	if (r == 0 || r == -ENOENT)
 		r = os_unlinkat(j->dir_fd, ANEW, 0);
@@ -366,9 +367,13 @@ static int segment_file(struct journal *j, const struct segment *s,
 	if (r < 0)
 		return r;
 	(void)os_pwrite_full(fd, zeros, warm, 0); /* as warm_up does */
-	memcpy(map, header, sizeof(*header));
-	segment_name(s->number, name);
-	r = os_renameat(j->dir_fd, now, name);
+	if (!j->in_place)
+		r = os_make_writable(map, sizeof(*header));
+	if (r == 0) {
+		memcpy(map, header, sizeof(*header));
+		segment_name(s->number, name);
+		r = os_renameat(j->dir_fd, now, name);
+	}
 	if (r < 0) {
 		os_unmap(map, s->size);
 		return r;
@@ -445,19 +450,30 @@ void journal_start(struct journal *j, uint64_t floor)
 	j->fresh = true;
 }
 
+/*
+ * Under the lock: what comes next, len bytes, will meet no full disk (J4). Only what the kernel
+ * writes to the disk in the microseconds before they come would be asked for room once more.
+ */
+static int make_writable(struct journal *j, size_t len)
+{
+	const struct segment *s = j->newest;
+
+	return j->in_place ? 0 : os_make_writable(j->map + s->used, MIN(len, s->size - s->used));
+}
+
 int journal_reserve(struct journal *j, size_t bytes, bool small)
 {
 	LOCK_GUARD(&j->lock);
 	size_t want = j->reserved + bytes, kept = small ? 0 : KEPT_FOR_TABLE;
-	int r;
+	int r = 0;
 
-	if (!j->map || j->newest->used + want + kept > j->newest->size) {
+	if (!j->map || j->newest->used + want + kept > j->newest->size)
 		r = segment_make(j, want);
-		if (r < 0)
-			return r;
-	}
-	j->reserved = want;
-	return 0;
+	if (r == 0)
+		r = make_writable(j, want);
+	if (r == 0)
+		j->reserved = want;
+	return r;
 }
 
 void journal_unreserve(struct journal *j, size_t bytes)
@@ -585,6 +601,9 @@ static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd)
 	}
 	if (!j->settled)
 		return AGAIN;
+	r = make_writable(j, j->reserved + MARK_BYTES);
+	if (r < 0)
+		return r;
 	*ret_fd = fcntl(j->fd, F_DUPFD_CLOEXEC, 0);
 	if (*ret_fd < 0)
 		return -errno;

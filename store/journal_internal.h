@@ -15,7 +15,8 @@
  *     holds beyond that was given up by the daemon that made the later one, for good. A new daemon
  *     never writes into an old one's segment.
  *  J4 Space is set aside before an operation changes anything, so appending cannot fail: the
- *     present segment has room for all that is set aside. Blocks are allocated when it is made.
+ *     present segment has room for all that is set aside. Blocks are allocated when it is made, and
+ *     where that is no promise (btrfs) its pages are made writable when room is set aside.
  *  J5 A mark with value n is appended only after the bytes that records up to n refer to were
  *     synced: whoever finds the mark on disk knows that they are.
  *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
@@ -65,6 +66,7 @@ struct journal {
 	struct noter noter;
 	uint8_t boot[BOOT_BYTES]; /* immutable */
 	size_t segment_bytes;     /* immutable: SEGMENT_BYTES, but in tests */
+	bool in_place;            /* immutable: os_overwrites_in_place */
 
 	pthread_mutex_t lock; /* everything below */
 	struct segment *oldest, *newest;

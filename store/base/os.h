@@ -17,6 +17,7 @@ int os_mkdirat(int dir_fd, const char *path, unsigned mode);
 int os_unlinkat(int dir_fd, const char *path, int flags);
 int os_renameat(int dir_fd, const char *from, const char *to);
 int os_linkat(int dir_fd, const char *from, const char *to);
+int os_symlinkat(const char *target, int dir_fd, const char *path);
 int os_fstat(int fd, struct stat *ret);
 int os_statat(int dir_fd, const char *path, struct stat *ret); /* links are not followed */
 
@@ -38,6 +39,15 @@ int os_allocate(int fd, uint64_t size);
 /* Maps the first len bytes of a file, shared, for reading and writing. os_unmap takes NULL. */
 int os_map(int fd, size_t len, void **ret);
 void os_unmap(void *p, size_t len);
+/* A file without a name, in memory. */
+int os_memory_file(const char *what, int *ret_fd);
+/*
+ * Does a write to blocks that a file of fd's filesystem has go to just these? Where it does not, or
+ * nobody knows, a full disk is met by a mapped page that was allocated, too: as SIGBUS.
+ */
+bool os_overwrites_in_place(int fd);
+/* Makes len bytes of such a page, or some, ready to be written. -ENOSPC instead of that SIGBUS. */
+int os_make_writable(void *p, size_t len);
 int os_fdatasync(int fd);
 int os_fsync(int fd);
 

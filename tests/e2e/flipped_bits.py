@@ -249,11 +249,9 @@ def test_a_flipped_bit_anywhere(t):
             rel, offset = rng.choice(packs), rng.randrange(24)
         elif kind < 0.95:
             rel, offset = "index/data.mdb", rng.choice(heads if kind < 0.75 else bytes_used)
-        elif kind < 0.98:
+        else:
             rel = "format"
             offset = rng.randrange(os.path.getsize(os.path.join(top, rel)))
-        else:
-            rel, offset = "index/lock.mdb", rng.randrange(64)
         oracle.flip(rel, offset, rng.randrange(8))
         done += 1
     print("# %d flips: %s" % (done, oracle.counts))

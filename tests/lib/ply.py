@@ -95,17 +95,17 @@ def loads(library):
     os.execv(sys.executable, sys.orig_argv)
 
 
-def small_disk(t, megabytes=96):
-    """Mounts an ext4 of that size at "disk", with a test's directory; its path."""
+def small_disk(t, megabytes=96, kind="ext4"):
+    """Mounts a filesystem of that size at "disk", with a test's directory; its path."""
     need_root()
-    need_tool("mkfs.ext4")
+    need_tool("mkfs." + kind)
     image, where = t.at("disk.img"), t.at("disk")
     os.mkdir(where)
     with open(image, "wb") as f:
         f.truncate(megabytes << 20)
-    t.run(["mkfs.ext4", "-q", "-m", "0", image])
+    t.run(["mkfs." + kind, "-q", *(["-m", "0"] if kind == "ext4" else []), image])
     if t.run(["mount", "-o", "loop", image, where], check=False).returncode:
-        skip("no loop devices here")
+        skip("no loop devices here, or no " + kind)
     return where
 
 

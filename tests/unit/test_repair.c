@@ -275,7 +275,6 @@ static void lose_index(void)
 	ck_ok(store_close(store));
 	store = NULL;
 	ck_ok(os_unlinkat(scratch.dir_fd, "index/data.mdb", 0));
-	ck_ok(os_unlinkat(scratch.dir_fd, "index/lock.mdb", 0));
 	ck_ok(os_unlinkat(scratch.dir_fd, "index", AT_REMOVEDIR));
 }
 

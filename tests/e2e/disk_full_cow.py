@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: bad-input
+# timeout: 180
+# serial: yes
+"""A full disk where even allocated blocks are written elsewhere (btrfs). A mapped page then meets it
+as SIGBUS; the view must say ENOSPC, and its daemon lives on with everything."""
+import errno
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+# Each failure may take btrfs a second: it looks for room in vain.
+TRIES = 12
+
+
+def take_all(path):
+    """Leaves nothing for anybody, whatever btrfs finds when it looks again."""
+    for n in range(4):
+        fd = os.open("%s%d" % (path, n), os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            for size in (1 << 20, 4096):
+                try:
+                    while True:
+                        os.write(fd, bytes(size))
+                except OSError as e:
+                    assert e.errno == errno.ENOSPC, e
+            os.sync()
+        finally:
+            os.close(fd)
+
+
+def try_all(view, files, prefix):
+    """Makes files as far as there is room; what was made is added to `files`."""
+    full = 0
+    for n in range(TRIES):
+        name = "%s%d" % (prefix, n)
+        try:
+            with open(view.at(name), "w") as f:
+                files[name] = ""
+                f.write(name)
+            files[name] = name
+        except OSError as e:
+            assert e.errno == errno.ENOSPC, e
+            full += 1
+    return full
+
+
+def expect(view, files):
+    assert {name: view.read(name) for name in os.listdir(view.path)} == files
+
+
+def test_a_full_disk_is_enospc_and_not_the_daemons_end(t):
+    ply.small_disk(t, 160, "btrfs")
+    store = t.store("disk/store")
+    view = store.mount()
+    files = {}
+    assert try_all(view, files, "before") == 0
+    daemon = store.json("status")["daemon"]["pid"]
+    os.sync()  # what was mapped and written is now clean: it needs room when it is written again
+    take_all(t.at("disk/filler"))
+    full = try_all(view, files, "during")
+    os.sync()
+    full += try_all(view, files, "later")
+    expect(view, files)
+    assert full > 0, "the disk was never full"
+    for n in range(4):
+        os.unlink(t.at("disk/filler%d" % n))
+    os.sync()
+    assert try_all(view, files, "after") == 0
+    expect(view, files)
+    assert store.json("status")["daemon"]["pid"] == daemon
+    view.checkpoint("whole")
+    store.ply("check", "--read-data")
+
+
+if __name__ == "__main__":
+    ply.main()
