@@ -37,6 +37,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "fs/mount.h"
 #include "fs/readers.h"
@@ -84,6 +85,7 @@ struct reader {
 	bool leads;   /* likewise */
 	bool warm;    /* the thread's own: the request buffer has all its pages */
 	uint8_t *cold; /* the thread's own, owned: its buffer while it has a shared one */
+	bool has_slot; /* the thread's own: its request buffer is in one (reader_memory) */
 	bool stays_warm; /* the thread's own: counted in n_stay_warm */
 	bool offered; /* the thread's own: serves was put into `waiting` */
 };
@@ -92,13 +94,17 @@ struct readers {
 	pthread_mutex_t lock;
 	pthread_cond_t quiet; /* n_threads became 0 */
 	unsigned max_spare;   /* immutable */
+	struct reader_memory memory; /* immutable; take NULL: none */
 	_Atomic unsigned n_stay_warm;
 	/* under lock: */
 	unsigned n_threads, n_served;
 	struct reader *idle;    /* a stack: the warmest thread first */
 	struct served *waiting; /* R2 */
 	bool stopping;
-	uint8_t *warm[WARM_MAX]; /* owned */
+	struct warm_buffer {
+		uint8_t *request; /* owned */
+		bool has_slot;
+	} warm[WARM_MAX];
 	unsigned n_warm;
 	bool has_dead; /* dead: the thread that ended last, not joined yet */
 	pthread_t dead;
@@ -128,9 +134,13 @@ static uint8_t *request_base(uint8_t *request)
 	return request - (HEADER_PAGE - HEADER_BYTES);
 }
 
-static void request_unmap(uint8_t *request)
+static void request_free(struct readers *rs, uint8_t *request, bool has_slot)
 {
-	if (request)
+	if (!request)
+		return;
+	if (has_slot)
+		rs->memory.give(rs->memory.arg, request_base(request));
+	else
 		munmap(request_base(request), MAPPED_BYTES);
 }
 
@@ -138,8 +148,8 @@ static void reader_free(struct reader *r)
 {
 	if (!r)
 		return;
-	request_unmap(r->buffers.request);
-	request_unmap(r->cold);
+	request_free(r->pool, r->buffers.request, r->has_slot);
+	request_free(r->pool, r->cold, false);
 	if (r->buffers.reply)
 		munmap(r->buffers.reply, REPLY_BYTES);
 	pthread_cond_destroy(&r->wake);
@@ -311,37 +321,78 @@ static void give_back(struct reader *r)
 }
 
 /* What warms a thread stays warm in the pool: with few requests at a time few buffers do. */
-static uint8_t *take_warm(struct readers *rs)
+static struct warm_buffer take_warm(struct readers *rs)
 {
 	LOCK_GUARD(&rs->lock);
-	return rs->n_warm > 0 ? rs->warm[--rs->n_warm] : NULL;
+	return rs->n_warm > 0 ? rs->warm[--rs->n_warm] : (struct warm_buffer){ 0 };
 }
 
-static bool put_warm(struct readers *rs, uint8_t *buf)
+static bool put_warm(struct readers *rs, uint8_t *request, bool has_slot)
 {
 	LOCK_GUARD(&rs->lock);
 	if (rs->n_warm == WARM_MAX)
 		return false;
-	rs->warm[rs->n_warm++] = buf;
+	rs->warm[rs->n_warm++] = (struct warm_buffer){ request, has_slot };
 	return true;
+}
+
+static struct warm_buffer take_slot(struct readers *rs)
+{
+	uint8_t *slot = rs->memory.take ? rs->memory.take(rs->memory.arg) : NULL;
+
+	return slot ? (struct warm_buffer){ slot + HEADER_PAGE - HEADER_BYTES, true } :
+		      (struct warm_buffer){ 0 };
+}
+
+static void populate(uint8_t *request)
+{
+	/* Without the memory, or before Linux 5.14, pages come when they are touched. */
+	(void)madvise(request_base(request), MAPPED_BYTES, MADV_POPULATE_WRITE);
 }
 
 void readers_warm(void)
 {
 	struct reader *r = self;
-	uint8_t *warm;
+	struct warm_buffer warm;
 
 	if (!r || r->warm)
 		return;
 	r->warm = true;
 	warm = take_warm(r->pool);
-	if (warm) {
-		r->cold = r->buffers.request;
-		r->buffers.request = warm;
-	} else {
-		/* Without the memory, or before Linux 5.14, pages come when they are touched. */
-		(void)madvise(request_base(r->buffers.request), MAPPED_BYTES,
-			      MADV_POPULATE_WRITE);
+	if (!warm.request) {
+		warm = take_slot(r->pool);
+		populate(warm.request ? warm.request : r->buffers.request);
+	}
+	if (!warm.request)
+		return;
+	r->cold = r->buffers.request;
+	r->buffers.request = warm.request;
+	r->has_slot = warm.has_slot;
+	if (r->has_slot)
+		r->pool->memory.serve(r->pool->memory.arg, request_base(warm.request));
+}
+
+/* A request was answered. */
+static void served(struct reader *r)
+{
+	const struct reader_memory *m = &r->pool->memory;
+	uint8_t *slot;
+
+	if (!r->has_slot)
+		return;
+	while (m->served(m->arg) < 0) {
+		if (!r->cold)
+			r->cold = request_map();
+		if (!r->cold) { /* neither disk nor memory: one of them comes back */
+			sleep(1);
+			continue;
+		}
+		slot = request_base(r->buffers.request);
+		r->buffers.request = TAKE_PTR(r->cold);
+		r->has_slot = r->warm = false;
+		m->serve(m->arg, NULL);
+		m->give_up(m->arg, slot);
+		return;
 	}
 }
 
@@ -351,13 +402,17 @@ void readers_cool(void)
 
 	if (!r || !r->warm)
 		return;
-	r->warm = false;
 	if (!r->cold)
 		r->cold = request_map();
-	if (r->cold && put_warm(r->pool, r->buffers.request))
-		r->buffers.request = TAKE_PTR(r->cold);
-	else
-		give_back(r);
+	if (!r->cold) /* no memory: it stays warm */
+		return;
+	r->warm = false;
+	if (r->has_slot)
+		r->pool->memory.serve(r->pool->memory.arg, NULL);
+	if (!put_warm(r->pool, r->buffers.request, r->has_slot))
+		request_free(r->pool, r->buffers.request, r->has_slot);
+	r->buffers.request = TAKE_PTR(r->cold);
+	r->has_slot = false;
 }
 
 bool readers_stay_warm(void)
@@ -397,6 +452,7 @@ static void serve(struct reader *r)
 
 	while (r->leads && !end) {
 		end = s->serve_one(s, &r->buffers) == END;
+		served(r);
 		if (r->offered)
 			take_back(r);
 	}
@@ -496,13 +552,15 @@ int readers_serve(struct readers *rs, struct served *s)
 	return r;
 }
 
-int readers_new(unsigned max_spare, struct readers **ret)
+int readers_new(unsigned max_spare, const struct reader_memory *memory, struct readers **ret)
 {
 	struct readers *rs = os_calloc(1, sizeof(*rs));
 
 	if (!rs)
 		return -ENOMEM;
 	rs->max_spare = max_spare;
+	if (memory)
+		rs->memory = *memory;
 	pthread_mutex_init(&rs->lock, NULL);
 	pthread_cond_init(&rs->quiet, NULL);
 	*ret = rs;
@@ -523,8 +581,10 @@ void readers_free(struct readers *rs)
 	pthread_mutex_unlock(&rs->lock);
 	if (rs->has_dead)
 		pthread_join(rs->dead, NULL);
-	while (rs->n_warm > 0)
-		request_unmap(rs->warm[--rs->n_warm]);
+	while (rs->n_warm > 0) {
+		rs->n_warm--;
+		request_free(rs, rs->warm[rs->n_warm].request, rs->warm[rs->n_warm].has_slot);
+	}
 
 	pthread_mutex_destroy(&rs->lock);
 	pthread_cond_destroy(&rs->quiet);

@@ -15,6 +15,20 @@ struct reader;
 struct readers;
 
 /*
+ * Where warm request buffers may come from (readers_warm), so that an answer need not wait for the
+ * copy of its request's data: slots of the store's stage (store/stage.h), of HEADER_PAGE +
+ * DATA_BYTES each. The floor has none.
+ */
+struct reader_memory {
+	void *arg;
+	uint8_t *(*take)(void *arg); /* NULL: there is none */
+	void (*give)(void *arg, uint8_t *slot);
+	void (*serve)(void *arg, uint8_t *slot); /* the calling thread's from now on; NULL: none */
+	int (*served)(void *arg); /* after each request; negative: give_up, and go on without */
+	void (*give_up)(void *arg, uint8_t *slot);
+};
+
+/*
  * What one request and one reply need at most: 1 MiB of data (max_write), and before it the headers
  * of a WRITE. The kernel wants room for no less.
  */

@@ -62,7 +62,7 @@ int blob_new(struct stage *s, const void *data, size_t len, struct blob **ret)
 	r = stage_take(s, b, (uint32_t)len, &b->at);
 	if (r < 0)
 		return r;
-	r = stage_write(&b->at, 0, data, len);
+	r = stage_write(s, &b->at, 0, data, len, false);
 	if (r < 0) {
 		unplace(b, (uint32_t)len);
 		return r;
@@ -204,7 +204,7 @@ int blob_append(struct blob *b, uint32_t at, const void *data, size_t len)
 	r = stage_extend(b->stage, &b->at, have, (uint32_t)len);
 	if (r != 0)
 		return r;
-	r = stage_write(&b->at, have, data, len);
+	r = stage_write(b->stage, &b->at, have, data, len, false);
 	if (r < 0) {
 		stage_unextend(b->stage, &b->at, have, (uint32_t)len);
 		return r;
@@ -226,7 +226,7 @@ int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 	WRITE_GUARD(blob_lock(b));
 	if (off > blob_len(b) || len > blob_len(b) - off)
 		return -EINVAL;
-	return blob_is_fixed(b) ? AGAIN : stage_write(&b->at, off, data, len);
+	return blob_is_fixed(b) ? AGAIN : stage_write(b->stage, &b->at, off, data, len, true);
 }
 
 /* ---- reading ---- */
@@ -235,7 +235,7 @@ int blob_write(struct blob *b, uint32_t off, const void *data, size_t len)
 static int read_staged(struct blob *b, uint32_t off, void *buf, size_t len)
 {
 	READ_GUARD(blob_lock(b));
-	return b->at.file ? stage_read(&b->at, off, buf, len) : AGAIN;
+	return b->at.file ? stage_read(b->stage, &b->at, off, buf, len) : AGAIN;
 }
 
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)

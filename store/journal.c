@@ -19,6 +19,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/boot.h"
 
 /* Only the table's small records may use the last so many bytes of a segment. */
 #define KEPT_FOR_TABLE ((size_t)64 << 10)
@@ -101,32 +102,6 @@ size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint6
 }
 
 /* ---- open ---- */
-
-/* Which boot of which kernel this is: as long as it is the same, the page cache has survived. */
-static int boot_id(uint8_t ret[static BOOT_BYTES])
-{
-	const char *test = getenv("PLYFS_TEST_BOOT_ID"); /* a test's power cut */
-	_cleanup_close_ int fd = -1;
-	char text[36];
-	struct name name;
-	int r;
-
-	if (test) {
-		name = name_of(test, strlen(test), 0);
-		memcpy(ret, name.b, BOOT_BYTES);
-		return 0;
-	}
-	r = os_openat(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY, 0, &fd);
-	if (r == 0)
-		r = os_pread_full(fd, text, sizeof(text), 0);
-	if (r == -ENOENT || r == -EACCES) /* no /proc: each open counts as another boot */
-		return os_random(ret, BOOT_BYTES);
-	if (r != 0) /* to guess would be to lose what is not synced */
-		return r < 0 ? r : -EIO;
-	name = name_of(text, sizeof(text), 0);
-	memcpy(ret, name.b, BOOT_BYTES);
-	return 0;
-}
 
 /* Tests see many segments in a short time. */
 static size_t segment_bytes(void)

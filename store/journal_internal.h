@@ -36,6 +36,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "store/boot.h"
 #include "store/base/note.h"
 #include "store/format.h"
 #include "store/journal.h"
@@ -44,7 +45,6 @@
 #define PAD8(n) (((n) + 7) & ~(size_t)7)
 _Static_assert(RECORD_OVERHEAD >= sizeof(struct journal_record_bytes) + 7, "header and padding");
 
-#define BOOT_BYTES 16
 /* Files that are no segment: one to be used again, and one that is being made. */
 #define SPARE "spare"
 #define ANEW "new"

@@ -359,6 +359,11 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 	if (r < 0)
 		return r;
 	s->generation = 2; /* adopted blobs have 0 */
+	r = behind_recover(s->dir_fd, &s->noter);
+	if (r == 0)
+		r = behind_new(s->dir_fd, &s->noter, &s->behind);
+	if (r < 0)
+		return r;
 	r = os_each_name(s->dir_fd, ".", open_leftover, s);
 	if (r < 0)
 		return note(&s->noter, r, "opening the stage: %s", err_str(r));
@@ -382,6 +387,7 @@ void stage_close(struct stage *s)
 		free(file);
 	}
 	spares_delete(s, 0);
+	behind_free(s->behind);
 	closep(&s->dir_fd);
 	for (unsigned i = 0; i < STAGE_LOCKS; i++)
 		pthread_rwlock_destroy(&s->locks[i]);
@@ -455,8 +461,10 @@ void stage_hold_still(struct stage *s, bool still)
 int stage_sync(struct stage *s)
 {
 	bool names;
-	int r;
+	int r = behind_settle(s->behind);
 
+	if (r < 0)
+		return r;
 	do
 		r = sync_one(s);
 	while (r == 0);
@@ -534,6 +542,7 @@ static void take_back(struct stage *s, const struct stage_place *p, uint32_t hav
 
 void stage_drop(struct stage *s, const struct stage_place *p, uint32_t len)
 {
+	behind_cancel(s->behind, p->file, p->off, len);
 	LOCK_GUARD(&s->lock);
 
 	s->blobs--;
@@ -567,17 +576,23 @@ bool stage_may_append(struct stage *s, const struct blob *b)
 	return atomic_load_explicit(&s->tail, memory_order_relaxed) == (uintptr_t)b;
 }
 
-int stage_write(const struct stage_place *p, uint32_t off, const void *data, size_t len)
+int stage_write(struct stage *s, const struct stage_place *p, uint32_t off, const void *data,
+		size_t len, bool over)
 {
-	int r = os_pwrite_full(p->file->fd, data, len, (uint64_t)p->off + off);
+	int r = over ? behind_settle(s->behind) : 0; /* or the older bytes would come later */
 
+	if (r < 0 || behind_leave(s->behind, p->file, (uint64_t)p->off + off, data, len))
+		return r;
+	r = os_pwrite_full(p->file->fd, data, len, (uint64_t)p->off + off);
 	p->file->dirty = true;
 	return r;
 }
 
-int stage_read(const struct stage_place *p, uint32_t off, void *buf, size_t len)
+int stage_read(struct stage *s, const struct stage_place *p, uint32_t off, void *buf, size_t len)
 {
-	return os_pread_full(p->file->fd, buf, len, (uint64_t)p->off + off);
+	int r = behind_settle(s->behind);
+
+	return r < 0 ? r : os_pread_full(p->file->fd, buf, len, (uint64_t)p->off + off);
 }
 
 struct stage_file *stage_find(struct stage *s, uint32_t number, uint64_t end)
@@ -596,6 +611,33 @@ void stage_adopt(struct stage *s, const struct stage_place *p, uint32_t more, bo
 	s->blobs += is_new;
 	p->file->live += more;
 	s->unsealed += more;
+}
+
+/* ---- write-behind ---- */
+
+uint8_t *stage_slot_take(struct stage *s)
+{
+	return behind_take(s->behind);
+}
+
+void stage_slot_give(struct stage *s, uint8_t *slot)
+{
+	behind_give(s->behind, slot);
+}
+
+void stage_slot_serve(struct stage *s, uint8_t *slot)
+{
+	behind_serve(s->behind, slot);
+}
+
+int stage_slot_served(struct stage *s)
+{
+	return behind_served(s->behind);
+}
+
+void stage_slot_give_up(struct stage *s, uint8_t *slot)
+{
+	behind_give_up(s->behind, slot);
 }
 
 /* ---- what cannot be read ---- */

@@ -36,13 +36,16 @@
  *   7. What cannot be read when it is to be sealed becomes, after PATIENCE_ROUNDS, SEALED with the
  *      name of a lost chunk. Nothing new is put into its file, whose room goes back to the disk.
  *
- * Order of locks: blob lock > stage lock > chunk locks.
+ *   8. Bytes may be pending (behind.h): they are in the file only after behind_settle().
+ *
+ * Order of locks: blob lock > stage lock > chunk locks; a slot's lock after all of them.
  */
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "store/base/note.h"
+#include "store/behind.h"
 #include "store/blob.h"
 
 /*
@@ -68,6 +71,7 @@ struct stage {
 	int dir_fd;             /* immutable, owned: "stage" */
 	struct chunks *chunks;  /* immutable, borrowed */
 	struct noter noter;     /* immutable */
+	struct behind *behind;  /* immutable, owned */
 	pthread_rwlock_t locks[STAGE_LOCKS]; /* of blobs */
 
 	pthread_mutex_t lock;
@@ -114,8 +118,10 @@ int stage_extend(struct stage *s, const struct stage_place *p, uint32_t have, ui
 /* Takes that back. */
 void stage_unextend(struct stage *s, const struct stage_place *p, uint32_t have, uint32_t len);
 
-int stage_write(const struct stage_place *p, uint32_t off, const void *data, size_t len);
-int stage_read(const struct stage_place *p, uint32_t off, void *buf, size_t len);
+/* Where there is something already, `over`; else what is pending is not looked at. */
+int stage_write(struct stage *s, const struct stage_place *p, uint32_t off, const void *data,
+		size_t len, bool over);
+int stage_read(struct stage *s, const struct stage_place *p, uint32_t off, void *buf, size_t len);
 
 /* A file that was left over and has `end` bytes or more; NULL: there is none. */
 struct stage_file *stage_find(struct stage *s, uint32_t number, uint64_t end);

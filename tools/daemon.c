@@ -483,7 +483,7 @@ static int serve(struct daemon *d, int idle_ms)
 		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
 		goto fail;
 	}
-	r = readers_new(SPARE_READERS, &d->readers);
+	r = readers_new_for(SPARE_READERS, store_stage(d->store), &d->readers);
 	if (r < 0) {
 		start_failed("starting readers: %s", err_str(r));
 		goto fail;

@@ -103,7 +103,7 @@ static void hook_ended(void *arg, struct mount *m)
 static void setup(void)
 {
 	view_setup();
-	ck_assert_int_eq(readers_new(2, &readers), 0);
+	ck_assert_int_eq(readers_new(2, NULL, &readers), 0);
 	sem_init(&ended, 0, 0);
 }
 

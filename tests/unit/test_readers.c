@@ -124,7 +124,7 @@ static struct readers *pool(unsigned max_spare)
 {
 	struct readers *rs;
 
-	ck_assert_int_eq(readers_new(max_spare, &rs), 0);
+	ck_assert_int_eq(readers_new(max_spare, NULL, &rs), 0);
 	return rs;
 }
 

@@ -596,7 +596,7 @@ int main(int argc, char **argv)
 	}
 	v.names = calloc(BUCKETS, sizeof(*v.names));
 	v.root = node_new(&v, S_IFDIR | 0755, &cred);
-	if (!v.names || !v.root || readers_new(1, &rs) < 0) {
+	if (!v.names || !v.root || readers_new(1, NULL, &rs) < 0) {
 		fprintf(stderr, "floor: out of memory\n");
 		return 1;
 	}

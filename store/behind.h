@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Write-behind: a write may be answered before its bytes are copied to the stage.
+ *
+ * Until then they stay where the kernel put them, the request's buffer: a *slot*, which is mapped
+ * from the file stage/behind and says of itself which of its bytes belong where. So a daemon may be
+ * killed between: the next open makes the copies (behind_recover). After a power cut that file may
+ * have anything; the boot's id in it tells.
+ *
+ *   1. Bytes are pending from behind_leave() until somebody has copied them: the thread that serves
+ *      the slot, after its answer, or whoever needs them earlier (behind_settle). Nobody waits for
+ *      anybody but for a copy that is being made: a slot's lock is a leaf.
+ *   2. Whoever reads, overwrites or syncs bytes of the stage settles first. As each does so after
+ *      it found the place (in a blob), and a place is found only after behind_leave(), none is
+ *      missed.
+ *   3. Bytes of a blob that goes are no longer pending (behind_cancel) before its room is used again.
+ *   4. A slot whose bytes could not be copied (the disk is full) is not used for another request.
+ *
+ * Threads: every function is safe from any thread; a slot serves one thread at a time.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct behind;
+struct noter;
+struct stage_file;
+
+/* What was pending when the last daemon died is copied into the files of the stage. */
+int behind_recover(int stage_fd, const struct noter *noter);
+
+/* stage_fd is borrowed. */
+int behind_new(int stage_fd, const struct noter *noter, struct behind **ret);
+/* Nothing is pending and no slot in use. */
+void behind_free(struct behind *b);
+
+/* True: the bytes are in the calling thread's slot and stay pending. False: copy them now. */
+bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const void *data,
+		  size_t len);
+/* Copies all that is pending. -errno when some could not be (which is told once). */
+int behind_settle(struct behind *b);
+/* What is pending for to..to+len of the file goes nowhere. */
+void behind_cancel(struct behind *b, const struct stage_file *file, uint64_t to, uint64_t len);
+
+/* As stage_slot_take and so on (stage.h). */
+uint8_t *behind_take(struct behind *b);
+void behind_give(struct behind *b, uint8_t *mem);
+void behind_give_up(struct behind *b, uint8_t *mem);
+void behind_serve(struct behind *b, uint8_t *mem);
+int behind_served(struct behind *b);
