@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Write-behind: bytes that are answered before they are in the stage. */
+
+#include "tests/unit/scratch.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
+#include "store/behind.h"
+
+#define LEN 100000
+
+static struct scratch s;
+static uint8_t first[LEN], second[LEN];
+
+static void setup(void)
+{
+	scratch_make(&s);
+	scratch_open(&s);
+	scratch_fill(first, LEN, 1);
+	scratch_fill(second, LEN, 2);
+}
+
+static void teardown(void)
+{
+	fault_disarm();
+	scratch_close(&s);
+	scratch_remove(&s);
+}
+
+/* A slot that the calling thread serves, and in it what is as if it came with a request. */
+static uint8_t *slot_with(const void *data, size_t len, uint8_t **ret_slot)
+{
+	*ret_slot = stage_slot_take(s.stage);
+	ck_assert_ptr_nonnull(*ret_slot);
+	memcpy(*ret_slot + 4096, data, len);
+	stage_slot_serve(s.stage, *ret_slot);
+	return *ret_slot + 4096;
+}
+
+static int recover(void)
+{
+	const struct noter noter = { 0 };
+	_cleanup_close_ int fd = -1;
+	int r = os_openat(s.dir_fd, "stage", O_RDONLY | O_DIRECTORY, 0, &fd);
+
+	return r < 0 ? r : behind_recover(fd, &noter);
+}
+
+static void leave(uint8_t *slot)
+{
+	stage_slot_serve(s.stage, NULL);
+	stage_slot_give(s.stage, slot);
+}
+
+static struct blob *make(const void *data)
+{
+	struct blob *b = NULL;
+
+	ck_ok(blob_new(s.stage, data, LEN, &b));
+	return b;
+}
+
+static void expect(struct blob *b, const void *data)
+{
+	static uint8_t buf[LEN];
+
+	ck_ok(blob_read(b, 0, buf, LEN));
+	ck_assert_mem_eq(buf, data, LEN);
+}
+
+/* What the stage's file has, past all of ours. */
+static bool is_in_file(uint32_t number, uint32_t off, const void *data)
+{
+	static uint8_t buf[LEN];
+	char name[32];
+	int fd, r;
+
+	snprintf(name, sizeof(name), "stage/%08x", number);
+	ck_ok(os_openat(s.dir_fd, name, O_RDONLY, 0, &fd));
+	r = os_pread_full(fd, buf, LEN, off);
+	close(fd);
+	return r == 0 && memcmp(buf, data, LEN) == 0;
+}
+
+static bool is_copied(const struct blob *b, const void *data)
+{
+	uint32_t number, off;
+
+	blob_place(b, &number, &off);
+	return is_in_file(number, off, data);
+}
+
+START_TEST(bytes_are_copied_after_the_answer_or_when_somebody_needs_them)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data), *b = NULL, *c = NULL;
+	struct name name, direct = name_of(second, LEN, 0);
+
+	ck_assert(!is_copied(a, first));
+	ck_ok(stage_slot_served(s.stage));
+	ck_assert(is_copied(a, first));
+
+	memcpy(data, second, LEN); /* the next request */
+	expect(a, first);
+	b = make(data);
+	ck_assert(!is_copied(b, second));
+	expect(b, second);
+	ck_assert(is_copied(b, second));
+
+	c = make(data);
+	ck_ok(blob_seal(c, &name));
+	ck_assert(name_eq(&name, &direct));
+	leave(slot);
+}
+END_TEST
+
+START_TEST(a_sync_has_them)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data);
+
+	stage_hold_still(s.stage, true);
+	stage_hold_still(s.stage, false);
+	ck_ok(stage_sync(s.stage));
+	ck_assert(is_copied(a, first));
+	leave(slot);
+}
+END_TEST
+
+START_TEST(what_comes_later_is_not_overwritten_by_what_was_left)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data);
+
+	ck_ok(blob_write(a, 0, second, LEN)); /* from other memory */
+	ck_ok(stage_slot_served(s.stage));
+	expect(a, second);
+	leave(slot);
+}
+END_TEST
+
+START_TEST(a_blob_that_goes_leaves_nothing_to_copy)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	struct blob *a, *b;
+	uint32_t number, off;
+
+	stage_hold(s.stage, NULL); /* room is used again at once */
+	a = make(data);
+	blob_place(a, &number, &off);
+	blob_unref(a);
+	stage_slot_serve(s.stage, NULL);
+	b = make(second); /* in its place */
+	ck_assert(is_in_file(number, off, second));
+	stage_slot_serve(s.stage, slot);
+	ck_ok(stage_slot_served(s.stage));
+	expect(b, second);
+	blob_unref(b);
+	leave(slot);
+}
+END_TEST
+
+START_TEST(short_bytes_and_those_of_other_memory_are_copied_at_once)
+{
+	uint8_t *slot;
+	struct blob *a, *b = NULL;
+	uint8_t got[100];
+
+	(void)slot_with(first, LEN, &slot);
+	a = make(second);
+	ck_assert(is_copied(a, second));
+	ck_ok(blob_new(s.stage, slot + 4096, 100, &b));
+	memset(slot + 4096, 0, LEN); /* nothing is pending in it */
+	leave(slot);
+	ck_ok(blob_read(b, 0, got, 100));
+	ck_assert_mem_eq(got, first, 100);
+	blob_unref(a);
+	blob_unref(b);
+}
+END_TEST
+
+START_TEST(a_full_disk_keeps_them_in_memory_and_fails_the_sync)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot), *others[16];
+	_cleanup_(blob_unrefp) struct blob *a = make(data);
+	static uint8_t buf[LEN];
+	unsigned n = 0, all;
+
+	fault_arm(0, 1000, ENOSPC);
+	ck_err(stage_slot_served(s.stage), -ENOSPC);
+	ck_err(blob_read(a, 0, buf, LEN), -ENOSPC);
+	ck_err(stage_sync(s.stage), -ENOSPC);
+	stage_slot_serve(s.stage, NULL);
+	stage_slot_give_up(s.stage, slot);
+	fault_disarm();
+
+	/* Nobody else gets the slot before its bytes are where they belong. */
+	while ((others[n] = stage_slot_take(s.stage)) != NULL)
+		ck_assert_ptr_ne(others[n++], slot);
+	all = n;
+	while (n > 0)
+		stage_slot_give(s.stage, others[--n]);
+	ck_ok(stage_sync(s.stage));
+	ck_assert(is_copied(a, first));
+	while ((others[n] = stage_slot_take(s.stage)) != NULL)
+		n++;
+	ck_assert_uint_eq(n, all + 1);
+	while (n > 0)
+		stage_slot_give(s.stage, others[--n]);
+}
+END_TEST
+
+/* A process that dies with bytes pending; where they belong. */
+static void die_with_pending(uint32_t place[static 2])
+{
+	int fds[2], status;
+	pid_t pid;
+
+	ck_ok(pipe(fds));
+	pid = fork();
+	if (pid == 0) {
+		uint8_t *slot, *data = slot_with(first, LEN, &slot);
+		struct blob *a = make(data);
+		uint32_t p[2];
+
+		blob_place(a, &p[0], &p[1]);
+		_exit(is_copied(a, first) || write(fds[1], p, sizeof(p)) != sizeof(p));
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(read(fds[0], place, 2 * sizeof(*place)), 2 * sizeof(*place));
+	close(fds[0]);
+	close(fds[1]);
+}
+
+START_TEST(the_next_open_copies_what_a_killed_process_left)
+{
+	uint32_t place[2];
+
+	die_with_pending(place);
+	ck_assert(!is_in_file(place[0], place[1], first));
+	ck_ok(recover());
+	ck_assert(is_in_file(place[0], place[1], first));
+}
+END_TEST
+
+START_TEST(after_a_power_cut_nothing_is_copied)
+{
+	uint32_t place[2];
+
+	die_with_pending(place);
+	setenv("PLYFS_TEST_BOOT_ID", "another", 1);
+	ck_ok(recover());
+	unsetenv("PLYFS_TEST_BOOT_ID");
+	ck_assert(!is_in_file(place[0], place[1], first));
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		bytes_are_copied_after_the_answer_or_when_somebody_needs_them,
+		a_sync_has_them,
+		what_comes_later_is_not_overwritten_by_what_was_left,
+		a_blob_that_goes_leaves_nothing_to_copy,
+		short_bytes_and_those_of_other_memory_are_copied_at_once,
+		a_full_disk_keeps_them_in_memory_and_fails_the_sync,
+		the_next_open_copies_what_a_killed_process_left,
+		after_a_power_cut_nothing_is_copied,
+	};
+
+	return scratch_run("behind", tests, ARRAY_SIZE(tests), setup, teardown);
+}
