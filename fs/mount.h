@@ -21,7 +21,7 @@ struct mount;
 
 int readers_new(unsigned max_spare, const struct reader_memory *memory /* or NULL */,
 		struct readers **ret);
-/* The same for mounts of one store, whose stage outlives the pool: its requests are read into slots. */
+/* The same for mounts of one store, whose stage outlives the pool: requests are read into slots. */
 int readers_new_for(unsigned max_spare, struct stage *stage, struct readers **ret);
 void readers_free(struct readers *rs); /* no mounts may be left */
 /* For chunks_set_io_hook: the calling thread may wait now. No-op on a thread that is no reader. */

@@ -8,10 +8,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "store/base/err.h"
 #include "store/base/note.h"
@@ -78,6 +80,9 @@ struct behind {
 	bool tried;  /* under lock: to make the file */
 	uint8_t *map; /* under lock until it is set: of the file, all slots; NULL: there is none */
 	struct slot slots[SLOTS_MAX];
+#ifdef PLYFS_TEST_HOOKS
+	const char *test_die; /* a file; while it is there, the next answer is the daemon's last */
+#endif
 };
 
 /* The slot of the request that this thread handles. */
@@ -158,6 +163,9 @@ int behind_new(int stage_fd, const struct noter *noter, struct behind **ret)
 	}
 	b->stage_fd = stage_fd;
 	b->noter = *noter;
+#ifdef PLYFS_TEST_HOOKS
+	b->test_die = getenv("PLYFS_TEST_DIE_BEHIND");
+#endif
 	pthread_mutex_init(&b->lock, NULL);
 	for (unsigned i = 0; i < SLOTS_MAX; i++) {
 		b->slots[i].behind = b;
@@ -189,6 +197,9 @@ static int make_file(struct behind *b)
 	void *map;
 	int r;
 
+	/* Elsewhere a full disk would be a SIGBUS, or EIO for a request. */
+	if (!os_overwrites_in_place(b->stage_fd))
+		return -EOPNOTSUPP;
 	r = os_free_bytes(b->stage_fd, &free_bytes);
 	if (r < 0)
 		return r;
@@ -197,7 +208,7 @@ static int make_file(struct behind *b)
 	r = os_openat(b->stage_fd, BEHIND_NAME, O_RDWR | O_CREAT | O_TRUNC, 0600, &fd);
 	if (r < 0)
 		return r;
-	r = os_allocate(fd, MAP_BYTES); /* else a full disk would be a SIGBUS */
+	r = os_allocate(fd, MAP_BYTES);
 	if (r == 0)
 		r = os_map(fd, MAP_BYTES, &map);
 	if (r < 0) {
@@ -340,6 +351,12 @@ int behind_served(struct behind *b)
 
 	if (!s || atomic_load(&b->pending) == 0)
 		return 0;
+#ifdef PLYFS_TEST_HOOKS
+	if (b->test_die && unlink(b->test_die) == 0) {
+		(void)kill(getppid(), SIGKILL); /* the supervisor: nobody goes on with the mount */
+		(void)raise(SIGKILL);
+	}
+#endif
 	r = settle_slot(s);
 	if (r < 0)
 		r = behind_settle(b); /* which tells */

@@ -15,7 +15,8 @@
  *   2. Whoever reads, overwrites or syncs bytes of the stage settles first. As each does so after
  *      it found the place (in a blob), and a place is found only after behind_leave(), none is
  *      missed.
- *   3. Bytes of a blob that goes are no longer pending (behind_cancel) before its room is used again.
+ *   3. Bytes of a blob that goes are no longer pending (behind_cancel) before its room is used
+ *      again.
  *   4. A slot whose bytes could not be copied (the disk is full) is not used for another request.
  *
  * Threads: every function is safe from any thread; a slot serves one thread at a time.

@@ -8,6 +8,7 @@ They see a pause and no error, and afterwards each writer's files are exactly th
 operations. Without a supervisor the mount dies as well: then they are those of the answered
 operations with or without the one that was under way. PLYFS_TEST_LONG: 1,000 instants.
 """
+import contextlib
 import errno
 import os
 import random
@@ -376,6 +377,31 @@ def test_nothing_answered_is_lost_when_the_mount_dies_as_well(t):
             os.unlink(p[2])
     store.ply("check", "--read-data", timeout=600)
     print("# %d rounds, %d answered operations" % (rounds, answered))
+
+
+def test_what_was_answered_and_not_copied_is_there_when_all_died(t):
+    die = t.env["PLYFS_TEST_DIE_BEHIND"] = t.at("die")
+    view = t.view({"keep": "x"})
+    store, at, files = view.store, view.path, {}
+    for n in range(3):
+        for k in range(8):  # a reader that has much to do has a slot
+            view.write("warm%d" % k, "w" * (1 << 20))
+        pid, name, data = store.daemon(), "f%d" % n, os.urandom(300000)
+        fd = os.open(view.at(name), os.O_WRONLY | os.O_CREAT, 0o644)
+        ply.write(die, "")
+        assert os.pwrite(fd, data, 0) == len(data)
+        ply.wait_for("the daemon's death", lambda: not ply.alive(pid))
+        assert not os.path.exists(die)
+        with contextlib.suppress(OSError):
+            os.close(fd)
+        store.ply("unmount", at)
+        files[name] = data
+        view = store.mount(at=at)
+        for name, data in files.items():
+            with open(view.at(name), "rb") as f:
+                assert f.read() == data, name
+    view.unmount()
+    store.ply("check", "--read-data")
 
 
 def test_checkpoints_restores_and_forks_survive_the_daemon(t):

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The reader pool's request buffers, from the store's stage: a WRITE's bytes are copied once it is answered. */
+/*
+ * The reader pool's request buffers, from the store's stage: a WRITE's bytes are copied once it is
+ * answered (store/behind.h).
+ */
 
 #include "fs/mount.h"
 #include "fs/readers.h"
