@@ -422,13 +422,18 @@ static int mount_serve_one(struct served *s, const struct reader_buffers *buffer
 	case ENOENT: /* the client gave up before we came */
 	case EIO:    /* the kernel dropped one request itself */
 		return 0;
+	case EFAULT: /* it could not be put into the slot, and was answered with EIO */
+		if (readers_lost_slot())
+			return 0;
+		break;
 	case ENODEV: /* unmounted */
 	case ECONNABORTED:
 		return END;
 	default:
-		(void)note(noter_of(m), 0, "mount: reading a request: %s", err_name(-errno));
-		return END;
+		break;
 	}
+	(void)note(noter_of(m), 0, "mount: reading a request: %s", err_name(-errno));
+	return END;
 }
 
 static void mount_over(struct served *s)

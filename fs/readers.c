@@ -372,6 +372,28 @@ void readers_warm(void)
 		r->pool->memory.serve(r->pool->memory.arg, request_base(warm.request));
 }
 
+/* The slot that r no longer reads into, still taken; NULL: there is no memory to do that. */
+static uint8_t *leave_slot(struct reader *r)
+{
+	uint8_t *slot = request_base(r->buffers.request);
+
+	if (!r->cold)
+		r->cold = request_map();
+	if (!r->cold)
+		return NULL;
+	r->buffers.request = TAKE_PTR(r->cold);
+	r->has_slot = r->warm = false;
+	r->pool->memory.serve(r->pool->memory.arg, NULL);
+	return slot;
+}
+
+bool readers_lost_slot(void)
+{
+	struct reader *r = self;
+
+	return r && r->has_slot && leave_slot(r); /* which nobody gets again */
+}
+
 /* A request was answered. */
 static void served(struct reader *r)
 {
@@ -381,18 +403,12 @@ static void served(struct reader *r)
 	if (!r->has_slot)
 		return;
 	while (m->served(m->arg) < 0) {
-		if (!r->cold)
-			r->cold = request_map();
-		if (!r->cold) { /* neither disk nor memory: one of them comes back */
-			sleep(1);
-			continue;
+		slot = leave_slot(r);
+		if (slot) {
+			m->give_up(m->arg, slot);
+			return;
 		}
-		slot = request_base(r->buffers.request);
-		r->buffers.request = TAKE_PTR(r->cold);
-		r->has_slot = r->warm = false;
-		m->serve(m->arg, NULL);
-		m->give_up(m->arg, slot);
-		return;
+		sleep(1); /* neither disk nor memory: one of them comes back */
 	}
 }
 

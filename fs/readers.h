@@ -39,7 +39,7 @@ struct reader_memory {
 
 /*
  * The calling thread's buffers. Mapped memory: a page that was never touched costs nothing.
- * `request` may change in readers_warm and readers_cool.
+ * `request` may change in readers_warm, readers_cool and readers_lost_slot.
  */
 struct reader_buffers {
 	uint8_t *request; /* REQUEST_BYTES; where a WRITE's data goes a page begins */
@@ -74,6 +74,11 @@ int readers_serve(struct readers *rs, struct served *s);
  */
 void readers_warm(void);
 void readers_cool(void);
+/*
+ * Nothing can be read into it (its file was cut, or its disk fails): the calling reader has another
+ * buffer then, and nobody gets that slot again. False: it has none, or there is no memory.
+ */
+bool readers_lost_slot(void);
 /* May the calling reader stay warm however long it waits? As long as it reads, and not all may. */
 bool readers_stay_warm(void);
 
