@@ -42,6 +42,12 @@
 #define MAX_BACKGROUND 128
 #define CONGESTION (MAX_BACKGROUND * 3 / 4)
 
+/*
+ * The kernel looks up the pages of each piece of a reply anew (0.2 us of 9). So a small one is made
+ * one piece: that of CREATE, the largest without data, has 160 bytes.
+ */
+#define ONE_PIECE 256
+
 static const struct noter *noter_of(struct mount *m)
 {
 	return store_noter(view_store(m->view));
@@ -49,10 +55,17 @@ static const struct noter *noter_of(struct mount *m)
 
 int mount_send(struct mount *m, const struct iovec *iov, int count)
 {
+	_Alignas(ONE_PIECE) uint8_t whole[ONE_PIECE]; /* which is then in one page */
+	size_t len = 0;
 	ssize_t n;
 
+	for (int i = 0; i < count && len <= sizeof(whole); i++) {
+		if (iov[i].iov_len <= sizeof(whole) - len)
+			memcpy(whole + len, iov[i].iov_base, iov[i].iov_len);
+		len += iov[i].iov_len;
+	}
 	do
-		n = writev(m->fd, iov, count);
+		n = len <= sizeof(whole) ? write(m->fd, whole, len) : writev(m->fd, iov, count);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : 0;
 }
