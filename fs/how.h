@@ -21,7 +21,8 @@
 	X(EPOCH, "epoch", "large restores in constant time; the view outlives plyfsd") \
 	X(AWAKE, "awake", "idle CPUs of a virtual machine stay awake for requests") \
 	X(READ_AHEAD, "read-ahead", "1 MiB is read ahead of who reads in order, as root") \
-	X(WRITE_AROUND, "write-around", "what makes a file writes past the kernel's cache")
+	X(WRITE_AROUND, "write-around", "what makes a file writes past the kernel's cache") \
+	X(EAGER, "eager", "the daemon looks for the next request before it sleeps")
 
 #define LEVER_ENUM(lever, name, help) LEVER_##lever,
 enum lever { LEVER_LIST(LEVER_ENUM) LEVERS };

@@ -19,7 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
+#include <sched.h>
 #include <sys/utsname.h>
 
 #include "fs/awake.h"
@@ -298,21 +298,33 @@ static void kernel_backing_close(void *arg, int32_t id)
 /*
  * Waiting for the next request.
  *
- * A thread that sleeps on an idle CPU takes some 50 us to wake (more in a virtual machine, where
- * the CPU itself is given back), several times what a request takes. A client that asks one thing
- * after the other has its next question after a few us, so it pays to look for it that long:
- * untarring 1,952 files took 1,350 ms when client and reader slept on two idle CPUs in turn, 300
- * to 500 with a look of EAGER_NS, 230 where the scheduler happened to put both on one CPU.
+ * A client that asks one thing after the other has its next question after a few us, and to sleep
+ * meanwhile costs both sides: two switches where the scheduler has them on one CPU, two wake-ups
+ * where they are on two, some 50 us each if an idle CPU was given back. So where requests follow
+ * each other closely the reader looks for the next one for a moment before it sleeps.
  *
- * But on a CPU that others want, looking costs the time slice that sleeping would have earned
- * (2,000 ms with one busy process). So it is tried only where a request came soon the last time,
- * and left for a while, twice as long each time, after another thread took the CPU meanwhile, or
- * after the request came as soon as we slept: it was the client who wanted this CPU.
+ * But on a CPU that others want, looking costs them the time, and the reader the time slice that
+ * sleeping would have earned. Whether that is so is told by how long the *laps* of a look take, a
+ * read(2) that finds nothing each. The first ends by letting others run, so a client that waits for
+ * this very CPU goes on at once.
+ *
+ *   found, all laps short     we have the CPU to ourselves: trust
+ *   a long lap                another thread ran: doubt
+ *   nothing, and a request    it was the client who waited for this CPU: doubt
+ *     as soon as we sleep
+ *   a lap of SLICE_NS         a thread that computes took the CPU: back off for long
+ *
+ * DOUBTS_MAX doubts in a row: to another CPU, if one is idle. As many again, or none is: back off,
+ * twice as long each time until trust is back. fs/README.md, "Levers", has what it gains and costs.
  */
-#define EAGER_NS 20000
+#define EAGER_NS 20000 /* a look; with 50,000 nothing was faster, and several clients slower */
 #define SOON_NS 150000 /* two wake-ups, the client's and ours, and what it does in between */
-#define BACK_OFF_MIN_NS 2000000 /* a time slice: so much is lost at most for each try */
-#define BACK_OFF_MAX_NS 500000000 /* so that trying costs below 1 % */
+#define SWITCH_NS 3000 /* ten laps; less than two switches and any work between */
+#define SLICE_NS 300000 /* no interrupt takes as long; time slices do */
+#define DOUBTS_MAX 4 /* single ones are chance: a client that thinks for 25 us, a timer */
+#define BACK_OFF_MIN_NS 8000000 /* 100 times what so many looks cost at most */
+#define BACK_OFF_SLICE_NS 128000000 /* 50 time slices of 2 or 3 ms */
+#define BACK_OFF_MAX_NS 256000000 /* longer, and short bursts would have nothing of it */
 
 /*
  * CPUs are kept awake (awake.h) for requests in a row, none more than CLOSE_NS after the one
@@ -332,33 +344,64 @@ static void look_for_row(struct eagerness *e, uint64_t now)
 		awake_request(now);
 }
 
-static long times_preempted(void)
-{
-	struct rusage usage;
-
-	return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
-}
-
 static void back_off(struct eagerness *e)
 {
 	e->not_before_ns = now_ns() + e->back_off_ns;
 	e->back_off_ns = MIN(e->back_off_ns * 2, BACK_OFF_MAX_NS);
 }
 
-/* 0: a request is there; ABSENT: not within EAGER_NS; AGAIN: another thread took the CPU. */
-static int look_for_request(int fd, uint64_t start)
+/* Is there a CPU for a client beside ours, with all that runs now? */
+static bool a_cpu_is_idle(void)
 {
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	long preempted;
+	_cleanup_close_ int fd = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
+	char text[64] = "";
+	unsigned running;
 
-	if (poll(&p, 1, 0) != 0)
-		return 0;
-	preempted = times_preempted();
-	for (;;) {
-		if (poll(&p, 1, 0) != 0)
-			return times_preempted() == preempted ? 0 : AGAIN;
-		if (now_ns() - start > EAGER_NS)
-			return times_preempted() == preempted ? ABSENT : AGAIN;
+	return fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 &&
+	       sscanf(text, "%*s %*s %*s %u/", &running) == 1 &&
+	       (long)running < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/*
+ * Lets go of this CPU and goes on on another: the scheduler puts who wakes beside who woke him, and
+ * finds out only after ms that both want to run. False: we are to stay here.
+ */
+static bool move_over(void)
+{
+	cpu_set_t all, others;
+	int cpu = sched_getcpu();
+
+	if (cpu < 0 || sched_getaffinity(0, sizeof(all), &all) < 0)
+		return false; /* more CPUs than it has bits */
+	others = all;
+	CPU_CLR((unsigned)cpu, &others);
+	return CPU_COUNT(&others) > 0 && sched_setaffinity(0, sizeof(others), &others) == 0 &&
+	       sched_setaffinity(0, sizeof(all), &all) == 0;
+}
+
+struct look {
+	unsigned laps;
+	uint64_t longest_ns; /* of them */
+	bool found;
+};
+
+/* at_once: a request came as soon as we slept. */
+static void judge(struct eagerness *e, const struct look *look, bool at_once)
+{
+	if (look->longest_ns > SLICE_NS) {
+		e->back_off_ns = MAX(e->back_off_ns, BACK_OFF_SLICE_NS);
+		back_off(e);
+	} else if (look->longest_ns > SWITCH_NS || at_once) {
+		if (++e->doubts < DOUBTS_MAX)
+			return;
+		e->doubts = 0;
+		e->moved = !e->moved && a_cpu_is_idle() && move_over();
+		if (!e->moved)
+			back_off(e);
+	} else if (look->found) {
+		e->doubts = 0;
+		e->moved = false;
+		e->back_off_ns = BACK_OFF_MIN_NS;
 	}
 }
 
@@ -373,6 +416,13 @@ static int look_for_request(int fd, uint64_t start)
 static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in),
 	      "what comes before the data of a WRITE");
 
+/* For looks, a call for each; one that polls before it reads would be two for what it finds. */
+static void read_does_not_wait(struct mount *m, bool on)
+{
+	if (m->eager.no_wait != on && fcntl(m->fd, F_SETFL, on ? O_NONBLOCK : 0) == 0)
+		m->eager.no_wait = on;
+}
+
 static ssize_t read_request(struct mount *m, const struct reader_buffers *buffers)
 {
 	if (m->memo)
@@ -380,10 +430,30 @@ static ssize_t read_request(struct mount *m, const struct reader_buffers *buffer
 	return read(m->fd, buffers->request, REQUEST_BYTES);
 }
 
+/* As read(2); EAGAIN: no request within EAGER_NS. */
+static ssize_t look_for_request(struct mount *m, const struct reader_buffers *buffers,
+				uint64_t start, struct look *look)
+{
+	uint64_t before, now = start;
+	ssize_t n;
+
+	read_does_not_wait(m, true);
+	while ((n = read_request(m, buffers)) < 0 && errno == EAGAIN && now - start < EAGER_NS) {
+		if (look->laps++ == 0)
+			(void)sched_yield();
+		before = now;
+		now = now_ns();
+		look->longest_ns = MAX(look->longest_ns, now - before);
+	}
+	look->found = n >= 0;
+	return n;
+}
+
 static ssize_t wait_for_request(struct mount *m, const struct reader_buffers *buffers)
 {
 	struct pollfd p = { .fd = m->fd, .events = POLLIN };
 
+	read_does_not_wait(m, false);
 	if (m->memo && !readers_stay_warm() && poll(&p, 1, COOL_AFTER_MS) == 0) {
 		readers_cool();
 		(void)poll(&p, 1, -1);
@@ -395,24 +465,26 @@ static ssize_t next_request(struct mount *m, const struct reader_buffers *buffer
 {
 	struct eagerness *e = &m->eager;
 	uint64_t start = now_ns(), slept = start;
-	int r = EXISTS; /* not looked for */
+	struct look look = { 0 };
 	ssize_t n;
 
 	if (mount_uses(m, LEVER_AWAKE))
 		look_for_row(e, start);
-	if (e->wanted && start >= e->not_before_ns) {
-		r = look_for_request(m->fd, start);
-		if (r == 0)
-			return read_request(m, buffers);
+	if (e->wanted && start >= e->not_before_ns && mount_uses(m, LEVER_EAGER)) {
+		n = look_for_request(m, buffers, start, &look);
+		if (n >= 0 || errno != EAGAIN) {
+			__atomic_fetch_add(&e->found, 1, __ATOMIC_RELAXED);
+			if (n > 0 && look.laps > 0)
+				judge(e, &look, false);
+			return n;
+		}
 		slept = now_ns();
 	}
 	n = wait_for_request(m, buffers);
 
 	e->wanted = now_ns() - start < SOON_NS;
-	if (r == AGAIN || (r == ABSENT && now_ns() - slept < EAGER_NS))
-		back_off(e);
-	else if (r == ABSENT)
-		e->back_off_ns = BACK_OFF_MIN_NS;
+	if (n > 0 && look.laps > 0) /* else errno is somebody's */
+		judge(e, &look, now_ns() - slept < EAGER_NS);
 	return n;
 }
 
@@ -685,6 +757,11 @@ void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_i
 	*ret_entries = __atomic_load_n(&m->entries, __ATOMIC_RELAXED);
 	*ret_inodes = __atomic_load_n(&m->inodes, __ATOMIC_RELAXED);
 	*ret_epochs = __atomic_load_n(&m->epochs, __ATOMIC_RELAXED);
+}
+
+uint64_t mount_found(struct mount *m)
+{
+	return __atomic_load_n(&m->eager.found, __ATOMIC_RELAXED);
 }
 
 void mount_passed(struct mount *m, struct mount_passed *ret)

@@ -82,6 +82,8 @@ void mount_ops(struct mount *m, void (*fn)(void *arg, const char *op, uint64_t c
 /* Names and inodes that the kernel was told to forget, and epochs. */
 void mount_notifications(struct mount *m, uint64_t *ret_entries, uint64_t *ret_inodes,
 			 uint64_t *ret_epochs);
+/* Requests that were there, or came, before the reader slept (LEVER_EAGER). */
+uint64_t mount_found(struct mount *m);
 
 /* With MOUNT_PASSTHROUGH. */
 struct mount_passed {

@@ -33,10 +33,14 @@ struct fuse_session;
 /* Whether it pays to look for the next request for a moment before sleeping. The leader's. */
 struct eagerness {
 	bool wanted;          /* requests follow each other closely */
+	bool no_wait;         /* the descriptor is O_NONBLOCK */
 	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
 	uint64_t back_off_ns;
+	unsigned doubts; /* in a row */
+	bool moved;      /* to another CPU, and no trust since */
 	uint64_t last_ns; /* when the request before was answered */
 	unsigned row;     /* so many came closely one after the other */
+	uint64_t found;   /* atomic: requests that a look found */
 };
 
 struct mount {

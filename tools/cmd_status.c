@@ -14,7 +14,7 @@
 
 /* What is shown of a view. */
 struct view_status {
-	uint64_t head, changes, nodes, entries, inodes, epochs;
+	uint64_t head, changes, nodes, entries, inodes, epochs, found;
 	struct mount_passed passed;
 };
 
@@ -35,6 +35,7 @@ static void view_status_get(struct view_entry *e, struct view_status *ret)
 		ret->nodes = stats.nodes;
 	}
 	mount_notifications(e->mount, &ret->entries, &ret->inodes, &ret->epochs);
+	ret->found = mount_found(e->mount);
 	mount_passed(e->mount, &ret->passed);
 }
 
@@ -81,13 +82,14 @@ static int view_to_json(void *arg, struct view_entry *e)
 	json_t *view;
 
 	view_status_get(e, &s);
-	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}}",
+	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:I}",
 			 "mountpoint", json_text(e->mountpoint), "branch",
 			 *e->branch ? json_string(e->branch) : json_null(), "snapshot",
 			 json_id(e->snapshot), "head", json_id(s.head), "read_only", !*e->branch,
 			 "changes", (json_int_t)s.changes, "nodes", (json_int_t)s.nodes,
 			 "notifications", "entries", (json_int_t)s.entries, "inodes",
-			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs);
+			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs,
+			 "found", (json_int_t)s.found);
 	json_object_set_new(view, "without", without_to_json(e->how));
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
 	json_object_set_new(view, "passthrough", passed_to_json(e->how, &s.passed));
@@ -128,8 +130,9 @@ static int view_to_text(void *arg, struct view_entry *e)
 		mount_ops(e->mount, op_to_text, c);
 		fprintf(c->out,
 			"          told the kernel: %" PRIu64 " names, %" PRIu64 " inodes, %" PRIu64
-			" epochs\n",
-			s.entries, s.inodes, s.epochs);
+			" epochs\n"
+			"          found before the daemon slept: %" PRIu64 " requests\n",
+			s.entries, s.inodes, s.epochs, s.found);
 	}
 	if (p->ops && e->how & MOUNT_PASSTHROUGH)
 		fprintf(c->out,

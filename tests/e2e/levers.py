@@ -16,7 +16,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-LEVERS = ["cache", "no-open", "readdirplus", "epoch", "awake", "read-ahead", "write-around"]
+LEVERS = ["cache", "no-open", "readdirplus", "epoch", "awake", "read-ahead", "write-around",
+          "eager"]
 # More than any restore tells by name where there are epochs (NAMES_MAX in fs/switch.c).
 MANY = 3000
 
@@ -285,6 +286,21 @@ def test_cpus_sleep_without_awake(t):
 def test_status_says_whether_it_can_be_done(t):
     view = mounted(t, "")
     assert (times_awake(view) is not None) == can_keep_awake()
+
+
+# ---- waiting for requests ----
+
+def test_requests_in_a_row_are_found_before_the_daemon_sleeps(t):
+    view = mounted(t, "")
+    storm(view, lambda: shown(view)["found"] > 0)
+    assert re.search("found before the daemon slept: [1-9]", view.store.out("status", "--ops"))
+
+
+def test_the_daemon_sleeps_at_once_without_eager(t):
+    view = mounted(t, "eager")
+    for _ in range(2000):
+        os.statvfs(view.path)
+    assert shown(view)["found"] == 0
 
 
 # ---- another daemon ----
