@@ -312,10 +312,12 @@ static void kernel_backing_close(void *arg, int32_t id)
  *   a long lap                another thread ran: doubt
  *   nothing, and a request    it was the client who waited for this CPU: doubt
  *     as soon as we sleep
- *   a lap of SLICE_NS         a thread that computes took the CPU: back off for long
+ *   a lap of SLICE_NS         a thread that computes took the CPU (or, in a virtual machine, the
+ *                             host did): back off, by how long that was
  *
  * DOUBTS_MAX doubts in a row: to another CPU, if one is idle. As many again, or none is: back off,
- * twice as long each time until trust is back. fs/README.md, "Levers", has what it gains and costs.
+ * twice as long each time until trust is back. Looks begin, at first and after each back-off, only
+ * where a CPU is idle. fs/README.md, "Levers", has what it gains and costs.
  */
 #define EAGER_NS 20000 /* a look; with 50,000 untar takes 0.95 of the time, git 1.05 to 1.08 */
 #define SOON_NS 150000 /* two wake-ups, the client's and ours, and what it does in between */
@@ -323,7 +325,7 @@ static void kernel_backing_close(void *arg, int32_t id)
 #define SLICE_NS 300000 /* no interrupt takes as long; time slices do */
 #define DOUBTS_MAX 4 /* single ones are chance: a client that thinks for 25 us, a timer */
 #define BACK_OFF_MIN_NS 8000000 /* 100 times what so many looks cost at most */
-#define BACK_OFF_SLICE_NS 128000000 /* 50 time slices of 2 or 3 ms */
+#define BACK_OFF_LAPS 16 /* times the lap that was too long: a 16th of the time is lost at most */
 #define BACK_OFF_MAX_NS 256000000 /* longer, and short bursts would have nothing of it */
 
 /*
@@ -346,7 +348,8 @@ static void look_for_row(struct eagerness *e, uint64_t now)
 
 static void back_off(struct eagerness *e)
 {
-	e->not_before_ns = now_ns() + e->back_off_ns;
+	e->looks = false;
+	e->not_before_ns = now_ns() + MIN(e->back_off_ns, BACK_OFF_MAX_NS);
 	e->back_off_ns = MIN(e->back_off_ns * 2, BACK_OFF_MAX_NS);
 }
 
@@ -379,6 +382,18 @@ static bool move_over(void)
 	       sched_setaffinity(0, sizeof(all), &all) == 0;
 }
 
+static bool may_look(struct eagerness *e, uint64_t now)
+{
+	if (!e->wanted || now < e->not_before_ns)
+		return false;
+	if (!e->looks) {
+		e->looks = a_cpu_is_idle();
+		if (!e->looks)
+			e->not_before_ns = now + BACK_OFF_MIN_NS;
+	}
+	return e->looks;
+}
+
 struct look {
 	unsigned laps;
 	uint64_t longest_ns; /* of them */
@@ -389,7 +404,7 @@ struct look {
 static void judge(struct eagerness *e, const struct look *look, bool at_once)
 {
 	if (look->longest_ns > SLICE_NS) {
-		e->back_off_ns = MAX(e->back_off_ns, BACK_OFF_SLICE_NS);
+		e->back_off_ns = MAX(e->back_off_ns, BACK_OFF_LAPS * look->longest_ns);
 		back_off(e);
 	} else if (look->longest_ns > SWITCH_NS || at_once) {
 		if (++e->doubts < DOUBTS_MAX)
@@ -470,7 +485,7 @@ static ssize_t next_request(struct mount *m, const struct reader_buffers *buffer
 
 	if (mount_uses(m, LEVER_AWAKE))
 		look_for_row(e, start);
-	if (e->wanted && start >= e->not_before_ns && mount_uses(m, LEVER_EAGER)) {
+	if (mount_uses(m, LEVER_EAGER) && may_look(e, start)) {
 		n = look_for_request(m, buffers, start, &look);
 		if (n >= 0 || errno != EAGAIN) {
 			if (n > 0)

@@ -33,6 +33,7 @@ struct fuse_session;
 /* Whether it pays to look for the next request for a moment before sleeping. The leader's. */
 struct eagerness {
 	bool wanted;          /* requests follow each other closely */
+	bool looks;           /* a CPU was idle, and nobody wanted ours since */
 	bool no_wait;         /* the descriptor is O_NONBLOCK */
 	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
 	uint64_t back_off_ns;
