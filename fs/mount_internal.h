@@ -3,7 +3,7 @@
 
 /*
  * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters),
- * fuse.c and raw.c (requests). What the kernel headers of older systems lack of the protocol is
+ * eager.c (how requests are read), fuse.c and raw.c (what is made of them). What the kernel headers of older systems lack of the protocol is
  * here too, under names of our own, as newer headers define the kernel's.
  */
 
@@ -36,7 +36,7 @@ struct eagerness {
 	bool looks;           /* a CPU was idle, and nobody wanted ours since */
 	bool no_wait;         /* the descriptor is O_NONBLOCK */
 	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
-	uint64_t back_off_ns;
+	uint64_t back_off_ns; /* the next one, if trust does not come back; 0: the least */
 	unsigned doubts; /* in a row */
 	bool moved;      /* to another CPU, and no trust since */
 	uint64_t last_ns; /* when the request before was answered */
@@ -112,6 +112,11 @@ void mount_forget_attr(struct mount *m, uint64_t node);
 void mount_tells_attr(struct mount *m, uint64_t node);
 /* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
 void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);
+
+/* ---- eager.c ---- */
+
+/* As read(2) of the next request into the buffers. Waits for it, awake while that pays. */
+ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers);
 
 /* ---- fuse.c: the only user of libfuse ---- */
 
