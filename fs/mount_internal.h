@@ -3,8 +3,9 @@
 
 /*
  * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters),
- * eager.c (how requests are read), fuse.c and raw.c (what is made of them). What the kernel headers of older systems lack of the protocol is
- * here too, under names of our own, as newer headers define the kernel's.
+ * eager.c (how requests are read), fuse.c and raw.c (what is made of them). What the kernel headers
+ * of older systems lack of the protocol is here too, under names of our own, as newer headers
+ * define the kernel's.
  */
 
 #include <assert.h>

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import struct
+import subprocess
 import sys
 import time
 
@@ -290,10 +291,38 @@ def test_status_says_whether_it_can_be_done(t):
 
 # ---- waiting for requests ----
 
+def others_running():
+    return int(ply.read("/proc/loadavg").split()[3].split("/")[0]) - 1
+
+
 def test_requests_in_a_row_are_found_before_the_daemon_sleeps(t):
-    view = mounted(t, "")
-    storm(view, lambda: shown(view)["found"] > 0)
+    view, busy = mounted(t, ""), []
+
+    def found():
+        busy.append(others_running() >= os.cpu_count() - 1)
+        return shown(view)["found"] > 0
+
+    with contextlib.suppress(AssertionError):
+        storm(view, found)
+    if shown(view)["found"] == 0 and sum(busy) > len(busy) / 2:
+        ply.skip("all CPUs were busy")
     assert re.search("found before the daemon slept: [1-9]", view.store.out("status", "--ops"))
+
+
+def test_a_daemon_that_others_leave_no_cpu_sleeps(t):
+    view = mounted(t, "")
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(os.cpu_count())]
+    try:
+        ply.wait_for("busy CPUs", lambda: others_running() >= len(hogs))
+        for _ in range(5000):
+            os.statvfs(view.path)
+        # One that moves from CPU to CPU may be missed when those that run are counted.
+        assert shown(view)["found"] < 500
+    finally:
+        for p in hogs:
+            p.kill()
+            p.wait()
 
 
 def test_the_daemon_sleeps_at_once_without_eager(t):
