@@ -57,7 +57,7 @@ static const char *but; /* PLYFS_FAULTS_BUT; NULL: nobody is left out */
 
 #define OWN_THREAD static __thread __attribute__((tls_model("initial-exec")))
 OWN_THREAD uint32_t opcode; /* of the request that this thread handles */
-OWN_THREAD bool inside;     /* ours */
+OWN_THREAD unsigned inside; /* so many of ours, one in the other */
 
 __attribute__((constructor)) static void begin(void)
 {
@@ -97,9 +97,9 @@ static bool is_left_out(void *where)
 	char *base;
 
 	if (but) {
-		inside = true;
+		inside++;
 		is = strncmp(file_of(where, &base), but, strlen(but)) == 0;
-		inside = false;
+		inside--;
 	}
 	return is;
 }
@@ -109,11 +109,11 @@ static void note_failure(struct control *c, const char *name, char *where)
 	const char *file;
 	char *base;
 
-	inside = true;
+	inside++;
 	file = file_of(where, &base);
 	snprintf(c->what, sizeof(c->what), "%s %s+0x%lx %u", name, file,
 		 (unsigned long)(where - base), opcode);
-	inside = false;
+	inside--;
 }
 
 /* Is this call to fail? */
@@ -206,9 +206,9 @@ EXPORT char *strdup(const char *s)
 	({                                                                                         \
 		static __typeof__(&name) real_;                                                    \
 		if (!real_) {                                                                      \
-			inside = true;                                                             \
+			inside++;                                                                  \
 			real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name);                        \
-			inside = false;                                                            \
+			inside--;                                                                  \
 		}                                                                                  \
 		real_;                                                                             \
 	})
@@ -278,9 +278,9 @@ EXPORT int pthread_getattr_np(pthread_t t, pthread_attr_t *a)
 	int r;
 
 	(void)REAL(pthread_getattr_np);
-	inside = true;
+	inside++;
 	r = REAL(pthread_getattr_np)(t, a);
-	inside = false;
+	inside--;
 	return r;
 }
 
