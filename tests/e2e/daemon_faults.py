@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -162,14 +163,17 @@ SIZE = 20000
 
 def cut_stage(store, text):
     """Nothing from `text` on can be read of the stage any more. False: it is saved already."""
-    for name in os.listdir(os.path.join(store.path, "stage")):
-        if name == "behind":
-            continue
-        path = os.path.join(store.path, "stage", name)
-        at = ply.read(path).find(text)
-        if at >= 0:
-            os.truncate(path, at)
-            return True
+    end = time.monotonic() + 1
+    while time.monotonic() < end:  # what was answered may be copied there some ms later
+        for name in os.listdir(os.path.join(store.path, "stage")):
+            if name == "behind":
+                continue
+            path = os.path.join(store.path, "stage", name)
+            at = ply.read(path).find(text)
+            if at >= 0:
+                os.truncate(path, at)
+                return True
+        time.sleep(0.001)
     return False
 
 
