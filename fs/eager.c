@@ -19,6 +19,8 @@
  *     as soon as we sleep
  *   a lap of SLICE_NS         a thread that computes took the CPU (or, in a virtual machine, the
  *                             host did): back off, by how long that was
+ *   CROWD more that were there at once than had to be looked for: several clients, who want the
+ *                             CPUs and keep us busy without looks: back off
  *
  * DOUBTS_MAX doubts in a row: to another CPU, if one is idle. As many again, or none is: back off,
  * twice as long each time until trust is back. Looks begin, at first and after each back-off, only
@@ -41,6 +43,7 @@
 #define SWITCH_NS 3000 /* ten laps; less than two switches and any work between */
 #define SLICE_NS 300000 /* no interrupt takes as long; time slices do */
 #define DOUBTS_MAX 4 /* single ones are chance: a client that thinks for 25 us, a timer */
+#define CROWD 32 /* one client: 6 in 100 are there at once; two: 77 */
 #define BACK_OFF_MIN_NS 8000000 /* 100 times what so many looks cost at most */
 #define BACK_OFF_LAPS 16 /* times the lap that was too long: a 16th of the time is lost at most */
 #define BACK_OFF_MAX_NS 256000000 /* longer, and short bursts would have nothing of it */
@@ -139,6 +142,16 @@ static void judge(struct eagerness *e, const struct look *look, bool at_once)
 	}
 }
 
+static void count_heads(struct eagerness *e, bool at_once)
+{
+	if (!at_once) {
+		e->crowd -= e->crowd > 0;
+	} else if (++e->crowd == CROWD) {
+		e->crowd = 0;
+		back_off(e);
+	}
+}
+
 /*
  * A reader that is killed while the kernel copies a request to it, and that has no page for it yet,
  * gets no page any more: the request fails with EIO, though the mount goes on. So whoever is
@@ -211,6 +224,7 @@ ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers)
 				__atomic_fetch_add(&e->found, 1, __ATOMIC_RELAXED);
 			if (n > 0 && look.laps > 0)
 				judge(e, &look, false);
+			count_heads(e, look.laps == 0);
 			return n;
 		}
 		slept = now_ns();

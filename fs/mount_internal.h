@@ -40,6 +40,7 @@ struct eagerness {
 	uint64_t back_off_ns; /* the next one, if trust does not come back; 0: the least */
 	unsigned doubts; /* in a row */
 	bool moved;      /* to another CPU, and no trust since */
+	unsigned crowd;  /* so many more were there at once than had to be looked for */
 	uint64_t last_ns; /* when the request before was answered */
 	unsigned row;     /* so many came closely one after the other */
 	uint64_t found;   /* atomic: requests that a look found */
