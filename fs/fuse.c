@@ -827,7 +827,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 	return len;
 }
 
-/* Demanded by libfuse; requests are read by mount.c. */
+/* Demanded by libfuse; requests are read by eager.c. */
 static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
 	return read(fd, buf, len);

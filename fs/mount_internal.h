@@ -12,8 +12,12 @@
 #include <linux/fuse.h>
 #include <sys/uio.h>
 
+#include "fs/eager.h"
 #include "fs/mount.h"
 #include "fs/readers.h"
+
+static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in),
+	      "what comes before the data of a WRITE");
 
 #define OP_STATX 52              /* proto 7.39 */
 #define OP_COPY_FILE_RANGE_64 53 /* proto 7.45 */
@@ -30,21 +34,6 @@
 #define INIT_PASSTHROUGH (UINT64_C(1) << 37)       /* proto 7.40 */
 
 struct fuse_session;
-
-/* Whether it pays to look for the next request for a moment before sleeping. The leader's. */
-struct eagerness {
-	bool wanted;          /* requests follow each other closely */
-	bool looks;           /* a CPU was idle, and nobody wanted ours since */
-	bool no_wait;         /* the descriptor is O_NONBLOCK */
-	uint64_t not_before_ns; /* other threads wanted this CPU: not until then */
-	uint64_t back_off_ns; /* the next one, if trust does not come back; 0: the least */
-	unsigned doubts; /* in a row */
-	bool moved;      /* to another CPU, and no trust since */
-	unsigned crowd;  /* so many more were there at once than had to be looked for */
-	uint64_t last_ns; /* when the request before was answered */
-	unsigned row;     /* so many came closely one after the other */
-	uint64_t found;   /* atomic: requests that a look found */
-};
 
 struct mount {
 	struct served served;

@@ -68,7 +68,7 @@ struct served {
 int readers_serve(struct readers *rs, struct served *s);
 
 /*
- * For a read that must not stop at a page that is not there (mount.c says why): from readers_warm
+ * For a read that must not stop at a page that is not there (eager.c says why): from readers_warm
  * to readers_cool the calling reader's buffers->request, which may be another one then, has all
  * its pages. Cool before waiting long: warm ones are shared.
  */

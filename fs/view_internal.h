@@ -2,7 +2,8 @@
 #pragma once
 
 /*
- * The inside of a view, shared by view.c (verbs), vnode.c (node ids) and switch.c (restore).
+ * The inside of a view, shared by view.c (verbs), vnode.c (node ids), switch.c (restore) and keep.c
+ * (what is let go of).
  *
  * Words:
  *  - *realm*: a tree that node ids are bound to. The current realm is the branch's tree. A restore

@@ -359,8 +359,9 @@ int behind_served(struct behind *b)
 #endif
 	r = settle_slot(s);
 	if (r < 0)
-		r = behind_settle(b); /* which tells */
-	return r;
+		return behind_settle(b); /* which tells */
+	atomic_store_explicit(&b->told, false, memory_order_relaxed);
+	return 0;
 }
 
 void behind_give_up(struct behind *b, uint8_t *mem)

@@ -254,7 +254,8 @@ static void leave_branches(struct store *s, struct snap *sn)
 		leave_branch(s, container_of(l, struct entry, orphan), sn);
 }
 
-void snap_detach(struct store *s, struct snap *sn)
+/* Takes it out of the table; children and branches move to its parent. */
+static void snap_detach(struct store *s, struct snap *sn)
 {
 	struct snap **at = bucket_of(s, sn->id);
 

@@ -324,8 +324,6 @@ void snap_insert_at(struct store *s, struct snap *sn, uint64_t seq, struct snap 
 		    struct root *root);
 void snap_unref_locked(struct store *s, struct snap *sn);
 void snap_set_hold(struct snap **slot, struct snap *sn);
-/* Takes it out of the table; children and branches move to its parent. */
-void snap_detach(struct store *s, struct snap *sn);
 /* Drops an automatic snapshot that nothing needs any more, and then maybe its parent. */
 void snap_drop_loose(struct store *s, struct snap *sn);
 void snap_mark_rewrite(struct store *s, struct snap *sn);

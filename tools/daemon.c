@@ -182,11 +182,15 @@ out:
 
 /* ---- the main loop ---- */
 
+/* Who had us started is on the way here, however short we are to be idle. */
+#define FIRST_MS 1000
+
 struct loop {
 	struct daemon *daemon;
 	int epoll_fd, listen_fd, signal_fd;
 	struct conn *conns;
 	int idle_ms;
+	bool met;  /* a client */
 	bool told; /* a signal came */
 };
 
@@ -208,6 +212,7 @@ static void take_client(struct loop *l)
 	sock = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	if (sock < 0)
 		return; /* it went away, or no descriptors: the next event tries again */
+	l->met = true;
 	conn = calloc(1, sizeof(*conn));
 	if (!conn) {
 		closep(&sock);
@@ -286,7 +291,8 @@ static void loop_run(struct loop *l)
 		} else {
 			if (idle_since < 0)
 				idle_since = now_ms();
-			wait = (int)(idle_since + l->idle_ms - now_ms());
+			wait = (int)(idle_since - now_ms()) +
+			       (l->met ? l->idle_ms : MAX(l->idle_ms, FIRST_MS));
 			if (wait <= 0)
 				return;
 		}
@@ -608,135 +614,156 @@ static int find_store(struct daemon *d, const char *path, uint64_t table_fd, str
 	return d->supervisor ? 0 : -errno;
 }
 
-int main(int argc, char **argv)
+/* A day at most, so that it fits an int. */
+static unsigned to_ms(double seconds)
 {
-	const char *path = NULL, *init = NULL, *salvage = NULL;
-	uint64_t fd_number = UINT64_MAX, adopt = UINT64_MAX;
-	double idle = 1, commit = COMMIT_INTERVAL_MS / 1000.0;
-	uint64_t node_mib = NODE_BUDGET >> 20;
-	bool version = false, help = false, json = false, if_broken = false, adopts = false;
+	return (unsigned)(MIN(seconds, 86400) * 1000);
+}
+
+/* What a command line asks for. */
+struct wishes {
+	const char *path, *init, *salvage;
+	uint64_t ready_fd, adopt; /* UINT64_MAX: none */
+	double idle, commit;      /* seconds */
+	uint64_t node_mib;
+	bool version, help, json, if_broken, adopts;
+};
+
+static int parse(int argc, char **argv, struct wishes *w)
+{
 	const struct option_def defs[] = {
-		{ .name = "store", .text = &path },	      { .name = "init", .text = &init },
-		{ .name = "ready-fd", .number = &fd_number }, { .name = "idle", .seconds = &idle },
-		{ .name = "commit-interval", .seconds = &commit },
-		{ .name = "node-memory", .number = &node_mib },
-		{ .name = "version", .flag = &version },      { .name = "help", .flag = &help },
-		{ .name = "salvage", .text = &salvage },      { .name = "json", .flag = &json },
-		{ .name = "if-broken", .flag = &if_broken },
+		{ .name = "store", .text = &w->path },
+		{ .name = "init", .text = &w->init },
+		{ .name = "ready-fd", .number = &w->ready_fd },
+		{ .name = "idle", .seconds = &w->idle },
+		{ .name = "commit-interval", .seconds = &w->commit },
+		{ .name = "node-memory", .number = &w->node_mib },
+		{ .name = "version", .flag = &w->version },
+		{ .name = "help", .flag = &w->help },
+		{ .name = "salvage", .text = &w->salvage },
+		{ .name = "json", .flag = &w->json },
+		{ .name = "if-broken", .flag = &w->if_broken },
 		/* for supervisor_replace, and for whoever wants to know whether it can be */
-		{ .name = "adopt", .number = &adopt },	      { .name = "adopts", .flag = &adopts },
+		{ .name = "adopt", .number = &w->adopt },
+		{ .name = "adopts", .flag = &w->adopts },
 	};
+	struct arguments args;
+	char why[200];
+
+	if (options_parse(argc, argv, defs, ARRAY_SIZE(defs), 0, &args, why, sizeof(why)) == 0 &&
+	    !args.n)
+		return 0;
+	fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
+	return -1;
+}
+
+/* The environment counts over the command line, which is the client's as a rule. */
+static int read_environment(struct wishes *w)
+{
+	const struct {
+		const char *variable;
+		struct option_def def;
+	} may[] = {
+		{ "PLYFSD_IDLE", { .name = "idle", .seconds = &w->idle } },
+		{ "PLYFSD_COMMIT_INTERVAL", { .name = "commit-interval", .seconds = &w->commit } },
+		{ "PLYFSD_NODE_MEMORY", { .name = "node-memory", .number = &w->node_mib } },
+	};
+	char why[200];
+
+	for (size_t i = 0; i < ARRAY_SIZE(may); i++) {
+		const char *value = getenv(may[i].variable);
+
+		if (value && option_set(&may[i].def, value, why, sizeof(why)) < 0) {
+			start_failed("%s: %s", may[i].variable, why);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* Away from the client's session and descriptors; 0 to 2 are /dev/null already. */
+static void leave_client(void)
+{
+	(void)setsid();
+	if (ready_fd > 3)
+		(void)close_range(3, (unsigned)ready_fd - 1, 0);
+	(void)close_range((unsigned)ready_fd + 1, ~0U, 0);
+}
+
+/* 0: it is ours, alone, and under a supervisor. EXISTS: another daemon has it, and may serve. */
+static int take_store(struct daemon *d)
+{
+	struct supervised what;
+	int r;
+
+	if (d->supervisor) {
+		d->options.lock_fd = supervisor_lock_fd(d->supervisor);
+	} else {
+		r = lock_store(d);
+		if (r == EXISTS && ready_fd >= 0)
+			return EXISTS;
+		if (r) {
+			r = r == EXISTS ? -ERR_STORE_BUSY : r;
+			start_failed("opening store '%s': %s", d->store_path, err_str(r));
+			return r;
+		}
+		d->supervisor = supervisor_new();
+	}
+	if (!d->supervisor) {
+		start_failed("starting the supervisor: %s", strerror(errno));
+		return -ENOMEM;
+	}
+	what = (struct supervised){ .store = d->store_path,
+				    .dir_fd = d->dir_fd,
+				    .lock_fd = d->options.lock_fd,
+				    .ready_fd = ready_fd };
+	r = supervisor_fork(d->supervisor, &what);
+	if (r < 0) {
+		start_failed("starting the supervisor: %s", strerror(-r));
+		return r;
+	}
+	successor = r == EXISTS;
+	if (successor)
+		ready_fd = -1;
+	return 0;
+}
+
+/* Serves the store w->path until nobody wants it any more. Returns the exit code. */
+static int run(const struct wishes *w)
+{
 	struct daemon d = { .dir_fd = -1,
 			    .wake_fd = -1,
 			    .lock = PTHREAD_MUTEX_INITIALIZER,
 			    .changed = PTHREAD_COND_INITIALIZER,
 			    .noter = { .fn = on_note } };
-	struct supervised what;
-	struct arguments args;
 	struct rlimit files;
 	struct stat st;
-	char why[200];
 	int r;
 
-	if (options_parse(argc, argv, defs, ARRAY_SIZE(defs), 0, &args, why, sizeof(why)) < 0 ||
-	    args.n) {
-		fprintf(stderr, "plyfsd: %s\n", args.n ? "takes no arguments" : why);
-		return CMD_MISUSE;
-	}
-	if (adopts) {
-		printf("%d.%d\n", SUPERVISOR_VERSION, MEMO_VERSION);
-		return 0;
-	}
-	if (help || (!path && !init && !salvage && !version)) {
-		printf("usage: plyfsd --store STORE [--idle SECONDS] [--commit-interval SECONDS]\n"
-		       "              [--node-memory MIB]\n"
-		       "       plyfsd --init DIR\n"
-		       "       plyfsd --salvage STORE [--if-broken] [--json]\n\n"
-		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
-		return help ? 0 : CMD_MISUSE;
-	}
-	if (version) {
-		puts("plyfsd " PLYFS_VERSION);
-		return 0;
-	}
-
-	if (fd_number <= INT_MAX && fcntl((int)fd_number, F_SETFD, FD_CLOEXEC) == 0)
-		ready_fd = (int)fd_number;
-	bus_install();
-	umask(0077); /* everything in a store is its owner's alone */
-	/*
-	 * Eight arenas a core, malloc's default, keep what one thread freed from all others: every
-	 * view has threads of its own. Few threads allocate at any moment.
-	 */
-	(void)mallopt(M_ARENA_MAX, 4);
-	if (init)
-		return init_store(init);
-	if (salvage)
-		return salvage_main(salvage, if_broken, json);
-
-	if (ready_fd >= 0) {
-		/* Away from the client's session and descriptors; 0 to 2 are /dev/null already. */
-		(void)setsid();
-		if (ready_fd > 3)
-			(void)close_range(3, (unsigned)ready_fd - 1, 0);
-		(void)close_range((unsigned)ready_fd + 1, ~0U, 0);
-	}
-	r = find_store(&d, path, adopt, &st);
-	for (int i = 0; r < 0 && adopt <= INT_MAX && i < SUPERVISOR_TRIES; i++) {
+	r = find_store(&d, w->path, w->adopt, &st);
+	for (int i = 0; r < 0 && w->adopt <= INT_MAX && i < SUPERVISOR_TRIES; i++) {
 		supervisor_wait();
-		r = find_store(&d, path, adopt, &st);
+		r = find_store(&d, w->path, w->adopt, &st);
 	}
 	if (r < 0) {
-		start_failed("opening store '%s': %s", path, strerror(-r));
+		start_failed("opening store '%s': %s", w->path, strerror(-r));
 		return 1;
 	}
 	(void)!chdir("/"); /* hold no directory */
-	if (getenv("PLYFSD_IDLE"))
-		idle = atof(getenv("PLYFSD_IDLE"));
-	if (getenv("PLYFSD_COMMIT_INTERVAL"))
-		commit = atof(getenv("PLYFSD_COMMIT_INTERVAL"));
-	if (getenv("PLYFSD_NODE_MEMORY"))
-		node_mib = strtoull(getenv("PLYFSD_NODE_MEMORY"), NULL, 10);
 	d.options = (struct store_options){
 		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
-		.commit_ms = commit > 0 && commit < 3600 ? (unsigned)(commit * 1000) : 0,
+		.commit_ms = to_ms(w->commit),
 		.recovered = views_recovered,
 		.arg = &d,
-		.node_budget = MIN(node_mib, UINT64_MAX >> 20) << 20,
+		.node_budget = MIN(w->node_mib, UINT64_MAX >> 20) << 20,
 	};
 
 	d.owner = st.st_uid;
-	if (d.supervisor) {
-		d.options.lock_fd = supervisor_lock_fd(d.supervisor);
-	} else {
-		r = lock_store(&d);
-		if (r == EXISTS && ready_fd >= 0) {
-			tell_ready();
-			return 0;
-		}
-		if (r) {
-			start_failed("opening store '%s': %s", d.store_path,
-				     err_str(r == EXISTS ? -ERR_STORE_BUSY : r));
-			return 1;
-		}
-		d.supervisor = supervisor_new();
-	}
-	if (!d.supervisor) {
-		start_failed("starting the supervisor: %s", strerror(errno));
-		return 1;
-	}
-	what = (struct supervised){ .store = d.store_path,
-				    .dir_fd = d.dir_fd,
-				    .lock_fd = d.options.lock_fd,
-				    .ready_fd = ready_fd };
-	r = supervisor_fork(d.supervisor, &what);
-	if (r < 0) {
-		start_failed("starting the supervisor: %s", strerror(-r));
-		return 1;
-	}
-	successor = r == EXISTS;
-	if (successor)
-		ready_fd = -1;
+	r = take_store(&d);
+	if (r == EXISTS)
+		tell_ready();
+	if (r)
+		return r < 0;
 
 	block_signals();
 	json_memory_watch();
@@ -748,7 +775,55 @@ int main(int argc, char **argv)
 		return 1;
 	}
 
-	r = serve(&d, (int)(idle * 1000));
+	r = serve(&d, (int)to_ms(w->idle));
 	free(d.store_path);
 	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct wishes w = {
+		.ready_fd = UINT64_MAX,
+		.adopt = UINT64_MAX,
+		.idle = 1,
+		.commit = COMMIT_INTERVAL_MS / 1000.0,
+		.node_mib = NODE_BUDGET >> 20,
+	};
+
+	if (parse(argc, argv, &w) < 0)
+		return CMD_MISUSE;
+	if (w.adopts) {
+		printf("%d.%d\n", SUPERVISOR_VERSION, MEMO_VERSION);
+		return 0;
+	}
+	if (w.help || (!w.path && !w.init && !w.salvage && !w.version)) {
+		printf("usage: plyfsd --store STORE [--idle SECONDS] [--commit-interval SECONDS]\n"
+		       "              [--node-memory MIB]\n"
+		       "       plyfsd --init DIR\n"
+		       "       plyfsd --salvage STORE [--if-broken] [--json]\n\n"
+		       "The daemon of plyfs; 'plyfs' starts it when it is needed.\n");
+		return w.help ? 0 : CMD_MISUSE;
+	}
+	if (w.version) {
+		puts("plyfsd " PLYFS_VERSION);
+		return 0;
+	}
+
+	if (w.ready_fd <= INT_MAX && fcntl((int)w.ready_fd, F_SETFD, FD_CLOEXEC) == 0)
+		ready_fd = (int)w.ready_fd;
+	bus_install();
+	umask(0077); /* everything in a store is its owner's alone */
+	/*
+	 * Eight arenas a core, malloc's default, keep what one thread freed from all others: every
+	 * view has threads of its own. Few threads allocate at any moment.
+	 */
+	(void)mallopt(M_ARENA_MAX, 4);
+	if (w.init)
+		return init_store(w.init);
+	if (w.salvage)
+		return salvage_main(w.salvage, w.if_broken, w.json);
+
+	if (ready_fd >= 0)
+		leave_client();
+	return read_environment(&w) < 0 ? CMD_MISUSE : run(&w);
 }

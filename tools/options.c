@@ -44,7 +44,7 @@ static int set_bits(const struct option_def *d, const char *value, char *why, si
 	}
 }
 
-static int set_value(const struct option_def *d, const char *value, char *why, size_t why_size)
+int option_set(const struct option_def *d, const char *value, char *why, size_t why_size)
 {
 	char *end;
 
@@ -121,11 +121,11 @@ static int parse_long(char **argv, int i, int argc, const struct option_def *def
 	}
 
 	if (equals)
-		return set_value(d, equals + 1, why, why_size);
+		return option_set(d, equals + 1, why, why_size);
 	if (i + 1 >= argc)
 		return MISTAKE("--%s wants a value", d->name);
 	*used = 2;
-	return set_value(d, argv[i + 1], why, why_size);
+	return option_set(d, argv[i + 1], why, why_size);
 }
 
 /* One "-abcVALUE" at argv[i]. */
@@ -143,11 +143,11 @@ static int parse_short(char **argv, int i, int argc, const struct option_def *de
 			continue;
 		}
 		if (p[1])
-			return set_value(d, p + 1, why, why_size);
+			return option_set(d, p + 1, why, why_size);
 		if (i + 1 >= argc)
 			return MISTAKE("-%c wants a value", *p);
 		*used = 2;
-		return set_value(d, argv[i + 1], why, why_size);
+		return option_set(d, argv[i + 1], why, why_size);
 	}
 
 	return 0;

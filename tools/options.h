@@ -41,3 +41,6 @@ struct arguments {
  */
 int options_parse(int argc, char **argv, const struct option_def *defs, size_t n_defs,
 		  unsigned flags, struct arguments *ret, char *why, size_t why_size);
+
+/* Sets one that takes a value from elsewhere than argv; 0 or -1 as above. */
+int option_set(const struct option_def *d, const char *value, char *why, size_t why_size);

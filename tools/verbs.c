@@ -9,9 +9,9 @@
 #include <string.h>
 
 #define TEXT(name, where, synopsis, summary, details) { #name, synopsis, summary, details },
-const struct verb_text verb_texts[] = { VERB_LIST(TEXT) };
+static const struct verb_text verb_texts[] = { VERB_LIST(TEXT) };
 #undef TEXT
-const unsigned n_verb_texts = sizeof(verb_texts) / sizeof(verb_texts[0]);
+static const unsigned n_verb_texts = sizeof(verb_texts) / sizeof(verb_texts[0]);
 
 const struct verb_text *verb_find(const char *name)
 {

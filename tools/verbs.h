@@ -207,8 +207,6 @@
 struct verb_text {
 	const char *name, *synopsis, *summary, *details;
 };
-extern const struct verb_text verb_texts[];
-extern const unsigned n_verb_texts;
 
 const struct verb_text *verb_find(const char *name);
 

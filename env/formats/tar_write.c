@@ -18,8 +18,6 @@
 #include "env/formats/tar.h"
 #include "store/base/err.h"
 
-#define WRITE_BYTES (64 * 1024) /* in one write: a pipe's capacity */
-
 /* In the order in which they come; each may be left out. */
 enum stage { NO_MEMBER, XATTRS, RUNS, DATA };
 

@@ -30,8 +30,6 @@ void talk_warn(struct talk *t, const char *fmt, ...) _printf_(2, 3);
 int talk_fail(struct talk *t, int r, const char *fmt, ...) _printf_(3, 4);
 /* 0 or -ERR_CANCELLED; call it often (it looks at a flag). */
 int talk_cancelled(const struct talk *t);
-#define TALK_POLL_MS \
-	200 /* how often, while waiting for another process: a person does not notice */
 /* One more object is done: counts it by its type, shows progress; 0 or -ERR_CANCELLED. */
 int talk_object(struct talk *t, uint32_t mode, uint64_t bytes);
 

@@ -136,6 +136,20 @@ def test_wrong_words_are_misuse(t):
         store.fails(*args, code=2)
 
 
+def test_wrong_words_in_the_environment_of_the_daemon(t):
+    store = t.store()
+    store.stop()
+    for name, value in (("PLYFSD_IDLE", "soon"), ("PLYFSD_COMMIT_INTERVAL", "-1"),
+                        ("PLYFSD_NODE_MEMORY", "1G")):
+        env = dict(t.env, PLYFS_STORE=store.path, **{name: value})
+        p = t.run([ply.PLYFS, "log"], env=env, check=False)
+        assert p.returncode == 1 and name in p.stderr and value in p.stderr, p
+        assert len(p.stderr.splitlines()) == 1, p
+    # All that seconds may be: none of them is taken for "never".
+    env = dict(t.env, PLYFS_STORE=store.path, PLYFSD_COMMIT_INTERVAL="1e9", PLYFSD_IDLE="0")
+    assert "main" not in t.run([ply.PLYFS, "tree"], env=env).stdout
+
+
 def test_bad_branch_names(t):
     view = t.view()
     for name in ("", "a/b", "a b", "..", ".", "-x", "x" * 64, "a\nb", "a~1", "@x"):

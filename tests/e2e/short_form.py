@@ -110,6 +110,21 @@ def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
     assert ply_(t, "unmount", "--force", work, check=False).returncode == 2
 
 
+def test_fresh_takes_the_directory_anew_and_keeps_what_was_checkpointed(t):
+    view = mounted(t)
+    view.write("a.txt", "in the view\n")
+    snap = view.checkpoint()
+    view.unmount()
+    ply.write(t.at("work/a.txt"), "in the directory\n")
+    p = ply_(t, "mount", t.at("work"))
+    assert "--fresh" in p.stderr and view.read("a.txt") == "in the view\n", p
+    view.unmount()
+    ply_(t, "mount", "--fresh", t.at("work"))
+    assert view.read("a.txt") == "in the directory\n"
+    view.restore(snap)
+    assert view.read("a.txt") == "in the view\n"
+
+
 def test_the_directory_of_a_write_back_tells_the_store(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")

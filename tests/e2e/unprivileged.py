@@ -119,6 +119,23 @@ def test_an_ordinary_user_mounts_works_and_goes_back(t):
     assert "Read-only" in p.stderr, p.stderr
 
 
+def test_a_view_of_roots_is_open_unless_it_is_private(t):
+    ply.need_root()
+    view = t.view({"a": "one"})
+    os.chmod(t.path, 0o755)
+    fork, mnt = t.at("fork"), t.at("private")
+    os.mkdir(fork)
+    os.mkdir(mnt)
+    view.store.ply("fork", "--private", "idea", "--at", fork, cwd=view.path)
+    view.store.ply("fork", "other", cwd=view.path)
+    view.store.ply("mount", "--private", "--branch", "other", "--at", mnt)
+    for at, code in (view.path, 0), (fork, 1), (mnt, 1):
+        for uid in (0, 1234):
+            p = ply.run(["cat", at + "/a"], check=False, user=uid, group=uid, extra_groups=[])
+            assert p.returncode == (code if uid else 0), (at, uid, p)
+            assert uid == 0 or code == 0 or "Permission denied" in p.stderr, p
+
+
 def test_what_an_ordinary_user_may_not(t):
     ply.need_root()
     u = User(t)

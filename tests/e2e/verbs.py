@@ -370,101 +370,13 @@ def test_an_interrupted_import_leaves_nothing(t):
     store = t.store()
     p = subprocess.Popen([ply.PLYFS, "import", source], env=dict(t.env, PLYFS_STORE=store.path),
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.15)
+    packs = os.path.join(store.path, "packs")
+    end = time.monotonic() + 60
+    while sum(f.stat().st_size for f in os.scandir(packs)) < 100000:  # of some 20 MB
+        assert p.poll() is None and time.monotonic() < end, p.communicate()
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=60)
-    if p.returncode == 0:
-        ply.skip("the import was faster")
-    store.daemon()
-    assert "main" not in store.out("tree", check=False)
-    store.import_(source)
-    store.ply("check")
-
-
-def test_the_log_of_the_daemon_holds_no_noise(t):
-    view = t.view()
-    view.write("x", "1")
-    snap = view.checkpoint()
-    view.restore(snap)
-    view.store.out("log")
-    view.unmount()
-    view.store.stop()
-    for line in view.store.log_tail().splitlines():
-        assert not re.search(r"error|warning|fail|libfuse|fuse:", line, re.I), line
-
-
-def test_check_of_a_sound_store(t):
-    view = t.view()
-    view.store.ply("checkpoint", "--sync", view.path)
-    assert view.store.ply("check").returncode == 0
-    assert view.store.ply("check", "--read-data").returncode == 0
-    got = view.store.json("check")
-    assert got.get("damaged", 0) == 0, got
-
-
-def test_dump_is_for_people(t):
-    view = t.view()
-    snap = view.checkpoint()
-    view.store.ply("checkpoint", "--sync", view.path)
-    assert snap in view.store.out("dump")
-    assert "a.txt" in view.store.out("dump", snap)
-
-
-def test_doctor_works_without_a_store(t):
-    p = t.run([ply.PLYFS, "doctor"], check=False)
-    assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout and "--io-uring" in p.stdout, p
-    assert os.uname().release in p.stdout, p.stdout
-    assert len(re.findall("^(ok|note) +idle CPUs ", p.stdout, re.M)) == 1, p.stdout
-    if p.returncode == 0:
-        assert len(re.findall("^(ok|note) .*mount --passthrough", p.stdout, re.M)) == 1, p.stdout
-
-
-def test_the_store_is_found_by_option_and_environment(t):
-    view = t.view()
-    for argv, env in (([ply.PLYFS, "--store", view.store.path, "log"], {}),
-                      ([ply.PLYFS, "log"], {"PLYFS_STORE": view.store.path}),
-                      ([ply.PLYFS, "--store", os.path.relpath(view.store.path, t.path), "log"],
-                       {})):
-        assert "main" in t.run(argv, env=dict(t.env, **env)).stdout
-    p = t.run([ply.PLYFS, "log"], check=False)
-    assert p.returncode in (1, 2) and "--store" in p.stderr, p
-
-
-def test_a_very_long_store_path(t):
-    deep = t.at(*["d" * 50] * 6)
-    os.makedirs(deep)
-    store = t.store(os.path.relpath(os.path.join(deep, "store"), t.path))
-    store.import_(t.tree({"a": "1"}))
-    assert store.mount().read("a") == "1"
-
-
-def test_completion_is_valid_shell(t):
-    p = t.run([ply.PLYFS, "completion", "bash"])
-    t.run(["bash", "-n"], input=p.stdout)
-    assert "checkpoint" in p.stdout
-
-
-def test_broken_pipes_are_quiet(t):
-    view = t.view({"f": "0"})
-    for i in range(300):
-        view.write("f", str(i))
-        view.checkpoint()
-    p = t.sh("PLYFS_STORE='%s' '%s' log | head -n 1" % (view.store.path, ply.PLYFS))
-    assert p.stderr == "" and len(p.stdout.splitlines()) == 1, p
-    assert view.store.daemon()
-
-
-def test_an_interrupted_import_leaves_nothing(t):
-    import signal
-    source = ply.make_bulk(t.at("source"), 20000, size=4000)
-    store = t.store()
-    p = subprocess.Popen([ply.PLYFS, "import", source], env=dict(t.env, PLYFS_STORE=store.path),
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.15)
-    p.send_signal(signal.SIGINT)
-    out, err = p.communicate(timeout=60)
-    if p.returncode == 0:
-        ply.skip("the import was faster")
+    assert p.returncode != 0, (out, err)
     store.daemon()
     assert "main" not in store.out("tree", check=False)
     store.import_(source)

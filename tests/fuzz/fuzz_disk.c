@@ -307,7 +307,6 @@ static void journal(const uint8_t *data, size_t size)
 /* ---- the index ---- */
 
 #define INDEX_BASE_MAX ((size_t)512 << 10)
-#define BASE_CHUNKS 400
 #define LONG_VALUE 9000
 
 static uint8_t *base;

@@ -4,11 +4,11 @@
 
 #include "tests/unit/scratch.h"
 
-#include <pthread.h>
 #include <sys/wait.h>
 
 #include "store/base/fault.h"
 #include "store/behind.h"
+#include "store/boot.h"
 
 #define LEN 100000
 
@@ -213,8 +213,154 @@ START_TEST(a_full_disk_keeps_them_in_memory_and_fails_the_sync)
 }
 END_TEST
 
+START_TEST(a_sync_waits_for_the_disk_as_well)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = NULL, *before = make(second);
+
+	stage_hold_still(s.stage, true);
+	stage_hold_still(s.stage, false);
+	ck_ok(stage_sync(s.stage)); /* the file and its name: only what comes is left to do */
+	a = make(data);
+	stage_hold_still(s.stage, true);
+	stage_hold_still(s.stage, false);
+	fault_arm(1, 1000, EIO); /* the copy succeeds */
+	ck_err(stage_sync(s.stage), -EIO);
+	fault_disarm();
+	leave(slot);
+}
+END_TEST
+
+START_TEST(a_blob_that_goes_takes_nothing_of_its_neighbour)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct blob *a = make(data);
+
+	memcpy(data + LEN, second, LEN);
+	b = make(data + LEN); /* in the same file */
+	blob_unref(a);
+	ck_ok(stage_slot_served(s.stage));
+	ck_assert(is_copied(b, second));
+	leave(slot);
+}
+END_TEST
+
+START_TEST(nor_of_what_lies_there_in_another_file)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct blob *a = make(data), *fill[42]; /* 4 MiB: a file with less is not left */
+	uint32_t at[2], then[2];
+
+	for (size_t i = 0; i < ARRAY_SIZE(fill); i++)
+		fill[i] = make(second);
+	ck_ok(stage_slot_served(s.stage));
+	memcpy(data, first, LEN);
+	stage_turn(s.stage);
+	ck_ok(blob_write(a, 0, data, LEN)); /* pending again, at 0 of the first file */
+	memcpy(data + LEN, second, LEN);
+	b = make(data + LEN); /* at 0 of the second */
+	blob_place(a, &at[0], &at[1]);
+	blob_place(b, &then[0], &then[1]);
+	ck_assert_uint_ne(at[0], then[0]);
+	ck_assert_uint_eq(at[1], then[1]);
+	blob_unref(a);
+	ck_ok(stage_slot_served(s.stage));
+	ck_assert(is_copied(b, second));
+	for (size_t i = 0; i < ARRAY_SIZE(fill); i++)
+		blob_unref(fill[i]);
+	leave(slot);
+}
+END_TEST
+
+START_TEST(what_lies_in_anothers_slot_is_found)
+{
+	uint8_t *slot, *other, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data);
+
+	(void)slot_with(second, LEN, &other);
+	ck_assert_ptr_ne(slot, other);
+	expect(a, first);
+	leave(other);
+	leave(slot);
+}
+END_TEST
+
+START_TEST(a_request_of_a_mebibyte_is_left_whole)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	struct blob *blobs[9];
+
+	for (size_t i = 0; i < ARRAY_SIZE(blobs); i++) {
+		scratch_fill(data + i * LEN, LEN, i);
+		blobs[i] = make(data + i * LEN);
+		ck_assert(!is_copied(blobs[i], data + i * LEN));
+	}
+	ck_ok(stage_slot_served(s.stage));
+	for (size_t i = 0; i < ARRAY_SIZE(blobs); i++) {
+		ck_assert(is_copied(blobs[i], data + i * LEN));
+		blob_unref(blobs[i]);
+	}
+	leave(slot);
+}
+END_TEST
+
+START_TEST(that_nothing_could_be_copied_is_told_once_each_time)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data), *b = NULL;
+
+	for (int i = 0; i < 3; i++) {
+		fault_arm(0, 1000, ENOSPC);
+		ck_err(stage_slot_served(s.stage), -ENOSPC);
+	}
+	ck_assert_uint_eq(s.notes, 1);
+	fault_disarm();
+	ck_ok(stage_slot_served(s.stage));
+	expect(a, first);
+	b = make(data);
+	fault_arm(0, 1000, ENOSPC);
+	ck_err(stage_slot_served(s.stage), -ENOSPC);
+	fault_disarm();
+	ck_assert_uint_eq(s.notes, 2);
+	ck_ok(stage_slot_served(s.stage));
+	leave(slot);
+}
+END_TEST
+
+static bool file_is_there(void)
+{
+	return faccessat(s.dir_fd, "stage/behind", F_OK, 0) == 0;
+}
+
+START_TEST(there_is_a_slot_or_nothing_of_it)
+{
+	uint8_t *slot;
+
+	for (int n = 0;; n++) {
+		fault_arm(n, 1, ENOSPC);
+		slot = stage_slot_take(s.stage);
+		fault_disarm();
+		if (slot)
+			break;
+		ck_assert(!file_is_there());
+		ck_assert_ptr_null(stage_slot_take(s.stage)); /* it is not tried each time */
+		scratch_close(&s);
+		scratch_open(&s);
+	}
+	ck_assert(file_is_there());
+	stage_slot_give(s.stage, slot);
+	stage_close(s.stage);
+	ck_assert(!file_is_there());
+	ck_ok(stage_open(s.dir_fd, s.chunks, &(struct noter){ 0 }, &s.stage));
+}
+END_TEST
+
+#define PENDING 4 /* two pieces in each of two slots */
+
 /* A process that dies with bytes pending; where they belong. */
-static void die_with_pending(uint32_t place[static 2])
+static void die_with_pending(uint32_t place[static 2 * PENDING])
 {
 	int fds[2], status;
 	pid_t pid;
@@ -222,40 +368,88 @@ static void die_with_pending(uint32_t place[static 2])
 	ck_ok(pipe(fds));
 	pid = fork();
 	if (pid == 0) {
-		uint8_t *slot, *data = slot_with(first, LEN, &slot);
-		struct blob *a = make(data);
-		uint32_t p[2];
+		uint32_t p[2 * PENDING];
+		uint8_t *slot = NULL, *data = NULL;
 
-		blob_place(a, &p[0], &p[1]);
-		_exit(is_copied(a, first) || write(fds[1], p, sizeof(p)) != sizeof(p));
+		for (int i = 0; i < PENDING; i++) {
+			struct blob *a;
+
+			if (i % 2 == 0)
+				data = slot_with(first, LEN, &slot);
+			memcpy(data + i % 2 * LEN, first, LEN);
+			a = make(data + i % 2 * LEN);
+			blob_place(a, &p[2 * i], &p[2 * i + 1]);
+			if (is_copied(a, first))
+				_exit(1);
+		}
+		_exit(write(fds[1], p, sizeof(p)) != sizeof(p));
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_int_eq(status, 0);
-	ck_assert_int_eq(read(fds[0], place, 2 * sizeof(*place)), 2 * sizeof(*place));
+	ck_assert_int_eq(read(fds[0], place, 2 * PENDING * sizeof(*place)),
+			 2 * PENDING * sizeof(*place));
 	close(fds[0]);
 	close(fds[1]);
 }
 
+static unsigned in_file(const uint32_t place[static 2 * PENDING])
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < PENDING; i++)
+		n += is_in_file(place[2 * i], place[2 * i + 1], first);
+	return n;
+}
+
 START_TEST(the_next_open_copies_what_a_killed_process_left)
 {
-	uint32_t place[2];
+	uint32_t place[2 * PENDING];
 
 	die_with_pending(place);
-	ck_assert(!is_in_file(place[0], place[1], first));
+	ck_assert_uint_eq(in_file(place), 0);
 	ck_ok(recover());
-	ck_assert(is_in_file(place[0], place[1], first));
+	ck_assert_uint_eq(in_file(place), PENDING);
 }
 END_TEST
 
 START_TEST(after_a_power_cut_nothing_is_copied)
 {
-	uint32_t place[2];
+	uint32_t place[2 * PENDING];
 
 	die_with_pending(place);
 	setenv("PLYFS_TEST_BOOT_ID", "another", 1);
 	ck_ok(recover());
 	unsetenv("PLYFS_TEST_BOOT_ID");
-	ck_assert(!is_in_file(place[0], place[1], first));
+	ck_assert_uint_eq(in_file(place), 0);
+}
+END_TEST
+
+START_TEST(what_belongs_nowhere_any_more_is_passed)
+{
+	uint32_t place[2 * PENDING];
+	char name[32];
+
+	die_with_pending(place);
+	snprintf(name, sizeof(name), "stage/%08x", place[0]);
+	ck_ok(unlinkat(s.dir_fd, name, 0));
+	ck_ok(recover());
+	ck_assert_int_ne(faccessat(s.dir_fd, name, F_OK, 0), 0);
+}
+END_TEST
+
+START_TEST(a_damaged_slot_is_an_error)
+{
+	uint8_t ones[STAGE_SLOT_HEAD - 8 - BOOT_BYTES]; /* 8: the magic */
+	uint32_t place[2 * PENDING];
+	int fd;
+
+	die_with_pending(place);
+	ck_ok(os_openat(s.dir_fd, "stage/behind", O_WRONLY, 0, &fd));
+	memset(ones, 0xff, sizeof(ones));
+	ck_ok(os_pwrite_full(fd, ones, sizeof(ones), 8 + BOOT_BYTES)); /* what follows the boot */
+	close(fd);
+	ck_err(recover(), -EIO);
+	ck_assert_uint_eq(in_file(place), 0);
 }
 END_TEST
 
@@ -277,6 +471,15 @@ int main(void)
 		a_blob_that_goes_leaves_nothing_to_copy,
 		short_bytes_and_those_of_other_memory_are_copied_at_once,
 		a_full_disk_keeps_them_in_memory_and_fails_the_sync,
+		a_sync_waits_for_the_disk_as_well,
+		a_blob_that_goes_takes_nothing_of_its_neighbour,
+		nor_of_what_lies_there_in_another_file,
+		what_lies_in_anothers_slot_is_found,
+		a_request_of_a_mebibyte_is_left_whole,
+		that_nothing_could_be_copied_is_told_once_each_time,
+		there_is_a_slot_or_nothing_of_it,
+		what_belongs_nowhere_any_more_is_passed,
+		a_damaged_slot_is_an_error,
 		the_next_open_copies_what_a_killed_process_left,
 		after_a_power_cut_nothing_is_copied,
 	};

@@ -5,6 +5,7 @@
 Tests of the project itself: who may include whom, licences, stray files, widths, exported names.
 They hold for every file that exists, so a new one is covered from its first day.
 """
+import ast
 import os
 import re
 import subprocess
@@ -185,6 +186,17 @@ class Project(unittest.TestCase):
         out = subprocess.run([path, "--help"], stdout=subprocess.PIPE, text=True).stdout
         self.assertTrue(out)
         self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_no_test_stands_twice_in_a_script(self):
+        # The second would take the place of the first without a word.
+        for name in sources(".py"):
+            if not name.startswith("tests/"):
+                continue
+            for node in ast.walk(ast.parse(text(name))):
+                if isinstance(node, (ast.Module, ast.ClassDef)):
+                    names = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+                    twice = {n for n in names if n.startswith("test_") and names.count(n) > 1}
+                    self.assertEqual(twice, set(), name)
 
     def test_scripts_are_executable(self):
         for name in FILES:

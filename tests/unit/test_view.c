@@ -28,8 +28,11 @@ static int rec_entry(void *arg, uint64_t parent, const char *name, size_t len, b
 	return -ENOENT; /* as for a name that is not cached: no failure */
 }
 
+static uint64_t told_node[8192];
+
 static int rec_inode(void *arg, uint64_t node, int64_t off, int64_t len)
 {
+	told_node[told_inodes % ARRAY_SIZE(told_node)] = node;
 	told_inodes++;
 	return 0;
 }
@@ -46,6 +49,23 @@ static bool was_told(uint64_t parent, const char *name)
 		if (told[i].parent == parent && !strcmp(told[i].name, name))
 			return true;
 	return false;
+}
+
+static bool was_told_inode(uint64_t node)
+{
+	for (unsigned i = 0; i < MIN(told_inodes, (unsigned)ARRAY_SIZE(told_node)); i++)
+		if (told_node[i] == node)
+			return true;
+	return false;
+}
+
+/* How it was last told; it was. */
+static bool was_expired(uint64_t parent, const char *name)
+{
+	for (unsigned i = told_names; i-- > 0;)
+		if (told[i].parent == parent && !strcmp(told[i].name, name))
+			return told[i].expire;
+	ck_abort_msg("%s was not told", name);
 }
 
 static void told_nothing(void)
@@ -336,9 +356,11 @@ START_TEST(a_directory_keeps_its_id_and_dies_and_comes_back)
 	ck_assert_int_eq(view_create(view, &n, &e), -ENOENT);
 	ck_assert_str_eq(text_of(f), "in d");
 
+	told_nothing();
 	restore(id1);
 	ck_assert(was_told(ROOT_NODE, "d"));
 	ck_assert(was_told(d, "f"));
+	ck_assert(was_told_inode(d)); /* what is cached of it is what a removed one has */
 	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
 	ck_assert_int_eq(view_getattr(view, d, &i), 0);
 	ck_assert_uint_eq(i.nlink, 2);
@@ -571,6 +593,63 @@ START_TEST(a_fork_takes_nothing_of_what_its_parent_still_has_to_seal)
 }
 END_TEST
 
+static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
+		    uint64_t next_cookie)
+{
+	return 0;
+}
+
+START_TEST(a_listed_directory_gets_a_barrier_and_a_second_epoch)
+{
+	struct view_kernel few = recorder;
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	for (int listed = 0; listed < 2; listed++) {
+		many_files(d, 8);
+		if (listed)
+			ck_ok(view_readdir(view, d, 0, true, take_all, NULL));
+		told_nothing();
+		ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+		ck_assert_int_eq(was_told(d, "/"), listed);
+		ck_assert_uint_eq(epochs, listed ? 2 : 1);
+	}
+}
+END_TEST
+
+START_TEST(a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked)
+{
+	uint64_t id = checkpoint(), id2;
+
+	make_dir(ROOT_NODE, "gone");
+	make_dir(ROOT_NODE, "moved");
+	id2 = checkpoint();
+	ck_ok(view_rename(view, ROOT_NODE, "moved", 5, ROOT_NODE, "there", 5, 0));
+	told_nothing();
+	restore(id2);
+	ck_assert(was_expired(ROOT_NODE, "there"));
+	told_nothing();
+	restore(id);
+	ck_assert(!was_expired(ROOT_NODE, "gone") && !was_expired(ROOT_NODE, "moved"));
+}
+END_TEST
+
+START_TEST(what_one_restore_expired_the_next_one_drops)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new");
+	restore(id);
+	make_file(ROOT_NODE, "b", "x");
+	told_nothing();
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "a") && !was_expired(ROOT_NODE, "a"));
+}
+END_TEST
+
 START_TEST(a_branch_has_one_view)
 {
 	struct view *other;
@@ -610,6 +689,11 @@ struct sim_dentry {
 	bool expired;
 };
 static struct sim_dentry sim[SIM_NODES];
+/* By slot, the low half of a node id; a slot's next node takes the place of the one before. */
+static struct {
+	uint64_t node;
+	struct inode inode;
+} sim_attrs[SIM_NODES];
 static unsigned sim_n;
 static uint64_t sim_epoch;
 
@@ -619,6 +703,33 @@ static struct sim_dentry *sim_find(uint64_t parent, const char *name)
 		if (sim[i].parent == parent && !strcmp(sim[i].name, name))
 			return &sim[i];
 	return NULL;
+}
+
+static void sim_keep_attr(uint64_t node, const struct inode *i)
+{
+	uint32_t slot = (uint32_t)node;
+
+	ck_assert_uint_lt(slot, SIM_NODES);
+	sim_attrs[slot].node = node;
+	sim_attrs[slot].inode = *i;
+}
+
+static void sim_drop_attr(uint64_t node)
+{
+	if (sim_attrs[(uint32_t)node].node == node)
+		sim_attrs[(uint32_t)node].node = 0;
+}
+
+/* stat(2): from the cache, else a GETATTR. */
+static struct inode sim_stat(uint64_t node)
+{
+	struct inode i;
+
+	if (sim_attrs[(uint32_t)node].node == node)
+		return sim_attrs[(uint32_t)node].inode;
+	ck_assert_int_eq(view_getattr(view, node, &i), 0);
+	sim_keep_attr(node, &i);
+	return i;
 }
 
 static void sim_drop(struct sim_dentry *d)
@@ -644,6 +755,7 @@ static int sim_entry(void *arg, uint64_t parent, const char *name, size_t len, b
 
 static int sim_inode(void *arg, uint64_t node, int64_t off, int64_t len)
 {
+	sim_drop_attr(node);
 	return 0;
 }
 
@@ -672,11 +784,20 @@ static int sim_walk(uint64_t parent, const char *name, uint64_t *ret)
 		d->parent = parent;
 		snprintf(d->name, sizeof(d->name), "%s", name);
 	}
+	if (r == 0)
+		sim_keep_attr(e.node, &e.inode);
 	d->child = r == 0 ? e.node : 0;
 	d->epoch = sim_epoch;
 	d->expired = false;
 	*ret = d->child;
 	return r;
+}
+
+static void sim_print_attr(const struct inode *i, FILE *out)
+{
+	fprintf(out, "{%lu x%u %lu %ld.%u %ld.%u}", (unsigned long)i->ino, i->nlink,
+		(unsigned long)i->size, (long)i->mtime.sec, i->mtime.nsec, (long)i->ctime.sec,
+		i->ctime.nsec);
 }
 
 /* What the whole tree looks like through the caches: names a..d, three levels deep. */
@@ -689,9 +810,10 @@ static void sim_render(uint64_t dir, unsigned depth, FILE *out)
 
 		if (sim_walk(dir, name, &node) < 0)
 			continue;
-		ck_assert_int_eq(view_getattr(view, node, &i), 0);
+		i = sim_stat(node);
 		ck_assert_uint_gt(i.nlink, 0);
 		fprintf(out, "%s", name);
+		sim_print_attr(&i, out);
 		if (S_ISDIR(i.mode)) {
 			fprintf(out, "/(");
 			if (depth < 3)
@@ -708,7 +830,9 @@ static char *render(void)
 	char *text = NULL;
 	size_t size;
 	FILE *out = open_memstream(&text, &size);
+	struct inode root = sim_stat(ROOT_NODE);
 
+	sim_print_attr(&root, out);
 	sim_render(ROOT_NODE, 0, out);
 	fclose(out);
 	return text;
@@ -723,8 +847,7 @@ static void sim_change(unsigned *seed, unsigned step)
 
 	for (unsigned depth = rand_r(seed) % 3; depth; depth--) {
 		name[0] = (char)('a' + rand_r(seed) % 4);
-		if (sim_walk(dir, name, &node) < 0 || view_getattr(view, node, &i) < 0 ||
-		    !S_ISDIR(i.mode))
+		if (sim_walk(dir, name, &node) < 0 || !S_ISDIR(sim_stat(node).mode))
 			break;
 		dir = node;
 	}
@@ -733,9 +856,12 @@ static void sim_change(unsigned *seed, unsigned step)
 	snprintf(text, sizeof(text), "%u", step);
 	r = sim_walk(dir, name, &node);
 	if (r == 0)
-		ck_assert_int_eq(view_getattr(view, node, &i), 0);
+		i = sim_stat(node);
 
 	/* As the kernel does: a change it makes itself updates what it has cached. */
+	sim_drop_attr(dir);
+	if (r == 0)
+		sim_drop_attr(node);
 	struct sim_dentry *d = sim_find(dir, name);
 	if (r < 0) {
 		struct fs_new n = { .dir = dir, .name = name, .len = 1,
@@ -752,6 +878,8 @@ static void sim_change(unsigned *seed, unsigned step)
 			uint64_t to;
 
 			(void)sim_walk(dir, other, &to); /* make sure it has a dentry */
+			if (to)
+				sim_drop_attr(to);
 			d = sim_find(dir, name);
 			sim_find(dir, other)->child = d->child;
 			d->child = 0;
@@ -782,6 +910,7 @@ START_TEST(caches_are_never_stale_after_a_restore)
 
 	view_set_kernel(view, &kernels[_i % 3]);
 	sim_n = 0;
+	memset(sim_attrs, 0, sizeof(sim_attrs));
 	sim_epoch = 0;
 	for (unsigned step = 0; step < 1500; step++) {
 		sim_change(&seed, step);
@@ -978,6 +1107,9 @@ int main(void)
 	tcase_add_test(t, a_restore_without_memory_on_old_kernels_changes_nothing);
 	tcase_add_test(t, a_fork_sees_nothing_of_its_parent_and_the_other_way);
 	tcase_add_test(t, a_fork_takes_nothing_of_what_its_parent_still_has_to_seal);
+	tcase_add_test(t, a_listed_directory_gets_a_barrier_and_a_second_epoch);
+	tcase_add_test(t, a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked);
+	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_loop_test(t, caches_are_never_stale_after_a_restore, 0, 18);
