@@ -22,8 +22,6 @@
 #include "store/boot.h"
 #include "store/stage_internal.h"
 
-#define BEHIND_NAME "behind"
-
 /*
  * Requests that are answered so at the same time; each slot takes its size on disk. One client of a
  * view needs one.
@@ -75,7 +73,8 @@ struct behind {
 	struct noter noter;  /* immutable */
 	uint8_t boot[BOOT_BYTES]; /* immutable */
 	_Atomic unsigned pending; /* pieces */
-	atomic_bool told; /* that a copy failed */
+	atomic_bool stuck; /* a copy failed, which was told; until nothing is pending */
+	bool keeps;  /* behind_end: one thread is left */
 	pthread_mutex_t lock; /* before a slot's */
 	bool tried;  /* under lock: to make the file */
 	uint8_t *map; /* under lock until it is set: of the file, all slots; NULL: there is none */
@@ -87,65 +86,6 @@ struct behind {
 
 /* The slot of the request that this thread handles. */
 static _Thread_local struct slot *serving;
-
-/* ---- after a kill ---- */
-
-static int recover_piece(int stage_fd, const uint8_t *slot, const struct piece *p)
-{
-	_cleanup_close_ int fd = -1;
-	uint32_t len = atomic_load(&p->len);
-	char name[16];
-	int r;
-
-	if (len == 0)
-		return 0;
-	if (p->from > STAGE_SLOT_BYTES || len > STAGE_SLOT_BYTES - p->from)
-		return -EIO;
-	(void)snprintf(name, sizeof(name), "%08" PRIx32, p->file);
-	r = os_openat(stage_fd, name, O_WRONLY, 0, &fd);
-	if (r == -ENOENT) /* no record refers to it any more */
-		return 0;
-	return r < 0 ? r : os_pwrite_full(fd, slot + p->from, len, p->to);
-}
-
-static int recover_slot(int stage_fd, const uint8_t boot[static BOOT_BYTES], const uint8_t *slot)
-{
-	const struct slot_head *head = (const void *)slot;
-	int r = 0;
-
-	if (memcmp(head->magic, slot_magic, sizeof(slot_magic)) != 0 ||
-	    memcmp(head->boot, boot, BOOT_BYTES) != 0)
-		return 0;
-	for (unsigned i = 0; i < PIECES_MAX && r == 0; i++)
-		r = recover_piece(stage_fd, slot, &head->pieces[i]);
-	return r;
-}
-
-int behind_recover(int stage_fd, const struct noter *noter)
-{
-	_cleanup_close_ int fd = -1;
-	uint8_t boot[BOOT_BYTES];
-	struct stat st;
-	void *map;
-	int r;
-
-	r = os_openat(stage_fd, BEHIND_NAME, O_RDWR, 0, &fd);
-	if (r < 0)
-		return r == -ENOENT ? 0 : r;
-	r = os_fstat(fd, &st);
-	if (r == 0)
-		r = boot_id(boot);
-	if (r < 0 || st.st_size < STAGE_SLOT_BYTES)
-		return r;
-	r = os_map(fd, (size_t)st.st_size, &map);
-	if (r < 0)
-		return r;
-	for (off_t at = 0; r == 0 && at + STAGE_SLOT_BYTES <= st.st_size; at += STAGE_SLOT_BYTES)
-		r = recover_slot(stage_fd, boot, (const uint8_t *)map + at);
-	os_unmap(map, (size_t)st.st_size);
-	return r < 0 ? note(noter, r, "stage/" BEHIND_NAME ": what was written last cannot be put "
-				      "in its place: %s", err_str(r)) : 0;
-}
 
 /* ---- slots ---- */
 
@@ -175,18 +115,42 @@ int behind_new(int stage_fd, const struct noter *noter, struct behind **ret)
 	return 0;
 }
 
+static void drop_file(struct behind *b)
+{
+	if (b->map)
+		os_unmap(b->map, MAP_BYTES);
+	b->map = NULL;
+	b->tried = false;
+	(void)os_unlinkat(b->stage_fd, BEHIND_NAME, 0); /* else the next open does */
+}
+
 void behind_free(struct behind *b)
 {
 	if (!b)
 		return;
-	if (b->map) {
+	if (b->map && (b->keeps || atomic_load(&b->pending) > 0))
 		os_unmap(b->map, MAP_BYTES);
-		(void)os_unlinkat(b->stage_fd, BEHIND_NAME, 0); /* else the next open does */
-	}
+	else if (b->map)
+		drop_file(b);
 	for (unsigned i = 0; i < SLOTS_MAX; i++)
 		pthread_mutex_destroy(&b->slots[i].lock);
 	pthread_mutex_destroy(&b->lock);
 	free(b);
+}
+
+/* Nothing is pending in it; from now on the next open finds what is. */
+static void mark(struct slot *s)
+{
+	memcpy(s->head->boot, s->behind->boot, BOOT_BYTES);
+	memcpy(s->head->magic, slot_magic, sizeof(slot_magic));
+}
+
+static void have_map(struct behind *b, void *map)
+{
+	b->map = map;
+	b->tried = true;
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		b->slots[i].head = (void *)(b->map + i * STAGE_SLOT_BYTES);
 }
 
 /* Lock held. Without room, or where files cannot be mapped, all is copied before it is answered. */
@@ -215,14 +179,93 @@ static int make_file(struct behind *b)
 		(void)os_unlinkat(b->stage_fd, BEHIND_NAME, 0);
 		return r;
 	}
-	b->map = map;
-	for (unsigned i = 0; i < SLOTS_MAX; i++) {
-		struct slot_head *head = (void *)(b->map + i * STAGE_SLOT_BYTES);
+	have_map(b, map);
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		mark(&b->slots[i]);
+	return 0;
+}
 
-		memcpy(head->boot, b->boot, BOOT_BYTES);
-		memcpy(head->magic, slot_magic, sizeof(slot_magic));
-		b->slots[i].head = head;
+/* ---- after a kill ---- */
+
+static bool is_whole(const struct piece *p, uint32_t len)
+{
+	return p->from >= STAGE_SLOT_HEAD && p->from <= STAGE_SLOT_BYTES &&
+	       len <= STAGE_SLOT_BYTES - p->from && p->to <= STAGE_FILE_MAX - len;
+}
+
+/* What is pending in the slot is pending again. */
+static void recover_slot(struct behind *b, struct slot *s,
+			 struct stage_file *(*find)(void *arg, uint32_t number, uint64_t end),
+			 void *arg)
+{
+	for (unsigned i = 0; i < PIECES_MAX; i++) {
+		struct piece *p = &s->head->pieces[i];
+		uint32_t len = atomic_load(&p->len);
+
+		if (len > 0 && is_whole(p, len))
+			s->files[i] = find(arg, p->file, p->to + len);
+		else if (len > 0)
+			(void)note(&b->noter, 0, "stage/" BEHIND_NAME ": a piece of what was "
+				   "written last is damaged, leaving it out");
+		if (s->files[i]) {
+			s->taken = s->given_up = true;
+			atomic_fetch_add(&b->pending, 1);
+		} else { /* no record refers to its file any more */
+			atomic_store(&p->len, 0);
+		}
 	}
+	if (!s->taken)
+		mark(s);
+}
+
+/* As they are after make_file. ABSENT: this boot has none. */
+static int map_former(struct behind *b)
+{
+	static const uint8_t any_boot[BOOT_BYTES] = { 0 };
+	_cleanup_close_ int fd = -1;
+	struct stat st;
+	void *map;
+	int r;
+
+	r = os_openat(b->stage_fd, BEHIND_NAME, O_RDWR, 0, &fd);
+	if (r == -ENOENT)
+		return ABSENT;
+	if (r == 0)
+		r = os_fstat(fd, &st);
+	if (r < 0)
+		return r;
+	if ((size_t)st.st_size != MAP_BYTES) /* nobody got to use it */
+		return ABSENT;
+	r = os_map(fd, MAP_BYTES, &map);
+	if (r < 0)
+		return r;
+	have_map(b, map);
+	for (unsigned i = 0; i < SLOTS_MAX; i++) {
+		struct slot_head *head = b->slots[i].head;
+
+		if (memcmp(head->magic, slot_magic, sizeof(slot_magic)) != 0 ||
+		    (memcmp(head->boot, b->boot, BOOT_BYTES) != 0 &&
+		     memcmp(head->boot, any_boot, BOOT_BYTES) != 0))
+			memset(head->pieces, 0, sizeof(head->pieces));
+	}
+	return 0;
+}
+
+int behind_recover(struct behind *b,
+		   struct stage_file *(*find)(void *arg, uint32_t number, uint64_t end), void *arg)
+{
+	int r = map_former(b);
+
+	if (r < 0)
+		return note(&b->noter, r, "stage/" BEHIND_NAME ": what was written last cannot be "
+			    "read: %s", err_str(r));
+	if (r == 0) {
+		for (unsigned i = 0; i < SLOTS_MAX; i++)
+			recover_slot(b, &b->slots[i], find, arg);
+		(void)behind_settle(b); /* told; a full disk keeps nobody from making room on it */
+	}
+	if (atomic_load(&b->pending) == 0)
+		drop_file(b);
 	return 0;
 }
 
@@ -270,7 +313,8 @@ static void piece_done(struct slot *s, unsigned i)
 {
 	s->files[i] = NULL;
 	atomic_store(&s->head->pieces[i].len, 0);
-	atomic_fetch_sub(&s->behind->pending, 1);
+	if (atomic_fetch_sub(&s->behind->pending, 1) == 1)
+		atomic_store_explicit(&s->behind->stuck, false, memory_order_relaxed);
 }
 
 bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const void *data,
@@ -279,6 +323,9 @@ bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const 
 	struct slot *s = serving;
 	const uint8_t *p = data;
 
+	/* While copies fail the writer is to hear of it. */
+	if (atomic_load_explicit(&b->stuck, memory_order_relaxed))
+		return false;
 	if (!s || s->behind != b || len < LEAVE_MIN || p < (uint8_t *)s->head + STAGE_SLOT_HEAD ||
 	    p + len > (uint8_t *)s->head + STAGE_SLOT_BYTES)
 		return false;
@@ -319,8 +366,10 @@ static int settle_slot(struct slot *s)
 		else
 			piece_done(s, i);
 	}
-	if (failed == 0 && s->given_up)
+	if (failed == 0 && s->given_up) {
 		s->taken = s->given_up = false;
+		mark(s); /* it may be a former daemon's */
+	}
 	return failed;
 }
 
@@ -336,11 +385,9 @@ int behind_settle(struct behind *b)
 		if (r < 0)
 			failed = r;
 	}
-	if (failed < 0 && !atomic_exchange(&b->told, true))
+	if (failed < 0 && !atomic_exchange(&b->stuck, true))
 		return note(&b->noter, failed, "the stage: what was written last stays in memory "
 			    "until it can be copied: %s", err_str(failed));
-	if (failed == 0)
-		atomic_store(&b->told, false);
 	return failed;
 }
 
@@ -358,10 +405,7 @@ int behind_served(struct behind *b)
 	}
 #endif
 	r = settle_slot(s);
-	if (r < 0)
-		return behind_settle(b); /* which tells */
-	atomic_store_explicit(&b->told, false, memory_order_relaxed);
-	return 0;
+	return r < 0 ? behind_settle(b) /* which tells */ : 0;
 }
 
 void behind_give_up(struct behind *b, uint8_t *mem)
@@ -375,20 +419,104 @@ void behind_give_up(struct behind *b, uint8_t *mem)
 	(void)settle_slot(s); /* if it was done just now, nobody would come for it */
 }
 
+/* The slot's lock is held: does its ith piece have some of these bytes? */
+static bool overlaps(const struct slot *s, unsigned i, const struct stage_file *file, uint64_t to,
+		     uint64_t len)
+{
+	const struct piece *p = s->files[i] == file ? &s->head->pieces[i] : NULL;
+
+	return p && p->to < to + len && to < p->to + atomic_load(&p->len);
+}
+
+/* All slots are locked. Pieces do not overlap each other: what is pending is not written over. */
+static int read_over(struct behind *b, const struct stage_file *file, uint64_t to, uint8_t *buf,
+		     size_t len)
+{
+	for (unsigned i = 0; len > 0 && i < SLOTS_MAX * PIECES_MAX; i++) {
+		const struct slot *s = &b->slots[i / PIECES_MAX];
+		const struct piece *p;
+		uint64_t from, end;
+		int r;
+
+		if (!overlaps(s, i % PIECES_MAX, file, to, len))
+			continue;
+		p = &s->head->pieces[i % PIECES_MAX];
+		from = MAX(p->to, to);
+		end = MIN(p->to + atomic_load(&p->len), to + len);
+		memcpy(buf + (from - to), (const uint8_t *)s->head + p->from + (from - p->to),
+		       (size_t)(end - from));
+		r = read_over(b, file, to, buf, (size_t)(from - to));
+		return r < 0 || r == END ? r :
+		       read_over(b, file, end, buf + (end - to), (size_t)(to + len - end));
+	}
+	return len > 0 ? os_pread_full(file->fd, buf, len, to) : 0;
+}
+
+int behind_read(struct behind *b, const struct stage_file *file, uint64_t to, void *buf, size_t len)
+{
+	int r;
+
+	if (behind_settle(b) == 0)
+		return os_pread_full(file->fd, buf, len, to);
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		pthread_mutex_lock(&b->slots[i].lock);
+	r = read_over(b, file, to, buf, len);
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		pthread_mutex_unlock(&b->slots[i].lock);
+	return r;
+}
+
+int behind_settle_for(struct behind *b, const struct stage_file *file, uint64_t to, uint64_t len)
+{
+	int failed = behind_settle(b);
+
+	for (unsigned i = 0; failed < 0 && i < SLOTS_MAX; i++) {
+		struct slot *s = &b->slots[i];
+		LOCK_GUARD(&s->lock);
+
+		for (unsigned k = 0; k < PIECES_MAX; k++)
+			if (overlaps(s, k, file, to, len))
+				return failed;
+	}
+	return 0;
+}
+
+/* What the slots hold is on the disk, and any boot may believe it. */
+static int make_durable(struct behind *b)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_openat(b->stage_fd, BEHIND_NAME, O_RDWR, 0, &fd);
+	if (r == 0)
+		r = os_fsync(fd);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < SLOTS_MAX; i++)
+		memset(b->slots[i].head->boot, 0, BOOT_BYTES);
+	return os_fsync(fd);
+}
+
+void behind_end(struct behind *b)
+{
+	int r = behind_settle(b);
+
+	b->keeps = r < 0;
+	if (b->keeps && make_durable(b) < 0)
+		(void)note(&b->noter, 0, "the stage: what was written last is lost when the "
+			   "machine stops before the next daemon was there");
+}
+
 void behind_cancel(struct behind *b, const struct stage_file *file, uint64_t to, uint64_t len)
 {
-	if (atomic_load(&b->pending) == 0)
+	if (atomic_load(&b->pending) == 0 || b->keeps)
 		return;
 	for (unsigned i = 0; i < SLOTS_MAX; i++) {
 		struct slot *s = &b->slots[i];
 		LOCK_GUARD(&s->lock);
 
-		for (unsigned k = 0; k < PIECES_MAX; k++) {
-			const struct piece *piece = &s->head->pieces[k];
-
-			if (s->files[k] == file && piece->to < to + len &&
-			    to < piece->to + atomic_load(&piece->len))
+		for (unsigned k = 0; k < PIECES_MAX; k++)
+			if (overlaps(s, k, file, to, len))
 				piece_done(s, k);
-		}
 	}
 }

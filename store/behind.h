@@ -14,10 +14,12 @@
  *      anybody but for a copy that is being made: a slot's lock is a leaf.
  *   2. Whoever reads, overwrites or syncs bytes of the stage settles first. As each does so after
  *      it found the place (in a blob), and a place is found only after behind_leave(), none is
- *      missed.
+ *      missed. Where that fails, reads take what is pending from the slots, so that it can be
+ *      sealed, into a pack, all the same; what is pending is not overwritten, and no sync is true.
  *   3. Bytes of a blob that goes are no longer pending (behind_cancel) before its room is used
  *      again.
- *   4. A slot whose bytes could not be copied (the disk is full) is not used for another request.
+ *   4. A slot whose bytes could not be copied (the disk is full) is not used for another request,
+ *      and while there is one nothing more is left: who writes hears of the disk.
  *
  * Threads: every function is safe from any thread; a slot serves one thread at a time.
  */
@@ -30,12 +32,23 @@ struct behind;
 struct noter;
 struct stage_file;
 
-/* What was pending when the last daemon died is copied into the files of the stage. */
-int behind_recover(int stage_fd, const struct noter *noter);
+#define BEHIND_NAME "behind" /* in the stage */
 
 /* stage_fd is borrowed. */
 int behind_new(int stage_fd, const struct noter *noter, struct behind **ret);
-/* Nothing is pending and no slot in use. */
+/*
+ * First of all: what was pending when the last daemon died is copied into the files of the stage,
+ * or, where that fails, pending again. find: the file of that number, which has all bytes up to
+ * `end` once it is copied; NULL: nobody wants them any more.
+ */
+int behind_recover(struct behind *b,
+		   struct stage_file *(*find)(void *arg, uint32_t number, uint64_t end), void *arg);
+/*
+ * One thread is left and what refers to the stage goes: what cannot be copied now, on a full disk,
+ * stays for the next daemon, or for the next boot's.
+ */
+void behind_end(struct behind *b);
+/* No slot is in use. */
 void behind_free(struct behind *b);
 
 /* True: the bytes are in the calling thread's slot and stay pending. False: copy them now. */
@@ -43,6 +56,11 @@ bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const 
 		  size_t len);
 /* Copies all that is pending. -errno when some could not be (which is told once). */
 int behind_settle(struct behind *b);
+/* The same for these bytes of a file; others may fail. */
+int behind_settle_for(struct behind *b, const struct stage_file *file, uint64_t to, uint64_t len);
+/* Reads bytes of a file, pending or not. As os_pread_full. */
+int behind_read(struct behind *b, const struct stage_file *file, uint64_t to, void *buf,
+		size_t len);
 /* What is pending for to..to+len of the file goes nowhere. */
 void behind_cancel(struct behind *b, const struct stage_file *file, uint64_t to, uint64_t len);
 

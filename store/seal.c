@@ -738,7 +738,8 @@ static void *sealer_main(void *arg)
 		if (r == 0) {
 			r = seal_round(s, mode);
 			if (mode != SEAL_FROZEN) { /* else too often to have any use of them */
-				store_limit_nodes(s);
+				if (r == 0) /* what is sealed is committed */
+					store_limit_nodes(s);
 				copies_trim(s);
 			}
 			pthread_mutex_lock(&s->table);

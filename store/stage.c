@@ -19,9 +19,6 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 
-/* A file is left for the next at this size. */
-#define STAGE_FILE_MAX (64 * 1024 * 1024)
-
 /*
  * Every byte written to a view goes through a stage file, and writing over blocks that are there
  * and pages that are in the page cache takes a third to a tenth of the time that new ones take (32
@@ -312,6 +309,8 @@ static int open_leftover(void *arg, const char *name)
 		return -ENOMEM;
 	file->number = (uint32_t)strtoul(name, NULL, 16);
 	file_name(file->number, again);
+	if (strcmp(name, BEHIND_NAME) == 0)
+		return 0;
 	if (strcmp(name, again) != 0)
 		return os_unlinkat(s->dir_fd, name, 0);
 	r = os_openat(s->dir_fd, name, O_RDWR, 0, &file->fd);
@@ -324,13 +323,28 @@ static int open_leftover(void *arg, const char *name)
 	}
 	file->size = (uint64_t)st.st_size;
 	file_end(s, file, file->size);
-	file->dirty = true; /* nobody knows */
+	file->dirty = true; /* nobody knows, nor whether its name is */
+	s->names_dirty = true;
 	file->until = UINT64_MAX;
 	s->disk += file->size;
 	s->last_number = MAX(s->last_number, file->number);
 	file->next = s->files;
 	s->files = TAKE_PTR(file);
 	return 0;
+}
+
+/* For behind_recover. */
+static struct stage_file *find_leftover(void *arg, uint32_t number, uint64_t end)
+{
+	struct stage *s = arg;
+	struct stage_file *file = stage_find(s, number, 0);
+
+	if (file && end > file->size) {
+		s->disk += end - file->size;
+		file->size = end;
+		file_end(s, file, end);
+	}
+	return file;
 }
 
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret)
@@ -359,17 +373,23 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 	if (r < 0)
 		return r;
 	s->generation = 2; /* adopted blobs have 0 */
-	r = behind_recover(s->dir_fd, &s->noter);
-	if (r == 0)
-		r = behind_new(s->dir_fd, &s->noter, &s->behind);
+	r = behind_new(s->dir_fd, &s->noter, &s->behind);
 	if (r < 0)
 		return r;
 	r = os_each_name(s->dir_fd, ".", open_leftover, s);
 	if (r < 0)
 		return note(&s->noter, r, "opening the stage: %s", err_str(r));
+	r = behind_recover(s->behind, find_leftover, s);
+	if (r < 0)
+		return r;
 
 	*ret = TAKE_PTR(s);
 	return 0;
+}
+
+void stage_end(struct stage *s)
+{
+	behind_end(s->behind);
 }
 
 void stage_close(struct stage *s)
@@ -579,20 +599,20 @@ bool stage_may_append(struct stage *s, const struct blob *b)
 int stage_write(struct stage *s, const struct stage_place *p, uint32_t off, const void *data,
 		size_t len, bool over)
 {
-	int r = over ? behind_settle(s->behind) : 0; /* or the older bytes would come later */
+	uint64_t to = (uint64_t)p->off + off;
+	/* or the older bytes would come later */
+	int r = over ? behind_settle_for(s->behind, p->file, to, len) : 0;
 
-	if (r < 0 || behind_leave(s->behind, p->file, (uint64_t)p->off + off, data, len))
+	if (r < 0 || behind_leave(s->behind, p->file, to, data, len))
 		return r;
-	r = os_pwrite_full(p->file->fd, data, len, (uint64_t)p->off + off);
+	r = os_pwrite_full(p->file->fd, data, len, to);
 	p->file->dirty = true;
 	return r;
 }
 
 int stage_read(struct stage *s, const struct stage_place *p, uint32_t off, void *buf, size_t len)
 {
-	int r = behind_settle(s->behind);
-
-	return r < 0 ? r : os_pread_full(p->file->fd, buf, len, (uint64_t)p->off + off);
+	return behind_read(s->behind, p->file, (uint64_t)p->off + off, buf, len);
 }
 
 struct stage_file *stage_find(struct stage *s, uint32_t number, uint64_t end)

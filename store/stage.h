@@ -23,6 +23,8 @@ struct stage;
  * answered: nothing is deleted until stage_hold has said what files are kept for.
  */
 int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, struct stage **ret);
+/* One thread is left, and blobs are about to go with the state that has them. */
+void stage_end(struct stage *s);
 /* All blobs must be gone. Deletes the files, but those that stage_hold still keeps. */
 void stage_close(struct stage *s);
 

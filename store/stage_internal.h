@@ -54,6 +54,9 @@
  */
 #define STAGE_LOCKS 64
 
+/* A file is left for the next at this size. */
+#define STAGE_FILE_MAX (64 * 1024 * 1024)
+
 struct stage_file {
 	struct stage_file *next; /* under the stage's lock, like all below but fd and number */
 	uint32_t number;

@@ -185,7 +185,9 @@ static int count_counter(void *arg, const void *key, size_t key_len, const void 
 	return 0;
 }
 
-static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t *ret)
+/* guess: what does where the counter is damaged. */
+static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t guess,
+		     uint64_t *ret)
 {
 	_cleanup_free_ void *value = NULL;
 	size_t len;
@@ -197,11 +199,7 @@ static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t 
 		return 0;
 	}
 	if (r == ABSENT || r == -ERR_INDEX_DAMAGED || (r == 0 && len != META_BYTES)) {
-		/*
-		 * Any number beyond those in use will do, and nanoseconds since 1970 are beyond
-		 * whatever counts objects, now and when this happens again.
-		 */
-		*ret = (uint64_t)os_now_ns();
+		*ret = guess;
 		return note(&s->noter, 0, "counter '%s' is damaged, going on at %" PRIu64, key,
 			    *ret);
 	}
@@ -213,7 +211,11 @@ static int read_meta(struct store *s, const char *key, uint64_t first, uint64_t 
 
 static int read_counters(struct store *s)
 {
-	uint64_t seq, ino, lineage, lsn;
+	/*
+	 * Any number beyond those in use will do, and nanoseconds since 1970 are beyond whatever
+	 * counts objects, now and when this happens again.
+	 */
+	uint64_t seq, ino, lineage, guess = (uint64_t)os_now_ns();
 	unsigned counters = 0;
 	int r;
 
@@ -221,13 +223,11 @@ static int read_counters(struct store *s)
 	if (r < 0)
 		return r;
 	s->counted = counters > 0;
-	r = read_meta(s, "seq", 1, &seq);
+	r = read_meta(s, "seq", 1, guess, &seq);
 	if (r == 0)
-		r = read_meta(s, "ino", 2, &ino); /* 1 is every tree's root */
+		r = read_meta(s, "ino", 2, guess, &ino); /* 1 is every tree's root */
 	if (r == 0)
-		r = read_meta(s, "lineage", 1, &lineage);
-	if (r == 0)
-		r = read_meta(s, "lsn", 0, &lsn);
+		r = read_meta(s, "lineage", 1, guess, &lineage);
 	if (r < 0)
 		return r;
 
@@ -238,8 +238,21 @@ static int read_counters(struct store *s)
 	s->next_ino = MAX(ino, 2);
 	s->lineage_limit = lineage;
 	s->next_lineage = MAX(lineage, 1);
-	s->table_lsn = lsn;
 	return 0;
+}
+
+/*
+ * After the branches. Where it is damaged, less will do, but nothing beyond it: no branch's number
+ * is beyond it, nor is one below a checkpoint, restore or beginning of the branch that is committed
+ * (L2). What else is done again was done: drops, and what befell a branch that was dropped.
+ */
+static int read_table_lsn(struct store *s)
+{
+	uint64_t least = 0;
+
+	for (size_t i = 0; i < s->entry_count; i++)
+		least = MAX(least, s->entries[i]->lsn);
+	return read_meta(s, "lsn", 0, least, &s->table_lsn);
 }
 
 static int store_new(const struct noter *noter, struct store **ret)
@@ -296,6 +309,8 @@ static void free_entries(struct link *head)
 /* Everything in memory and the open files; the sealer has ended. Takes half-opened stores. */
 static void store_free(struct store *s)
 {
+	if (s->stage)
+		stage_end(s->stage); /* before the trees go: what they refer to may be pending */
 	for (size_t i = 0; i < s->snap_slots; i++)
 		if (s->snaps[i])
 			snap_free(s->snaps[i]);
@@ -437,6 +452,9 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	if (r < 0)
 		return r;
 	r = branch_load_all(s);
+	if (r < 0)
+		return r;
+	r = read_table_lsn(s);
 	if (r < 0)
 		return r;
 	r = journal_open(s->dir_fd, &s->noter, &s->journal);

@@ -26,6 +26,7 @@ enum {
 
 static struct told *told; /* shared with the process that is killed */
 static bool cut;          /* the power is cut */
+static bool spoilt;       /* the counter that says what the index has of the journal */
 
 static void note_event(uint32_t kind, uint32_t value)
 {
@@ -131,11 +132,30 @@ static void kill_after(uint64_t ns, bool verify)
 		      (unsigned)status, last_check());
 }
 
+static void spoil_counter(void)
+{
+	_cleanup_free_ void *value = NULL;
+	const struct noter noter = { 0 };
+	struct index_txn *txn;
+	struct index *index;
+	size_t len;
+
+	ck_ok(index_open(scratch.dir_fd, &noter, &index));
+	if (index_get(index, INDEX_META, "lsn", 3, &value, &len) == 0) {
+		ck_ok(index_begin(index, &txn));
+		ck_ok(index_put(txn, INDEX_META, "lsn", 3, "?", 1));
+		ck_ok(index_commit(&txn));
+	}
+	index_close(index);
+}
+
 /* The parent opens the store, and what it finds is the beginning of what comes next. */
 static void open_and_compare(void)
 {
 	struct moment found[BRANCHES];
 
+	if (spoilt)
+		spoil_counter();
 	store_up();
 	expect_what_was_answered(found);
 	go_on(found);
@@ -191,6 +211,14 @@ START_TEST(a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest)
 }
 END_TEST
 
+START_TEST(a_damaged_counter_loses_nothing)
+{
+	history_setup(_i);
+	spoilt = true;
+	history();
+}
+END_TEST
+
 int main(void)
 {
 	TCase *tcase = tcase_create("recovery");
@@ -200,6 +228,8 @@ int main(void)
 	tcase_add_loop_test(tcase, what_was_answered_is_there_after_a_kill, 0,
 			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
+			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);
+	tcase_add_loop_test(tcase, a_damaged_counter_loses_nothing, 0,
 			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);
 	return run_case("recovery", tcase);
 }
