@@ -17,11 +17,9 @@
  *  Where the kernel has no INC_EPOCH (before 6.16) the first mode serves any size; of another
  *  lineage, each known name is told (note_every_name).
  *
- * Why no stale name can stay behind, given that requests are answered while we notify:
+ * Why no stale name can stay behind, given that requests are answered while we notify (S2, S4 and
+ * S5, about the telling itself, are in notes.c):
  *  S1  The swap happens under the view's write lock: a reply is computed wholly before or after.
- *  S2  A reply computed before, with a name that differs: LOOKUP of a name not cached and
- *      READDIRPLUS hold the directory's lock in the kernel until their result is linked, and
- *      invalidating a name takes that lock exclusively, so it comes after.
  *  S3  A revalidating LOOKUP holds no lock; it can only refresh a dentry, and a name that
  *      differs has its dentry unhashed (not merely expired) unless the same directory is behind it
  *      before and after, in which case a refresh is right. Its attributes are discarded by the
@@ -32,11 +30,6 @@
  *      their names are unhashed. (A directory that is elsewhere in the target is
  *      expired, too, so that a shell in it keeps its path until the name is walked; a revalidation
  *      that was in flight across two restores could keep its old name a while longer.)
- *  S4  By epoch: a LOOKUP is stamped with the epoch before it is sent, so it is stale; a
- *      READDIRPLUS reply is stamped when it is linked, so each directory that was listed gets a
- *      barrier (invalidating a name that cannot exist waits for the directory's lock) and a
- *      second epoch follows.
- *  S5  Nothing is told while a lock is held or while the only reader waits (will_block).
  *
  * Files that differ get a new node id, so descriptors and mappings keep the old bytes and never
  * show a mixture; directories keep theirs, so that working directories follow (V5).
@@ -47,6 +40,7 @@
 #include <limits.h>
 
 #include "fs/format.h"
+#include "fs/notes.h"
 #include "fs/view_internal.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -61,60 +55,6 @@
  */
 #define NAMES_MAX 2000
 #define NAMES_SHARE 4
-
-struct name_note {
-	uint64_t old_node; /* the directory's node id before rebinding, or 0 */
-	uint64_t dir;      /* inode number of the directory in the tree the name is from */
-	uint64_t new_node; /* its node id afterwards, or 0 */
-	uint64_t child;    /* inode number behind the name before; 0: none */
-	uint64_t retired;  /* the node id of the file that differs; 0: about something else */
-	bool child_is_dir;
-	bool expire;
-	uint32_t len;
-	size_t at; /* where the name, with a NUL, begins in notes.text */
-};
-
-struct notes {
-	struct name_note *names;
-	size_t n_names, cap_names;
-	char *text;
-	size_t n_text, cap_text;
-	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
-	size_t n_inodes, cap_inodes;
-};
-
-static void notes_release(struct notes *notes)
-{
-	free(notes->names);
-	free(notes->text);
-	free(notes->inodes);
-}
-
-static int notes_add_name(struct notes *notes, struct name_note note, const char *name)
-{
-	if (os_grow(&notes->names, &notes->cap_names, notes->n_names + 1,
-		       sizeof(*notes->names)) < 0 ||
-	    os_grow(&notes->text, &notes->cap_text, notes->n_text + note.len + 1, 1) <
-		    0)
-		return -ENOMEM;
-	note.at = notes->n_text;
-	memcpy(notes->text + note.at, name, note.len);
-	notes->text[note.at + note.len] = '\0';
-	notes->n_text += note.len + 1;
-	notes->names[notes->n_names++] = note;
-	return 0;
-}
-
-static int notes_add_inode(struct notes *notes, uint64_t node)
-{
-	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1] == node)
-		return 0; /* one object's items follow each other in the diff */
-	if (os_grow(&notes->inodes, &notes->cap_inodes, notes->n_inodes + 1,
-		       sizeof(*notes->inodes)) < 0)
-		return -ENOMEM;
-	notes->inodes[notes->n_inodes++] = node;
-	return 0;
-}
 
 /*
  * What a switch will do, made before anything changes: all that can fail fails here. The two
@@ -467,129 +407,6 @@ static int note_every_name(struct plan *p)
 			return r;
 	}
 	return 0;
-}
-
-/*
- * Tells the kernel; no locks held. Failures other than "not cached" are returned, the first one,
- * after all has been told.
- */
-static int notes_send(struct view *v, const struct notes *notes)
-{
-	const struct view_kernel *k = &v->kernel;
-	int first = 0;
-
-	for (size_t i = 0; i < notes->n_names; i++) {
-		const struct name_note *n = &notes->names[i];
-		const char *name = notes->text + n->at;
-		int r = 0;
-
-		if (n->old_node)
-			r = k->inval_entry(k->arg, n->old_node, name, n->len, n->expire);
-		if (n->new_node && n->new_node != n->old_node)
-			r = k->inval_entry(k->arg, n->new_node, name, n->len, n->expire);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-	}
-	for (size_t i = 0; i < notes->n_inodes; i++) {
-		int r = k->inval_inode(k->arg, notes->inodes[i], 0, 0);
-
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-	}
-	return first;
-}
-
-/*
- * Every directory that the kernel knows: attributes and cached listings are not under the epoch. A
- * listed one gets a barrier, the name that no file can have (S4). Read from the table as it goes:
- * nothing that could fail, and directories that come meanwhile belong to the new state.
- */
-static int tell_directories(struct view *v, bool *ret_listed)
-{
-	const struct view_kernel *k = &v->kernel;
-	bool any_listed = false;
-	int first = 0;
-
-	for (uint32_t i = 1;; i++) {
-		uint64_t node = 0;
-		bool listed = false;
-		int r = 0;
-
-		{
-			LOCK_GUARD(&v->table_lock);
-			struct vnode *n;
-
-			if (i >= v->n_slots)
-				break;
-			n = v->slots[i];
-			if (n && S_ISDIR(n->type)) {
-				node = n->node;
-				listed = n->listed;
-				n->listed = false;
-				if (listed)
-					vnode_save(v, n);
-			}
-		}
-		if (!node)
-			continue;
-		if (listed)
-			r = k->inval_entry(k->arg, node, "/", 1, false);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-		r = k->inval_inode(k->arg, node, 0, 0);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-		any_listed |= listed;
-	}
-	*ret_listed = any_listed;
-	return first;
-}
-
-/*
- * Files whose names were only expired by the last restore, and that nobody looked at since: the
- * kernel would keep them, and we their old state with all its space, until it needs memory.
- * switch_lock is held, no other.
- */
-static void drop_expired(struct view *v)
-{
-	const struct view_kernel *k = &v->kernel;
-	struct notes *notes = v->expired;
-
-	for (size_t i = 0; i < notes->n_names; i++) {
-		const struct name_note *n = &notes->names[i];
-		bool kept = false;
-
-		if (n->retired) {
-			LOCK_GUARD(&v->table_lock);
-			kept = vnode_by_node(v, n->retired) != NULL;
-		}
-		if (kept)
-			(void)k->inval_entry(k->arg, n->old_node, notes->text + n->at, n->len,
-					     false);
-	}
-	notes_release(notes);
-	*notes = (struct notes){ 0 };
-}
-
-void view_tidy(struct view *v)
-{
-	LOCK_GUARD(&v->switch_lock);
-	memo_tells(v->memo, true);
-	drop_expired(v);
-	memo_tells(v->memo, false);
-}
-
-int expired_new(struct view *v)
-{
-	v->expired = os_calloc(1, sizeof(*v->expired));
-	return v->expired ? 0 : -ENOMEM;
-}
-
-void expired_free(struct view *v)
-{
-	if (v->expired)
-		notes_release(v->expired);
-	free(v->expired);
 }
 
 static int plan_make(struct plan *p, struct root *left)

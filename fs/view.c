@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "fs/notes.h"
 #include "fs/view_internal.h"
 #include "store/base/err.h"
 #include "store/base/os.h"

@@ -151,7 +151,7 @@ struct view_stats {
 };
 int view_stat(struct view *v, struct view_stats *ret);
 
-/* ---- switching (switch.c) ---- */
+/* ---- switching (switch.c, notes.c) ---- */
 
 /*
  * 0: made; EXISTS: nothing had changed, the id is the last one's. sync: wait until durable; -EIO:

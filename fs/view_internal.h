@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * The inside of a view, shared by view.c (verbs), vnode.c (node ids), switch.c (restore) and keep.c
- * (what is let go of).
+ * The inside of a view, shared by view.c (verbs), vnode.c (node ids), switch.c (restore), notes.c
+ * (what the kernel is to forget) and keep.c (what is let go of).
  *
  * Words:
  *  - *realm*: a tree that node ids are bound to. The current realm is the branch's tree. A restore
@@ -124,10 +124,6 @@ struct bound {
 /* Purges the orphans of the current tree that no node id has (V6). Lock held for writing. */
 int view_purge_orphans(struct view *v);
 
-/* ---- switch.c ---- */
-int expired_new(struct view *v);
-void expired_free(struct view *v);
-
 /* ---- keep.c ---- */
 void view_let_go(void *arg); /* a view; the keeper's let_go */
 
@@ -168,7 +164,7 @@ int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *
 			struct bound *ret);
 /* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
 void vnode_lost_priv(struct view *v, uint64_t node);
-/* Remembers that a READDIRPLUS reply of this directory is on its way (see switch.c). */
+/* Remembers that a READDIRPLUS reply of this directory is on its way (S4 in notes.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
 int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);

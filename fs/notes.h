@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/*
+ * Notes of what the kernel is to forget, for switch.c: made while a switch is planned, sent when it
+ * is done (S2, S4 and S5 in notes.c). All zeros: no notes. The caller keeps others away from them.
+ */
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct view;
+
+struct name_note {
+	uint64_t old_node; /* the directory's node id before rebinding, or 0 */
+	uint64_t dir;      /* inode number of the directory in the tree the name is from */
+	uint64_t new_node; /* its node id afterwards, or 0 */
+	uint64_t child;    /* inode number behind the name before; 0: none */
+	uint64_t retired;  /* the node id of the file that differs; 0: about something else */
+	bool child_is_dir;
+	bool expire; /* as inval_entry (view.h) has it */
+	uint32_t len;
+	size_t at; /* where the name, with a NUL, begins in notes.text */
+};
+
+struct notes {
+	struct name_note *names;
+	size_t n_names, cap_names;
+	char *text;
+	size_t n_text, cap_text;
+	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
+	size_t n_inodes, cap_inodes;
+};
+
+/* Frees what the notes have; whoever uses them again sets them to zeros. */
+void notes_release(struct notes *notes);
+/* name: borrowed, note.len bytes, which are copied; note.at is set here. -ENOMEM: as it was. */
+int notes_add_name(struct notes *notes, struct name_note note, const char *name);
+/* A node id whose attributes and listing changed. -ENOMEM: as it was. */
+int notes_add_inode(struct notes *notes, uint64_t node);
+
+/*
+ * Tells the kernel; no locks held. Failures other than "not cached" are returned, the first one,
+ * after all has been told.
+ */
+int notes_send(struct view *v, const struct notes *notes);
+/*
+ * Tells it of every directory that it knows: attributes and cached listings are not under the
+ * epoch. *ret_listed: a READDIRPLUS of one was answered since the last epoch, so that another epoch
+ * has to follow (S4); always set. No locks held; failures as of notes_send.
+ */
+int tell_directories(struct view *v, bool *ret_listed);
+
+/* Makes the view's `expired`, without notes in it: -ENOMEM. */
+int expired_new(struct view *v);
+/* Frees it, at the view's end; NULL is fine. */
+void expired_free(struct view *v);
+/*
+ * Files whose names were only expired by the last restore, and that nobody looked at since: the
+ * kernel would keep them, and we their old state with all its space, until it needs memory.
+ * switch_lock is held, no other.
+ */
+void drop_expired(struct view *v);
