@@ -664,16 +664,6 @@ int view_restore(struct view *v, uint64_t snap, struct restore_info *ret)
 	return was_restored(v, &snap, ret) ? 0 : view_switch(v, snap, ret);
 }
 
-static int branch_undo_id(struct branch *b, uint64_t *ret_id)
-{
-	READ_GUARD(&b->lock);
-
-	if (!b->undo)
-		return -ERR_NO_UNDO;
-	*ret_id = b->undo;
-	return 0;
-}
-
 int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret)
 {
 	int r;
@@ -695,13 +685,6 @@ void view_keep_mounts(struct view *v)
 		atomic_store(&v->memo->head->keep_mounts, true);
 }
 
-int branch_fork(struct branch *b, const char *name)
-{
-	_cleanup_(branch_closep) struct branch *fork = NULL;
-
-	return branch_create_from(b, name, &fork);
-}
-
 int view_fork(struct view *v, const char *name)
 {
 	_cleanup_(branch_closep) struct branch *fork = NULL;
@@ -714,19 +697,4 @@ int view_fork(struct view *v, const char *name)
 	if (v->branch)
 		return branch_fork(v->branch, name);
 	return branch_create(v->store, name, v->cur_base, v->snap, v->cur_lineage, &fork);
-}
-
-int branch_restore(struct branch *b, uint64_t snap)
-{
-	_cleanup_(root_unrefp) struct root *left = NULL;
-	WRITE_GUARD(&b->lock);
-
-	return branch_restore_locked(b, snap, &left);
-}
-
-int branch_undo(struct branch *b, uint64_t *ret_id)
-{
-	int r = branch_undo_id(b, ret_id);
-
-	return r < 0 ? r : branch_restore(b, *ret_id);
 }

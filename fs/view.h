@@ -185,8 +185,3 @@ int view_finish_restore(struct view *v);
 void view_keep_mounts(struct view *v);
 /* A new branch that continues this view's present state. Does not mount it. */
 int view_fork(struct view *v, const char *name);
-
-/* The same for a branch that is not mounted. */
-int branch_restore(struct branch *b, uint64_t snap);
-int branch_undo(struct branch *b, uint64_t *ret_id);
-int branch_fork(struct branch *b, const char *name);

@@ -313,6 +313,13 @@ int branch_create_from(struct branch *source, const char *name, struct branch **
 		      source, ret);
 }
 
+int branch_fork(struct branch *source, const char *name)
+{
+	_cleanup_(branch_closep) struct branch *fork = NULL;
+
+	return branch_create_from(source, name, &fork);
+}
+
 bool branch_lost_something(struct branch *b)
 {
 	LOCK_GUARD(&b->store->table);

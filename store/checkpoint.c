@@ -273,6 +273,31 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 	return switch_state(b, sn, &root, false, sn->lineage, &fresh, &log, ret_left);
 }
 
+int branch_restore(struct branch *b, uint64_t target)
+{
+	_cleanup_(root_unrefp) struct root *left = NULL;
+	WRITE_GUARD(&b->lock);
+
+	return branch_restore_locked(b, target, &left);
+}
+
+int branch_undo_id(struct branch *b, uint64_t *ret_id)
+{
+	READ_GUARD(&b->lock);
+
+	if (!b->undo)
+		return -ERR_NO_UNDO;
+	*ret_id = b->undo;
+	return 0;
+}
+
+int branch_undo(struct branch *b, uint64_t *ret_id)
+{
+	int r = branch_undo_id(b, ret_id);
+
+	return r < 0 ? r : branch_restore(b, *ret_id);
+}
+
 int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t lineage)
 {
 	_cleanup_(root_unrefp) struct root *to = root_ref(root), *left = NULL;

@@ -238,6 +238,8 @@ int branch_create(struct store *s, const char *name, struct root *root, uint64_t
 		  uint64_t lineage, struct branch **ret);
 /* A new branch that continues another one's present state. The caller does not hold its lock. */
 int branch_create_from(struct branch *source, const char *name, struct branch **ret);
+/* The same, and closes it again. */
+int branch_fork(struct branch *source, const char *name);
 /* -ERR_BRANCH_IN_USE while mounted. The last branch may be dropped too. No branch lock is held. */
 int branch_drop(struct store *s, const char *name);
 /* Claims the branch for one mounted view: -ERR_BRANCH_IN_USE when it has one. */
@@ -283,6 +285,19 @@ int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_le
  * left, given (store_pin_root it before unlocking, if it is used for longer).
  */
 int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left);
+
+/*
+ * A whole restore, of a branch that nobody has mounted: a view has the kernel's caches to switch as
+ * well (fs/view.h). Takes the write lock. -ERR_SNAP_UNKNOWN.
+ */
+int branch_restore(struct branch *b, uint64_t target);
+/* The snapshot that undo brings back: -ERR_NO_UNDO. Takes the read lock. */
+int branch_undo_id(struct branch *b, uint64_t *ret_id);
+/*
+ * Restores that; likewise for a branch that nobody has mounted. -ERR_NO_UNDO; *ret_id is set in all
+ * other cases, failures as of branch_restore.
+ */
+int branch_undo(struct branch *b, uint64_t *ret_id);
 
 /* ---- gc, check, dump, stats ---- */
 
