@@ -2,8 +2,9 @@
 #pragma once
 
 /*
- * The inside of a view, shared by view.c (verbs), vnode.c (node ids), switch.c (restore), notes.c
- * (what the kernel is to forget) and keep.c (what is let go of).
+ * The inside of a view, shared by view.c (verbs), vnode.c (node ids), resume.c (those of a former
+ * process), around.c (who writes past the kernel's cache), switch.c (restore), notes.c (what the
+ * kernel is to forget) and keep.c (what is let go of).
  *
  * Words:
  *  - *realm*: a tree that node ids are bound to. The current realm is the branch's tree. A restore
@@ -129,14 +130,18 @@ void view_let_go(void *arg); /* a view; the keeper's let_go */
 
 /* ---- vnode.c ---- */
 int vnodes_init(struct view *v);
-/* Instead: those that a former process had. The current realm is there. */
-int vnodes_resume(struct view *v);
+/*
+ * What vnodes_init and vnodes_resume begin with: a table without vnodes, with room for n_slots.
+ * -ENOMEM: vnodes_release takes away what was made.
+ */
+int vnodes_make_table(struct view *v, uint32_t n_slots);
 void vnodes_forget_all(struct view *v); /* as if the kernel had sent every FORGET */
 void vnodes_release(struct view *v);
 
 /* table_lock held: */
 struct vnode *vnode_by_node(struct view *v, uint64_t node);
 struct vnode *vnode_by_ino(struct view *v, uint64_t ino); /* hashed ones */
+void vnode_hash(struct view *v, struct vnode *n); /* one that is not; nobody else has its number */
 void vnode_unhash(struct view *v, struct vnode *n);
 /* The current state is of another lineage than the one before: keeps V8. view->lock held. */
 void vnodes_return(struct view *v);
@@ -144,6 +149,10 @@ void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 int vnode_settle(struct view *v, struct vnode *n);
 void vnode_save(struct view *v, const struct vnode *n); /* V7 */
+/* K1: from the new serial on the node id is not this slot's any more. */
+void vnode_save_free(struct view *v, uint32_t slot);
+/* vnode_bind, or (change) vnode_bind_to_change. view->lock held. */
+int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *ret);
 void realm_unref(struct view *v, struct realm *realm);
 void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */
 int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret);
@@ -159,11 +168,6 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
  * be lost with the process.
  */
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
-/* The same for a write; `past` as view_write has it. */
-int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
-			struct bound *ret);
-/* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
-void vnode_lost_priv(struct view *v, uint64_t node);
 /* Remembers that a READDIRPLUS reply of this directory is on its way (S4 in notes.c). */
 void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
@@ -173,3 +177,17 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);
  * tree. The branch's lock is held for writing.
  */
 int vnode_reserve(struct view *v);
+
+/* ---- resume.c ---- */
+/*
+ * Instead of vnodes_init: the node ids that a former process had. The current realm is there.
+ * -EPROTO: the memo has no root.
+ */
+int vnodes_resume(struct view *v);
+
+/* ---- around.c; table_lock not held, view->lock held ---- */
+/* vnode_bind_to_change for a write; `past` as view_write has it. */
+int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
+			struct bound *ret);
+/* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
+void vnode_lost_priv(struct view *v, uint64_t node);

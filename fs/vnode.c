@@ -94,8 +94,7 @@ static int hash_grow(struct view *v)
 	return 0;
 }
 
-/* table_lock held. */
-static void vnode_hash(struct view *v, struct vnode *n)
+void vnode_hash(struct view *v, struct vnode *n)
 {
 	uint32_t b;
 
@@ -195,8 +194,7 @@ static void save_new(struct view *v, const struct vnode *n)
 	atomic_store_explicit(&m->node, n->node, memory_order_release);
 }
 
-/* K1: from the new serial on the node id is not this slot's any more. */
-static void save_free(struct view *v, uint32_t slot)
+void vnode_save_free(struct view *v, uint32_t slot)
 {
 	if (!v->memo)
 		return;
@@ -276,7 +274,7 @@ static void vnode_free(struct view *v, struct vnode *n)
 	v->slots[slot] = NULL;
 	/* A slot whose serials are used up is retired, not reused (V2). */
 	v->serials[slot]++;
-	save_free(v, slot);
+	vnode_save_free(v, slot);
 	if (v->serials[slot])
 		v->free_slots[v->n_free++] = slot;
 	free(n);
@@ -405,8 +403,7 @@ void vnodes_return(struct view *v)
 	}
 }
 
-/* table_lock held. */
-static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *ret)
+int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *ret)
 {
 	struct vnode *n = vnode_by_node(v, node);
 	int r;
@@ -435,81 +432,13 @@ static int bind_vnode(struct view *v, uint64_t node, bool change, struct bound *
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
-	return bind_vnode(v, node, false, ret);
+	return vnode_bind_locked(v, node, false, ret);
 }
 
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
-	return bind_vnode(v, node, true, ret);
-}
-
-/*
- * So long after a write was handled the kernel may not have taken its answer: who wrote may have to
- * wait for a CPU before. With a sync the answer itself comes late.
- */
-#define TAKEN_MS 1000
-#define SYNC_MS 60000
-
-static uint32_t now_ms(void)
-{
-	return (uint32_t)(now_ns() / 1000000);
-}
-
-int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
-			struct bound *ret)
-{
-	LOCK_GUARD(&v->table_lock);
-	struct vnode *n;
-	int r;
-
-	r = bind_vnode(v, node, true, ret);
-	if (r < 0 || !past)
-		return r;
-	n = vnode_by_node(v, node);
-	n->writer = past->thread;
-	n->write = v->writes + 1 ? v->writes + 1 : 1;
-	__atomic_store_n(&v->writes, n->write, __ATOMIC_RELAXED);
-	n->taken_ms = now_ms() + (past->sync ? SYNC_MS : TAKEN_MS);
-	return 0;
-}
-
-void vnode_lost_priv(struct view *v, uint64_t node)
-{
-	LOCK_GUARD(&v->table_lock);
-	struct vnode *n = vnode_by_node(v, node);
-
-	if (n)
-		n->lost_priv = true;
-}
-
-void view_hears(struct view *v, int32_t thread)
-{
-	uint64_t heard = (uint64_t)(uint32_t)thread << 32;
-
-	heard |= __atomic_load_n(&v->writes, __ATOMIC_RELAXED);
-	if (thread != 0)
-		atomic_store_explicit(&v->heard[(uint32_t)thread % HEARD], heard,
-				      memory_order_relaxed);
-}
-
-/* Has it asked something since? Then it has its answer. table_lock held. */
-static bool has_gone_on(struct view *v, const struct vnode *n)
-{
-	uint64_t heard = atomic_load_explicit(&v->heard[(uint32_t)n->writer % HEARD],
-					      memory_order_relaxed);
-
-	return n->writer != 0 && heard >> 32 == (uint32_t)n->writer &&
-	       (int32_t)((uint32_t)heard - n->write) >= 0;
-}
-
-bool view_is_written(struct view *v, uint64_t node)
-{
-	LOCK_GUARD(&v->table_lock);
-	const struct vnode *n = vnode_by_node(v, node);
-
-	return n && n->write && !n->lost_priv && (int32_t)(n->taken_ms - now_ms()) > 0 &&
-	       !has_gone_on(v, n);
+	return vnode_bind_locked(v, node, true, ret);
 }
 
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret)
@@ -662,124 +591,10 @@ void view_forget(struct view *v, uint64_t node, uint64_t count)
 	vnode_free(v, n);
 }
 
-int vnodes_init(struct view *v)
+int vnodes_make_table(struct view *v, uint32_t n_slots)
 {
-	struct vnode *n;
 	int r;
 
-	v->hash = os_calloc(HASH_FIRST, sizeof(*v->hash));
-	if (!v->hash)
-		return -ENOMEM;
-	v->hash_mask = HASH_FIRST - 1;
-	r = slots_grow(v);
-	if (r < 0)
-		return r;
-	v->slots[0] = NULL; /* node id 0 means "no node" to FUSE */
-	v->serials[0] = 0;
-	v->n_slots = 1;
-	r = vnode_new(v, ROOT_INO, S_IFDIR, &n);
-	if (r < 0)
-		return r;
-	n->nlookup = 1; /* the mount's, never forgotten */
-	vnode_save(v, n);
-	return 0;
-}
-
-/* ---- going on after a former process ---- */
-
-/* The realm that began with a snapshot; its tree is NULL when that is gone. */
-static int find_realm(struct view *v, uint64_t snap, struct realm **list, size_t n,
-		      struct realm **ret)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct realm *realm;
-	struct snap_info info;
-	int r;
-
-	for (size_t i = 0; i < n; i++)
-		if (list[i]->snap == snap) {
-			*ret = list[i];
-			return EXISTS;
-		}
-	r = snap_get(v->store, snap, &info);
-	if (r >= 0)
-		r = snap_root(v->store, snap, &root);
-	if (r >= 0)
-		r = realm_new(v, root, info.lineage, &realm);
-	if (r == -ENOMEM)
-		return r;
-	if (r < 0) {
-		realm = os_calloc(1, sizeof(*realm));
-		if (!realm)
-			return -ENOMEM;
-		realm->refs = 1;
-		realm_list(v, realm);
-	}
-	realm->snap = snap;
-	*ret = realm;
-	return 0;
-}
-
-static int resume_one(struct view *v, const struct memo_node *m, struct realm *realm)
-{
-	struct vnode *n = os_calloc(1, sizeof(*n));
-	uint16_t flags = atomic_load(&m->flags);
-
-	if (!n)
-		return -ENOMEM;
-	n->node = atomic_load(&m->node);
-	n->ino = atomic_load(&m->ino);
-	n->nlookup = atomic_load(&m->nlookup);
-	n->type = atomic_load(&m->type);
-	n->orphan = flags & MEMO_ORPHAN;
-	n->adopted = flags & MEMO_ADOPTED;
-	n->removed = flags & MEMO_REMOVED;
-	n->listed = flags & MEMO_LISTED;
-	n->changed = flags & MEMO_CHANGED;
-	n->displaced = flags & MEMO_DISPLACED;
-	n->lost_priv = true; /* maybe */
-	if (flags & MEMO_OPENED) {
-		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
-
-		n->opens = (uint32_t)opened;
-		n->backing = (int32_t)(opened >> 32);
-	}
-	v->n_displaced += n->displaced;
-	if (v->untold && S_ISDIR(n->type))
-		n->listed = true; /* maybe: the barrier of S4 has to come (again) */
-	vnode_set_realm(v, n, realm);
-	if ((flags & MEMO_HASHED) && !vnode_by_ino(v, n->ino))
-		vnode_hash(v, n);
-	v->slots[(uint32_t)n->node] = n;
-	vnode_save(v, n);
-	return 0;
-}
-
-/* K5: its record is there, and nobody knows how many of the nodes' records followed. */
-static void finish_switch(struct memo *memo)
-{
-	struct memo_head *h = memo->head;
-	uint64_t left = atomic_load(&h->switch_journal.id);
-
-	if (atomic_load(&h->switch_state) != MEMO_DONE)
-		return;
-	for (uint32_t i = 1; left && i < h->n_slots; i++)
-		if (atomic_load(&memo->nodes[i].node) && !atomic_load(&memo->nodes[i].base))
-			atomic_store(&memo->nodes[i].base, left);
-	atomic_store(&h->target, h->switched.target);
-	atomic_store(&h->switch_state, MEMO_SWITCHED);
-}
-
-int vnodes_resume(struct view *v)
-{
-	_cleanup_free_ struct realm **realms = NULL;
-	size_t n_realms = 0, cap_realms = 0;
-	uint32_t n_slots;
-	int r = 0;
-
-	finish_switch(v->memo);
-	v->untold = atomic_load(&v->memo->head->switch_state) == MEMO_SWITCHED;
-	n_slots = v->memo->head->n_slots;
 	v->hash = os_calloc(HASH_FIRST, sizeof(*v->hash));
 	if (!v->hash)
 		return -ENOMEM;
@@ -790,45 +605,25 @@ int vnodes_resume(struct view *v)
 			return r;
 	}
 	memset(v->slots, 0, v->cap_slots * sizeof(struct vnode *));
-	v->serials[0] = 0;
+	v->serials[0] = 0; /* node id 0 means "no node" to FUSE */
+	v->n_slots = 1;
+	return 0;
+}
 
-	for (v->n_slots = 1; r >= 0 && v->n_slots < n_slots; v->n_slots++) {
-		uint32_t slot = v->n_slots;
-		struct memo_node *m = &v->memo->nodes[slot];
-		uint64_t node = atomic_load(&m->node), base = atomic_load(&m->base);
-		struct realm *realm = v->cur;
+int vnodes_init(struct view *v)
+{
+	struct vnode *n;
+	int r;
 
-		v->serials[slot] = atomic_load(&m->serial);
-		if (node && (node >> 32 != v->serials[slot] ||
-			     (!atomic_load(&m->nlookup) && node != ROOT_NODE))) {
-			/* It was about to go. Who goes without a name is purged below. */
-			if (node >> 32 == v->serials[slot])
-				v->serials[slot]++;
-			node = 0;
-			save_free(v, slot);
-		}
-		if (!node) {
-			if (v->serials[slot])
-				v->free_slots[v->n_free++] = slot;
-			continue;
-		}
-		if (base && (atomic_load(&m->flags) & MEMO_CHANGED))
-			base = UINT64_MAX; /* no snapshot has that id */
-		if (base) {
-			r = os_grow(&realms, &cap_realms, n_realms + 1, sizeof(*realms));
-			if (r < 0)
-				break;
-			r = find_realm(v, base, realms, n_realms, &realm);
-			if (r < 0)
-				break;
-			if (r == 0)
-				realms[n_realms++] = realm;
-		}
-		r = resume_one(v, m, realm);
-	}
-	while (n_realms > 0)
-		realm_unref(v, realms[--n_realms]); /* from here on they are the vnodes' */
-	return r < 0 ? r : v->n_slots > ROOT_NODE && v->slots[ROOT_NODE] ? 0 : -EPROTO;
+	r = vnodes_make_table(v, 0);
+	if (r < 0)
+		return r;
+	r = vnode_new(v, ROOT_INO, S_IFDIR, &n);
+	if (r < 0)
+		return r;
+	n->nlookup = 1; /* the mount's, never forgotten */
+	vnode_save(v, n);
+	return 0;
 }
 
 void vnodes_forget_all(struct view *v)
