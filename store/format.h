@@ -11,7 +11,7 @@
 
 #include "store/hash.h"
 
-/* ---- packs: put and get in pack.c ---- */
+/* ---- packs: put and get in pack_format.c ---- */
 
 #define PACK_MAGIC "PLYPACK1"
 #define PACK_VERSION 1

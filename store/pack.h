@@ -40,8 +40,21 @@ struct record {
 	struct name name;
 };
 
+/* ---- bytes (pack_format.c) ---- */
+
 /* Bytes that a record with this payload takes in its pack. */
 uint64_t record_span(uint32_t stored_len);
+
+/* The header of the pack with a number. */
+void pack_header_put(struct pack_header_bytes *b, uint32_t pack);
+/* Is it that? -ERR_PACK_HEADER. */
+int pack_header_get(const struct pack_header_bytes *b, uint32_t pack);
+void record_header_put(struct record_header_bytes *b, const struct record *rec);
+/* Checks and decodes a header: -ERR_RECORD_DAMAGED. */
+int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
+		      struct record *ret);
+
+/* ---- pack files ---- */
 
 /* dir_fd: the store's directory; makes "packs" in it when needed. */
 int packs_open(int dir_fd, struct packs **ret);
@@ -54,10 +67,6 @@ void packs_close(struct packs *p);
 int record_encode(struct packs *p, uint8_t kind, const void *data, size_t len, uint32_t salt,
 		  const struct name *name, uint8_t **ret_bytes, size_t *ret_len,
 		  struct record *ret);
-
-/* Checks and decodes a header: -ERR_RECORD_DAMAGED. */
-int record_header_get(const uint8_t bytes[static sizeof(struct record_header_bytes)],
-		      struct record *ret);
 
 /*
  * Reads the record at a place and decodes its payload, which must have its name; *ret_raw is
