@@ -110,14 +110,6 @@ static int make(uint64_t dir, const char *name, uint32_t mode, struct entry *ret
 	return view_create(view, &n, ret);
 }
 
-static uint64_t look(const char *name)
-{
-	struct entry e;
-
-	ck_assert_int_eq(view_lookup(view, ROOT_NODE, name, strlen(name), &e), 0);
-	return e.node;
-}
-
 static bool is_there(const char *name)
 {
 	struct entry e;
@@ -226,7 +218,7 @@ START_TEST(a_write_that_was_done_does_not_undo_a_later_one)
 
 	killed_after(write_one);
 	begin();
-	a = look("a");
+	a = node_of(ROOT_NODE, "a");
 	put(a, 0, "later");
 	ask(4, true);
 	put(a, 0, "first");
@@ -398,8 +390,8 @@ static void assert_restored(void)
 	memo_request_end();
 	ck_assert_uint_eq(info.left, left);
 	ck_assert(!is_there("late"));
-	assert_holds(look("a"), "old");
-	ck_assert_uint_ne(look("a"), a);
+	assert_holds(node_of(ROOT_NODE, "a"), "old");
+	ck_assert_uint_ne(node_of(ROOT_NODE, "a"), a);
 	assert_holds(a, "new"); /* whoever has it open */
 	ck_assert_uint_eq(snap_count(store), 2);
 }
@@ -486,7 +478,7 @@ static void restore_other_and_back(void)
 	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
 	ck_assert_int_eq(view_restore(view, make_other(id), &info), 0);
 	shared_id[0] = d.node;
-	shared_id[1] = look("e");
+	shared_id[1] = node_of(ROOT_NODE, "e");
 	shared_id[2] = first->nodes[(uint32_t)d.node].base;
 	ck_assert_uint_eq(first->nodes[(uint32_t)d.node].flags, MEMO_DISPLACED);
 	ck_assert_int_eq(view_restore(view, id, &info), 0);
@@ -544,7 +536,7 @@ START_TEST(what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture)
 			first->nodes[i].flags |= MEMO_CHANGED;
 	begin();
 	ck_assert_int_eq(view_map(view, shared_id[1], 0, 10, &s), -EIO);
-	assert_holds(look("a"), "old");
+	assert_holds(node_of(ROOT_NODE, "a"), "old");
 	end();
 }
 END_TEST

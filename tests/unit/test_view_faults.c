@@ -16,14 +16,6 @@
 
 static uint64_t scene; /* what each try begins with */
 
-static uint64_t node_of(uint64_t dir, const char *name)
-{
-	struct entry e;
-
-	ck_ok(view_lookup(view, dir, name, strlen(name), &e));
-	return e.node;
-}
-
 /* Known to the kernel before a verb begins, as its arguments are. */
 static struct {
 	uint64_t d, file, link, big, sub;
@@ -41,7 +33,7 @@ static int make(uint64_t dir, const char *name, uint32_t mode, const char *targe
 
 static uint8_t bytes[300000];
 
-static void look(void)
+static void look_around(void)
 {
 	at.d = node_of(ROOT_NODE, "d");
 	at.file = node_of(ROOT_NODE, "file");
@@ -65,7 +57,7 @@ static void scene_setup(void)
 	ck_ok(make(ROOT_NODE, "link", S_IFLNK | 0777, "file"));
 	ck_ok(make(node_of(ROOT_NODE, "d"), "big", S_IFREG | 0644, NULL));
 	ck_ok(make(node_of(ROOT_NODE, "d"), "sub", S_IFDIR | 0755, NULL));
-	look();
+	look_around();
 	for (int i = 0; i < MANY; i++) {
 		snprintf(name, sizeof(name), "many%d", i);
 		ck_ok(make(at.d, name, S_IFREG | 0644, NULL));
@@ -77,13 +69,6 @@ static void scene_setup(void)
 	ck_ok(view_checkpoint(view, NULL, true, &scene));
 	ck_ok(view_write(view, at.big, 1000, "staged", 6, false, NULL));
 	ck_ok(view_checkpoint(view, NULL, false, &scene));
-}
-
-static void scene_teardown(void)
-{
-	view_close(view);
-	ck_ok(store_close(store));
-	scratch_remove(&scratch);
 }
 
 /* ---- the verbs ---- */
@@ -289,7 +274,7 @@ static unsigned attempt(const struct verb *verb, int n, int error, int *ret, int
 	struct restore_info info;
 
 	ck_ok(view_restore(view, scene, &info));
-	look();
+	look_around();
 	before = state();
 	fault_arm(n < 0 ? INT_MAX : n, 1, error);
 	*ret = verb->fn();
@@ -338,7 +323,7 @@ int main(void)
 	TCase *tcase = tcase_create("view_faults");
 
 	tcase_set_timeout(tcase, 120);
-	tcase_add_checked_fixture(tcase, scene_setup, scene_teardown);
+	tcase_add_checked_fixture(tcase, scene_setup, view_teardown);
 	tcase_add_loop_test(tcase, a_verb_that_fails_changes_nothing, 0, ARRAY_SIZE(verbs));
 	return run_case("view_faults", tcase);
 }

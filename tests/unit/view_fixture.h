@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-/* A view of a branch with nothing but a root directory, in a store of its own; without a mount. */
+/*
+ * A view of a branch with nothing but a root directory, in a store of its own; without a mount. Use
+ * view_setup and view_teardown as a checked fixture: a store never crosses fork().
+ */
 
 #include "fs/view.h"
 #include "tests/unit/scratch.h"
@@ -34,4 +37,67 @@ _unused_ static void view_setup(void)
 	ck_ok(store_open(scratch.dir_fd, NULL, &store));
 	view_make_branch();
 	ck_ok(view_open(store, "main", NULL, &view));
+}
+
+/* What is sealed goes from memory in each round of the sealer that freezes live states. */
+_unused_ static void view_setup_tight(void)
+{
+	const struct store_options none = { .node_budget = 0 };
+
+	view_setup();
+	view_close(view);
+	ck_assert_int_eq(store_close(store), 0);
+	ck_assert_int_eq(store_open_with(scratch.dir_fd, &none, NULL, &store), 0);
+	ck_assert_int_eq(view_open(store, "main", NULL, &view), 0);
+}
+
+_unused_ static void view_teardown(void)
+{
+	view_close(view);
+	ck_assert_int_eq(store_close(store), 0);
+	scratch_remove(&scratch);
+}
+
+/* ---- requests that go well; ids as the kernel would keep them ---- */
+
+_unused_ static int look(uint64_t dir, const char *name, struct entry *ret)
+{
+	return view_lookup(view, dir, name, strlen(name), ret);
+}
+
+_unused_ static uint64_t node_of(uint64_t dir, const char *name)
+{
+	struct entry e;
+
+	ck_assert_int_eq(look(dir, name, &e), 0);
+	return e.node;
+}
+
+_unused_ static const char *text_of(uint64_t node)
+{
+	static char buf[4096];
+	struct segments s;
+
+	ck_assert_int_eq(view_map(view, node, 0, sizeof(buf) - 1, &s), 0);
+	ck_assert_int_eq(segments_read(store, &s, buf), 0);
+	buf[s.len] = '\0';
+	segments_release(&s);
+	return buf;
+}
+
+_unused_ static void rewrite(uint64_t node, const char *text)
+{
+	struct fs_set set = { .mask = SET_SIZE, .size = 0 };
+	struct inode i;
+
+	ck_assert_int_eq(view_setattr(view, node, &set, &i), 0);
+	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false, NULL), 0);
+}
+
+_unused_ static uint64_t checkpoint(void)
+{
+	uint64_t id;
+
+	ck_assert_int_ge(view_checkpoint(view, NULL, false, &id), 0);
+	return id;
 }
