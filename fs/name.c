@@ -468,6 +468,30 @@ static int lose_name(const struct fs *fs, struct inode *i, uint64_t dir, uint64_
 	return inode_save(fs, i);
 }
 
+/*
+ * The entry that is to go, and the directory it is in: -ENOENT; `dots` for "." and "..", which are
+ * no entries.
+ */
+static int find_entry(const struct fs *fs, uint64_t dir, const char *name, size_t len, int dots,
+		      struct inode *ret_dir, uint64_t *ret_pos, uint64_t *ret_ino)
+{
+	int r;
+
+	r = name_check(name, len);
+	if (r < 0)
+		return r;
+	r = inode_load_dir(fs, dir, ret_dir);
+	if (r < 0)
+		return r;
+	if (name_is_dots(name, len))
+		return dots;
+
+	r = dirent_find(fs, dir, name, len, ret_pos, ret_ino);
+	if (r < 0)
+		return r;
+	return r == ABSENT ? -ENOENT : 0;
+}
+
 int fs_unlink(const struct fs *fs, uint64_t dir, const char *name, size_t len, struct inode *ret)
 {
 	struct timens now = now_time();
@@ -475,20 +499,9 @@ int fs_unlink(const struct fs *fs, uint64_t dir, const char *name, size_t len, s
 	uint64_t pos, ino;
 	int r;
 
-	r = name_check(name, len);
+	r = find_entry(fs, dir, name, len, -EISDIR, &parent, &pos, &ino);
 	if (r < 0)
 		return r;
-	r = inode_load_dir(fs, dir, &parent);
-	if (r < 0)
-		return r;
-	if (name_is_dots(name, len))
-		return -EISDIR;
-
-	r = dirent_find(fs, dir, name, len, &pos, &ino);
-	if (r < 0)
-		return r;
-	if (r == ABSENT)
-		return -ENOENT;
 	r = inode_follow(fs, ino, &i);
 	if (r < 0)
 		return r;
@@ -517,20 +530,9 @@ int fs_rmdir(const struct fs *fs, uint64_t dir, const char *name, size_t len, st
 	uint64_t pos, ino;
 	int r;
 
-	r = name_check(name, len);
+	r = find_entry(fs, dir, name, len, len == 1 ? -EINVAL : -ENOTEMPTY, &parent, &pos, &ino);
 	if (r < 0)
 		return r;
-	r = inode_load_dir(fs, dir, &parent);
-	if (r < 0)
-		return r;
-	if (name_is_dots(name, len))
-		return len == 1 ? -EINVAL : -ENOTEMPTY;
-
-	r = dirent_find(fs, dir, name, len, &pos, &ino);
-	if (r < 0)
-		return r;
-	if (r == ABSENT)
-		return -ENOENT;
 	if (ino == ROOT_INO)
 		return -EBUSY;
 	r = inode_follow(fs, ino, &i);
