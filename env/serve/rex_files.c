@@ -106,16 +106,43 @@ static void newlines(struct ply_text *text)
 	text->len = to;
 }
 
-struct read_request {
-	const char *path, *encoding, *errors;
+/* What the struct of every request here begins with. */
+struct path_request {
+	const char *path;
 	size_t path_len;
+};
+
+/*
+ * Reads a request into *ret, a struct that begins with a path_request. False: it is not a right
+ * one, which was answered. m is to be released in any case.
+ */
+static bool path_request_read(const struct http_request *q, struct model *m,
+			      const struct model_field *fields, size_t n, void *ret,
+			      struct http_response *r)
+{
+	const struct path_request *file = ret;
+
+	model_parse(m, q->body, q->body_len);
+	model_read(m, fields, n, ret);
+	if (reply_complaint(r, 422, m))
+		return false;
+	if (strlen(file->path) != file->path_len) {
+		rex_raisef(r, "builtins.ValueError", "embedded null byte");
+		return false;
+	}
+	return true;
+}
+
+struct read_request {
+	struct path_request file;
+	const char *encoding, *errors;
 };
 
 void rex_read_file(void *arg, const struct http_request *q, struct http_response *r)
 {
 	static const struct model_field fields[] = {
-		{ "path", MODEL_STRING, offsetof(struct read_request, path),
-		  offsetof(struct read_request, path_len), true, NULL },
+		{ "path", MODEL_STRING, offsetof(struct read_request, file.path),
+		  offsetof(struct read_request, file.path_len), true, NULL },
 		{ "encoding", MODEL_STRING_OR_NULL, offsetof(struct read_request, encoding), 0,
 		  false, NULL },
 		{ "errors", MODEL_STRING_OR_NULL, offsetof(struct read_request, errors), 0, false,
@@ -127,21 +154,17 @@ void rex_read_file(void *arg, const struct http_request *q, struct http_response
 	struct model m;
 	int err;
 
-	model_parse(&m, q->body, q->body_len);
-	model_read(&m, fields, ARRAY_SIZE(fields), &f);
-	if (reply_complaint(r, 422, &m))
+	if (!path_request_read(q, &m, fields, ARRAY_SIZE(fields), &f, r))
 		goto out;
-	if (strlen(f.path) != f.path_len) {
-		rex_raisef(r, "builtins.ValueError", "embedded null byte");
-		goto out;
-	}
 	f.encoding = f.encoding ? f.encoding : "utf-8";
 	if (rex_check_encoding(f.encoding, r) != 0)
 		goto out;
-	path = rex_path(f.path);
+	path = rex_path(f.file.path);
 	err = path ? read_whole(arg, q, path, &bytes) : -ENOMEM;
 	if (err < 0) {
-		rex_raise_errno(r, -err, path ? path : f.path, strlen(path ? path : f.path));
+		const char *shown = path ? path : f.file.path;
+
+		rex_raise_errno(r, -err, shown, strlen(shown));
 		goto out;
 	}
 	err = rex_decode(&bytes, f.encoding, f.errors ? f.errors : "strict", &text, r);
@@ -176,8 +199,9 @@ int rex_write_all(struct rex *rex, const struct http_request *q, int fd, const v
 }
 
 struct write_request {
-	const char *content, *path;
-	size_t content_len, path_len;
+	struct path_request file;
+	const char *content;
+	size_t content_len;
 };
 
 void rex_write_file(void *arg, const struct http_request *q, struct http_response *r)
@@ -185,8 +209,8 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 	static const struct model_field fields[] = {
 		{ "content", MODEL_STRING, offsetof(struct write_request, content),
 		  offsetof(struct write_request, content_len), true, NULL },
-		{ "path", MODEL_STRING, offsetof(struct write_request, path),
-		  offsetof(struct write_request, path_len), true, NULL },
+		{ "path", MODEL_STRING, offsetof(struct write_request, file.path),
+		  offsetof(struct write_request, file.path_len), true, NULL },
 	};
 	struct write_request f = { 0 };
 	_cleanup_free_ char *path = NULL;
@@ -194,15 +218,9 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 	struct model m;
 	int err;
 
-	model_parse(&m, q->body, q->body_len);
-	model_read(&m, fields, ARRAY_SIZE(fields), &f);
-	if (reply_complaint(r, 422, &m))
+	if (!path_request_read(q, &m, fields, ARRAY_SIZE(fields), &f, r))
 		goto out;
-	if (strlen(f.path) != f.path_len) {
-		rex_raisef(r, "builtins.ValueError", "embedded null byte");
-		goto out;
-	}
-	path = rex_path(f.path);
+	path = rex_path(f.file.path);
 	if (!path) {
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
 		goto out;
