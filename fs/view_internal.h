@@ -138,7 +138,7 @@ int vnodes_make_table(struct view *v, uint32_t n_slots);
 void vnodes_forget_all(struct view *v); /* as if the kernel had sent every FORGET */
 void vnodes_release(struct view *v);
 
-/* table_lock held: */
+/* table_lock held, or nobody else has the view yet: */
 struct vnode *vnode_by_node(struct view *v, uint64_t node);
 struct vnode *vnode_by_ino(struct view *v, uint64_t ino); /* hashed ones */
 void vnode_hash(struct view *v, struct vnode *n); /* one that is not; nobody else has its number */
@@ -146,15 +146,34 @@ void vnode_unhash(struct view *v, struct vnode *n);
 /* The current state is of another lineage than the one before: keeps V8. view->lock held. */
 void vnodes_return(struct view *v);
 void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
+/*
+ * Binds n to a realm: takes a reference of its own to it, and gives the one to its former realm
+ * back, which may free that. vnode_save is the caller's. view->lock held.
+ */
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
+/*
+ * V4: what is unsettled is compared with the current state. 0: n says how it went:
+ *  - in the current realm: it may be used. A directory may have another inode number now (V5);
+ *  - hashed no more: a file that differs (or whose former state is lost), or a directory that the
+ *    kernel removed, was retired. It goes on in its realm;
+ *  - hashed or displaced, in an older realm: a directory that the current state does not have;
+ *  - it was settled, or retired, before: nothing.
+ * < 0: a node could not be read, or there is no memory: unsettled as before. view->lock held; may
+ * load nodes. May free n's former realm. What changed is saved (V7).
+ */
 int vnode_settle(struct view *v, struct vnode *n);
 void vnode_save(struct view *v, const struct vnode *n); /* V7 */
 /* K1: from the new serial on the node id is not this slot's any more. */
 void vnode_save_free(struct view *v, uint32_t slot);
 /* vnode_bind, or (change) vnode_bind_to_change. view->lock held. */
 int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *ret);
+/* Gives one reference back; with the last one the realm goes, and its tree and pin with it. */
 void realm_unref(struct view *v, struct realm *realm);
 void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */
+/*
+ * A realm that goes on from a state (borrowed; a reference is taken, and it is pinned), in the
+ * view's list. *ret: its one reference, given (realm_unref). -ENOMEM. No IO.
+ */
 int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm **ret);
 
 /* table_lock not held, view->lock held: */
