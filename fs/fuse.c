@@ -240,29 +240,6 @@ static void op_symlink(fuse_req_t req, const char *target, fuse_ino_t dir, const
 	make(req, dir, name, S_IFLNK | 0777, 0, target);
 }
 
-/* Another thread may have made the file since the kernel looked: what open(2) says then. */
-static int open_existing(struct view *v, const struct fs_new *n, int flags, struct entry *ret)
-{
-	const struct fs_set cut = { .mask = SET_SIZE | SET_KILL_PRIV };
-	struct entry e;
-	int r;
-
-	if (flags & O_EXCL)
-		return -EEXIST;
-	r = view_lookup(v, n->dir, n->name, n->len, &e);
-	if (r < 0)
-		return r;
-	r = S_ISREG(e.inode.mode) ? 0 : -EEXIST;
-	if (r == 0 && (flags & O_TRUNC))
-		r = view_setattr(v, e.node, &cut, &e.inode);
-	if (r < 0) {
-		view_forget(v, e.node, 1);
-		return r;
-	}
-	*ret = e;
-	return 0;
-}
-
 static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t mode,
 		      struct fuse_file_info *fi)
 {
@@ -279,8 +256,12 @@ static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t m
 	int r;
 
 	r = view_create(m->view, &n, &e);
-	if (r == -EEXIST)
-		r = open_existing(m->view, &n, fi->flags, &e);
+	/*
+	 * A restore made it since the kernel looked. The answer to CREATE is not checked against
+	 * who may open what; after this one the kernel looks again, and checks.
+	 */
+	if (r == -EEXIST && !(fi->flags & O_EXCL))
+		r = -ESTALE;
 	if (r < 0) {
 		reply_result(req, r);
 		return;
@@ -673,7 +654,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	if (r > 0)
 		mount_forget_attr(mount_of(req), node);
 	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
-		readers_step_aside();
+		(void)readers_step_aside();
 		r = view_sync(v);
 	}
 	if (r < 0)
@@ -684,7 +665,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 
 static void sync_all(fuse_req_t req)
 {
-	readers_step_aside();
+	(void)readers_step_aside();
 	reply_result(req, view_sync(view_of(req)));
 }
 
@@ -737,6 +718,13 @@ static bool is_control(unsigned cmd)
 	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_KEEP_MOUNTS);
 }
 
+/* Waits for the kernel, or for one who does; and that perhaps for what nobody would read then. */
+static bool needs_kernel(unsigned cmd)
+{
+	return cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO || cmd == PLYFS_IOC_KEEP_MOUNTS ||
+	       cmd == PLYFS_IOC_CALL;
+}
+
 static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 		     struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_len,
 		     size_t out_cap)
@@ -752,7 +740,10 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 		fuse_reply_err(req, ENOTTY);
 		return;
 	}
-	readers_step_aside();
+	if (!readers_step_aside() && needs_kernel(cmd)) {
+		fuse_reply_err(req, EAGAIN);
+		return;
+	}
 	out_cap = MIN(out_cap, REPLY_BYTES);
 	memset(out, 0, out_cap);
 	r = m->hooks.ioctl(m->hooks.arg, m, &cred, cmd, in, in_len, out, out_cap, &out_len);

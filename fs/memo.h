@@ -55,6 +55,7 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_CHANGED = 32, /* in an older realm: its bytes are gone with the process */
 	MEMO_DISPLACED = 64,
 	MEMO_OPENED = 128, /* memo.opened has something of it */
+	MEMO_DEAD = 256,
 };
 
 struct memo_node {

@@ -218,6 +218,7 @@ static int mount_repeat_init(struct mount *m)
 
 /* ---- notifications ---- */
 
+/* ABSENT: nothing of the kind is cached. */
 static int notify(struct mount *m, int code, struct iovec *iov, int count)
 {
 	struct fuse_out_header header = { .len = sizeof(header), .error = code };
@@ -228,9 +229,7 @@ static int notify(struct mount *m, int code, struct iovec *iov, int count)
 		header.len += (uint32_t)iov[i].iov_len;
 
 	r = mount_send(m, iov, count);
-	if (r == -ENOENT || r == -ENOTDIR || r == -ENODEV)
-		return 0; /* nothing of the kind is cached */
-	return r;
+	return r == -ENOENT || r == -ENOTDIR || r == -ENODEV ? ABSENT : r;
 }
 
 static int kernel_inval_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
@@ -249,7 +248,7 @@ static int kernel_inval_entry(void *arg, uint64_t parent, const char *name, size
 	};
 
 	__atomic_fetch_add(&m->entries, 1, __ATOMIC_RELAXED);
-	return notify(m, FUSE_NOTIFY_INVAL_ENTRY, iov, ARRAY_SIZE(iov));
+	return MIN(notify(m, FUSE_NOTIFY_INVAL_ENTRY, iov, ARRAY_SIZE(iov)), 0);
 }
 
 static int kernel_inval_inode(void *arg, uint64_t node, int64_t off, int64_t len)
@@ -279,12 +278,12 @@ static int kernel_inc_epoch(void *arg)
 	struct iovec iov[1];
 
 	__atomic_fetch_add(&m->epochs, 1, __ATOMIC_RELAXED);
-	return notify(m, NOTIFY_INC_EPOCH, iov, 1);
+	return MIN(notify(m, NOTIFY_INC_EPOCH, iov, 1), 0);
 }
 
 static void kernel_will_block(void *arg)
 {
-	readers_step_aside();
+	(void)readers_step_aside();
 }
 
 static void kernel_backing_close(void *arg, int32_t id)

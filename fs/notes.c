@@ -17,7 +17,16 @@
  *      READDIRPLUS reply is stamped when it is linked, so each directory that was listed gets a
  *      barrier (invalidating a name that cannot exist waits for the directory's lock) and a
  *      second epoch follows.
- *  S5  Nothing is told while a lock is held or while the only reader waits (will_block).
+ *  S5  Nothing is told while a lock is held or while the only reader waits (will_block), but for
+ *      attributes alone, for which the kernel waits for nobody.
+ *  S6  By names: RENAME moves the dentry that the kernel had when it asked, which may be of the
+ *      state before while the answer is of the one after; nothing differs at the new name, which
+ *      would stay stale. So what is renamed between the switch and the end of the telling is told
+ *      behind it. As the kernel holds the directories' locks until it has moved, every such rename
+ *      of a name that differs is over when that name has been told.
+ *  S7  A LOOKUP or READDIRPLUS answered before the switch may make an inode after it was told that
+ *      its attributes changed. So where there was none, a barrier on its directory (as S4's)
+ *      waits until it is there, and it is told again.
  */
 
 #include "fs/notes.h"
@@ -25,6 +34,7 @@
 #include <errno.h>
 
 #include "fs/view_internal.h"
+#include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
 
@@ -49,15 +59,35 @@ int notes_add_name(struct notes *notes, struct name_note note, const char *name)
 	return 0;
 }
 
-int notes_add_inode(struct notes *notes, uint64_t node)
+int notes_add_inode(struct notes *notes, struct inode_note note)
 {
-	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1] == node)
-		return 0; /* one object's items follow each other in the diff */
+	/* one object's items follow each other in the diff, its record first */
+	if (notes->n_inodes && notes->inodes[notes->n_inodes - 1].node == note.node) {
+		notes->inodes[notes->n_inodes - 1].rights |= note.rights;
+		return 0;
+	}
 	if (os_grow(&notes->inodes, &notes->cap_inodes, notes->n_inodes + 1,
 		    sizeof(*notes->inodes)) < 0)
 		return -ENOMEM;
-	notes->inodes[notes->n_inodes++] = node;
+	notes->inodes[notes->n_inodes++] = note;
 	return 0;
+}
+
+void notes_send_rights(struct view *v, const struct notes *notes)
+{
+	for (size_t i = 0; i < notes->n_inodes && v->kernel.inval_inode; i++)
+		if (notes->inodes[i].rights) /* told again, should that fail */
+			(void)v->kernel.inval_inode(v->kernel.arg, notes->inodes[i].node, -1, 0);
+}
+
+static int send_inode(const struct view_kernel *k, const struct inode_note *n)
+{
+	int r = k->inval_inode(k->arg, n->node, 0, 0);
+
+	if (r != ABSENT || !n->parent)
+		return r;
+	r = k->inval_entry(k->arg, n->parent, "/", 1, false); /* S7 */
+	return r < 0 && r != -ENOENT ? r : k->inval_inode(k->arg, n->node, 0, 0);
 }
 
 int notes_send(struct view *v, const struct notes *notes)
@@ -78,12 +108,50 @@ int notes_send(struct view *v, const struct notes *notes)
 			first = r;
 	}
 	for (size_t i = 0; i < notes->n_inodes; i++) {
-		int r = k->inval_inode(k->arg, notes->inodes[i], 0, 0);
+		int r = send_inode(k, &notes->inodes[i]);
 
 		if (r < 0 && r != -ENOENT && !first)
 			first = r;
 	}
 	return first;
+}
+
+void note_renamed(struct view *v, uint64_t dir, const char *name, size_t len)
+{
+	struct name_note note = { .old_node = dir, .len = (uint32_t)len };
+
+	if (v->telling && notes_add_name(v->renamed, note, name) < 0)
+		v->renamed_more = true;
+}
+
+/*
+ * A rename may go on from where one before it went, so this ends when there was none meanwhile. An
+ * epoch is right for any number; where the kernel has none it takes as long as it takes.
+ */
+#define RENAMED_ROUNDS 8
+
+void tell_renamed(struct view *v)
+{
+	const struct view_kernel *k = &v->kernel;
+
+	for (unsigned round = 0; v->telling; round++) {
+		struct notes notes;
+		bool more;
+
+		{
+			WRITE_GUARD(v->lock);
+			notes = *v->renamed;
+			*v->renamed = (struct notes){ 0 };
+			more = v->renamed_more || (round == RENAMED_ROUNDS && k->inc_epoch);
+			v->renamed_more = false;
+			v->telling = notes.n_names > 0 && !more;
+		}
+		if (more && k->inc_epoch)
+			(void)k->inc_epoch(k->arg);
+		else
+			(void)notes_send(v, &notes);
+		notes_release(&notes);
+	}
 }
 
 /*
@@ -131,6 +199,29 @@ int tell_directories(struct view *v, bool *ret_listed)
 	return first;
 }
 
+/*
+ * Does the kernel still have the retired file's name? Whoever looked it up anew has another dentry
+ * there, on which something may be mounted by now: that one is not to be thrown out.
+ */
+static bool is_left_behind(struct view *v, const struct name_note *note, const char *name)
+{
+	struct inode i;
+	struct bound b;
+
+	READ_GUARD(v->lock);
+	{
+		LOCK_GUARD(&v->table_lock);
+		if (!note->retired || !vnode_by_node(v, note->retired))
+			return false;
+	}
+	if (vnode_bind_dir(v, note->old_node, &b) < 0 ||
+	    fs_lookup(&b.fs, b.ino, name, note->len, &i) < 0)
+		return true;
+
+	LOCK_GUARD(&v->table_lock);
+	return !vnode_by_ino(v, i.ino);
+}
+
 void drop_expired(struct view *v)
 {
 	const struct view_kernel *k = &v->kernel;
@@ -138,13 +229,8 @@ void drop_expired(struct view *v)
 
 	for (size_t i = 0; i < notes->n_names; i++) {
 		const struct name_note *n = &notes->names[i];
-		bool kept = false;
 
-		if (n->retired) {
-			LOCK_GUARD(&v->table_lock);
-			kept = vnode_by_node(v, n->retired) != NULL;
-		}
-		if (kept)
+		if (is_left_behind(v, n, notes->text + n->at))
 			(void)k->inval_entry(k->arg, n->old_node, notes->text + n->at, n->len,
 					     false);
 	}
@@ -160,15 +246,19 @@ void view_tidy(struct view *v)
 	memo_tells(v->memo, false);
 }
 
-int expired_new(struct view *v)
+int view_notes_new(struct view *v)
 {
 	v->expired = os_calloc(1, sizeof(*v->expired));
-	return v->expired ? 0 : -ENOMEM;
+	v->renamed = os_calloc(1, sizeof(*v->renamed));
+	return v->expired && v->renamed ? 0 : -ENOMEM;
 }
 
-void expired_free(struct view *v)
+void view_notes_free(struct view *v)
 {
 	if (v->expired)
 		notes_release(v->expired);
+	if (v->renamed)
+		notes_release(v->renamed);
 	free(v->expired);
+	free(v->renamed);
 }

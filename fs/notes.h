@@ -24,12 +24,18 @@ struct name_note {
 	size_t at; /* where the name, with a NUL, begins in notes.text */
 };
 
+struct inode_note { /* attributes (and listings) changed */
+	uint64_t node;
+	uint64_t parent; /* its directory's node id before; 0: the kernel does not know that */
+	bool rights;     /* who may what may have changed */
+};
+
 struct notes {
 	struct name_note *names;
 	size_t n_names, cap_names;
 	char *text;
 	size_t n_text, cap_text;
-	uint64_t *inodes; /* node ids whose attributes (and listings) changed */
+	struct inode_note *inodes;
 	size_t n_inodes, cap_inodes;
 };
 
@@ -37,9 +43,14 @@ struct notes {
 void notes_release(struct notes *notes);
 /* name: borrowed, note.len bytes, which are copied; note.at is set here. -ENOMEM: as it was. */
 int notes_add_name(struct notes *notes, struct name_note note, const char *name);
-/* A node id whose attributes and listing changed. -ENOMEM: as it was. */
-int notes_add_inode(struct notes *notes, uint64_t node);
+/* Adds to the last one, if it is of the same node. -ENOMEM: as it was. */
+int notes_add_inode(struct notes *notes, struct inode_note note);
 
+/*
+ * Tells the kernel of attributes that may say who may what: they hold from the very moment on at
+ * which the state does. The lock is held under which it changes.
+ */
+void notes_send_rights(struct view *v, const struct notes *notes);
 /*
  * Tells the kernel; no locks held. Failures other than "not cached" are returned, the first one,
  * after all has been told.
@@ -52,10 +63,17 @@ int notes_send(struct view *v, const struct notes *notes);
  */
 int tell_directories(struct view *v, bool *ret_listed);
 
-/* Makes the view's `expired`, without notes in it: -ENOMEM. */
-int expired_new(struct view *v);
-/* Frees it, at the view's end; NULL is fine. */
-void expired_free(struct view *v);
+/*
+ * S6: between a switch by names and the kernel's knowing of it, view_rename says what it renamed;
+ * afterwards, no locks held, that is told as well.
+ */
+void note_renamed(struct view *v, uint64_t dir, const char *name, size_t len);
+void tell_renamed(struct view *v);
+
+/* Makes the view's notes, without any in them: -ENOMEM. */
+int view_notes_new(struct view *v);
+/* Frees them, at the view's end. */
+void view_notes_free(struct view *v);
 /*
  * Files whose names were only expired by the last restore, and that nobody looked at since: the
  * kernel would keep them, and we their old state with all its space, until it needs memory.

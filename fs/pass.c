@@ -143,7 +143,7 @@ static int32_t first_id(struct mount *m, uint64_t node, const struct inode *i, u
 
 	r = copy_find(s, snap, i->ino, &fd);
 	if (r == ABSENT) {
-		readers_step_aside(); /* only who opens this file waits */
+		(void)readers_step_aside(); /* only who opens this file waits */
 		copy_share(s, snap, i->ino, same_in, &f);
 		r = copy_make(s, snap, i->ino, i->size, i->bytes, fill, &f, &fd);
 	}

@@ -176,7 +176,7 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 /* SYNCFS (proto 7.34), from kernels that send it for mounts like ours: libfuse from 3.18. */
 static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
 {
-	readers_step_aside();
+	(void)readers_step_aside();
 	(void)raw_reply(m, in, view_sync(m->view), NULL, 0);
 }
 

@@ -273,14 +273,15 @@ static void stop_waiting(struct readers *rs, struct served *s)
 	}
 }
 
-static void step_aside(bool must)
+/* False: there is no thread to lead; the next that is idle will. */
+static bool step_aside(bool must)
 {
 	struct reader *r = self;
 	struct readers *rs;
 	struct served *s;
 
 	if (!r || !r->leads)
-		return;
+		return true;
 	rs = r->pool;
 	s = r->serves;
 
@@ -288,7 +289,7 @@ static void step_aside(bool must)
 	if (s->leader != r) { /* an idle thread took it meanwhile (R2) */
 		r->offered = false;
 		r->leads = false;
-		return;
+		return true;
 	}
 	if (find_leader(rs, s, rs->n_served + rs->max_spare + (must ? MUST_SPARE : 0)) == 0) {
 		if (r->offered)
@@ -300,16 +301,17 @@ static void step_aside(bool must)
 		rs->waiting = s;
 		r->offered = true;
 	}
+	return !r->leads;
 }
 
 void readers_will_block(void)
 {
-	step_aside(false);
+	(void)step_aside(false);
 }
 
-void readers_step_aside(void)
+bool readers_step_aside(void)
 {
-	step_aside(true);
+	return step_aside(true);
 }
 
 static void give_back(struct reader *r)

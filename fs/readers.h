@@ -91,6 +91,6 @@ int readers_start_thread(const char *name, void *(*fn)(void *arg), void *arg, pt
 /*
  * As readers_will_block, when the wait could need the very requests that nobody would read
  * meanwhile (a notification takes locks which waiting clients hold): a spare thread is found even
- * beyond max_spare.
+ * beyond max_spare. False: there are too many who wait; who needs those requests must not.
  */
-void readers_step_aside(void);
+bool readers_step_aside(void);

@@ -82,7 +82,8 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 		vnode_hash(v, n);
 	v->slots[(uint32_t)n->node] = n;
 	vnode_save(v, n);
-	return 0;
+	/* after a switch that was not told, the kernel is told all, as by an epoch */
+	return (flags & MEMO_DEAD) && !v->untold ? vnode_dies(v, n) : 0;
 }
 
 /* K5: its record is there, and nobody knows how many of the nodes' records followed. */

@@ -188,6 +188,24 @@ static int plan_retire(struct plan *p, const struct vnode *n, const struct key *
 	return r == -ENOENT ? 0 : r; /* orphans have none */
 }
 
+/* A directory that the kernel knows, and that differs. */
+static int plan_dir(struct plan *p, const struct vnode *n, const struct key *k,
+		    const struct val *old_val, const struct val *new_val)
+{
+	struct inode_note note = { .node = n->node, .rights = k->t == ITEM_XATTR };
+	struct inode before, after;
+
+	if (k->t == ITEM_INODE && old_val && inode_decode(n->ino, old_val, &before) >= 0) {
+		const struct vnode *parent = known(p->view, before.parent);
+
+		note.parent = parent ? parent->node : 0;
+		note.rights = !new_val || inode_decode(n->ino, new_val, &after) < 0 ||
+			      before.mode != after.mode || before.uid != after.uid ||
+			      before.gid != after.gid;
+	}
+	return notes_add_inode(&p->notes, note);
+}
+
 static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		    const struct val *new_val)
 {
@@ -226,7 +244,7 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		if (r < 0)
 			return r;
 	}
-	return notes_add_inode(&p->notes, n->node);
+	return plan_dir(p, n, k, old_val, new_val);
 }
 
 /* A directory behind a name: does the same node id stand there afterwards, or live on elsewhere? */
@@ -246,6 +264,103 @@ static bool dir_lives_on(struct plan *p, const struct name_note *note)
 	return inode_is_dir(&now) && child && S_ISDIR(child->type);
 }
 
+struct appearing {
+	struct plan *plan;
+	uint64_t node; /* of the directory whose names these are */
+};
+
+static int note_appearing(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
+			  uint64_t next_cookie)
+{
+	struct appearing *a = arg;
+
+	return notes_add_name(&a->plan->notes,
+			      (struct name_note){ .old_node = a->node, .len = (uint32_t)len },
+			      name);
+}
+
+static int note_all_in(struct plan *p, const struct vnode *n, uint64_t ino)
+{
+	struct appearing arg = { .plan = p, .node = n->node };
+
+	return fs_readdir(&p->new_fs, ino, 2 /* behind ".." */, note_appearing, &arg);
+}
+
+/* The directory that n will stand for, as vnode_settle binds it. ABSENT: none. */
+static int find_next(struct plan *p, const struct vnode *n, struct inode *ret)
+{
+	struct fs fs = { .store = p->view->store, .tree = n->realm->tree };
+	_cleanup_free_ char *path = NULL;
+	size_t len;
+	int r = -ENOENT;
+
+	if (n->realm->lineage == p->lineage)
+		r = fs_stat(&p->new_fs, n->ino, ret);
+	if (r == -ENOENT && fs.tree) {
+		r = fs_path(&fs, n->ino, &path, &len);
+		if (r >= 0)
+			r = fs_resolve(&p->new_fs, path, len, ret);
+	}
+	if (r == -ENOENT || r == -ENOTDIR || r == -ENAMETOOLONG ||
+	    (r >= 0 && !inode_is_dir(ret)))
+		return ABSENT;
+	return MIN(r, 0);
+}
+
+/*
+ * The names that a directory will have, which the kernel may know not to be there: of those no
+ * table of ours knows.
+ */
+static int note_every_appearing(struct plan *p, const struct vnode *n)
+{
+	struct inode i;
+	int r = find_next(p, n, &i);
+
+	return r == 0 ? note_all_in(p, n, i.ino) : MIN(r, 0);
+}
+
+/*
+ * Dead ones (V5) may come back. What was found out of them while they were dead, or is of the
+ * directory they were, is cached: that names are not there, and attributes.
+ */
+static int plan_dead(struct plan *p)
+{
+	struct view *v = p->view;
+
+	for (size_t i = 0; i < v->n_dead; i++) {
+		const struct vnode *n = v->dead[i];
+		int r;
+
+		if (!n->hashed)
+			continue;
+		r = note_every_appearing(p, n);
+		if (r == 0)
+			r = list_add(&p->found, &p->n_found, &p->cap_found, n->ino);
+		if (r < 0)
+			return r;
+	}
+	return p->changed + p->notes.n_names > p->limit ? END : 0;
+}
+
+/*
+ * One that the target lacks will stand for what has its path there (V5). The names of a new
+ * directory differ, all of them; those of one that was elsewhere do not.
+ */
+static int plan_lost(struct plan *p)
+{
+	for (size_t i = 0; i < p->n_lost; i++) {
+		const struct vnode *n = known(p->view, p->lost[i]);
+		struct inode next, before;
+		int r = find_next(p, n, &next);
+
+		if (r == 0 && fs_stat(&p->old_fs, next.ino, &before) >= 0)
+			r = note_all_in(p, n, next.ino);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
 /* Names mode: the notes, and what they need. END: more than the limit differs. */
 static int plan_names(struct plan *p, struct root *left, uint64_t left_lineage)
 {
@@ -255,17 +370,27 @@ static int plan_names(struct plan *p, struct root *left, uint64_t left_lineage)
 	if (r < 0)
 		return r;
 	r = root_diff(left, p->now, &KEY_MIN, &KEY_MAX, plan_key, p);
+	if (r == 0)
+		r = plan_lost(p);
+	if (r == 0)
+		r = plan_dead(p);
 	if (r != 0)
 		return r;
 	/* What is cached of a directory that comes back (V5) is what a removed one has. */
 	for (size_t i = 0; i < p->n_found; i++) {
-		r = notes_add_inode(&p->notes, vnode_by_ino(p->view, p->found[i])->node);
+		struct vnode *n = vnode_by_ino(p->view, p->found[i]);
+
+		r = notes_add_inode(&p->notes,
+				    (struct inode_note){ .node = n->node, .rights = true });
 		if (r < 0)
 			return r;
 	}
 	for (size_t i = 0; i < p->notes.n_names; i++)
 		if (p->notes.names[i].child_is_dir)
 			p->notes.names[i].expire = dir_lives_on(p, &p->notes.names[i]);
+	r = vnodes_dead_room(p->view, p->n_lost + p->n_found);
+	if (r < 0)
+		return r;
 	if (p->n_retire || p->n_lost)
 		return realm_new(p->view, left, left_lineage, &p->limbo);
 	return 0;
@@ -293,12 +418,13 @@ static void commit_names(struct plan *p)
 	 * Parents before children is not needed: paths are looked up in the state that was left.
 	 * When settling fails, the next request that needs the directory tries again (V4).
 	 */
+	vnodes_rise(v);
 	for (size_t i = 0; i < p->n_lost + p->n_found; i++) {
 		uint64_t ino = i < p->n_lost ? p->lost[i] : p->found[i - p->n_lost];
 		struct vnode *n = vnode_by_ino(v, ino);
 
-		if (n)
-			(void)vnode_settle(v, n);
+		if (n && vnode_settle(v, n) == 0 && n->hashed && n->realm != v->cur)
+			(void)vnode_dies(v, n); /* there is room: plan_names */
 	}
 	for (size_t i = 0; i < p->notes.n_names; i++) {
 		struct vnode *dir = known(v, p->notes.names[i].dir);
@@ -326,52 +452,11 @@ static void commit_epoch(struct plan *p)
 	old->snap = cur->snap;
 	cur->snap = 0;
 	v->cur = cur;
+	vnodes_rise(v);
 	for (uint32_t i = 1; v->memo && i < v->n_slots; i++)
 		if (v->slots[i] && v->slots[i]->realm == old)
 			vnode_save(v, v->slots[i]);
 	realm_unref(v, old);
-}
-
-struct appearing {
-	struct plan *plan;
-	uint64_t node; /* of the directory whose names these are */
-};
-
-static int note_appearing(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
-			  uint64_t next_cookie)
-{
-	struct appearing *a = arg;
-
-	return notes_add_name(&a->plan->notes,
-			      (struct name_note){ .old_node = a->node, .len = (uint32_t)len },
-			      name);
-}
-
-/*
- * The names that a directory will have, which the kernel may know not to be there: of those no
- * table of ours knows.
- */
-static int note_every_appearing(struct plan *p, const struct vnode *n)
-{
-	struct fs fs = { .store = p->view->store, .tree = n->realm->tree };
-	struct appearing arg = { .plan = p, .node = n->node };
-	_cleanup_free_ char *path = NULL;
-	struct inode i;
-	size_t len;
-	int r = -ENOENT;
-
-	if (n->realm->lineage == p->lineage) /* as vnode_settle binds it */
-		r = fs_stat(&p->new_fs, n->ino, &i);
-	if (r == -ENOENT && fs.tree) {
-		r = fs_path(&fs, n->ino, &path, &len);
-		if (r >= 0)
-			r = fs_resolve(&p->new_fs, path, len, &i);
-	}
-	if (r == -ENOENT || r == -ENOTDIR || r == -ENAMETOOLONG)
-		return 0;
-	if (r < 0 || !inode_is_dir(&i))
-		return r;
-	return fs_readdir(&p->new_fs, i.ino, 2 /* behind ".." */, note_appearing, &arg);
 }
 
 /*
@@ -522,6 +607,8 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	root_unref(v->cur_base);
 	v->cur_base = root_ref(p->now);
 	v->cur_lineage = v->cur->lineage = p->lineage;
+	v->telling = v->kernel.inval_entry &&
+		     (p->mode == RESTORE_NAMES || !v->kernel.inc_epoch); /* S6 */
 	if (p->mode == RESTORE_NAMES)
 		commit_names(p);
 	else
@@ -550,12 +637,14 @@ static int tell_kernel(struct view *v, struct plan *p)
 	drop_expired(v); /* of the restore before, if nobody did since: view_tidy */
 	if (p->mode == RESTORE_NAMES) {
 		r = notes_send(v, &p->notes);
+		tell_renamed(v);
 		*v->expired = p->notes;
 		p->notes = (struct notes){ 0 };
 		return r;
 	}
 
 	r = k->inc_epoch ? k->inc_epoch(k->arg) : notes_send(v, &p->notes);
+	tell_renamed(v);
 	s = tell_directories(v, &listed);
 	if (k->inc_epoch && listed && s >= 0)
 		s = k->inc_epoch(k->arg); /* S4 */
@@ -619,6 +708,7 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 		r = switch_locked(v, target, &plan, ret);
 		if (r < 0)
 			return r;
+		notes_send_rights(v, &plan.notes);
 		/* Orphans that stay harm nobody; a kernel that is not told shows stale names. */
 		(void)view_purge_orphans(v);
 	}

@@ -31,7 +31,7 @@ static int view_new(struct store *store, struct memo *memo, struct view **ret)
 	pthread_mutex_init(&v->table_lock, NULL);
 	v->lock = &v->own_lock;
 	v->keeper = (struct store_keeper){ .let_go = view_let_go, .arg = v };
-	if (expired_new(v) < 0) {
+	if (view_notes_new(v) < 0) {
 		view_close(v);
 		return -ENOMEM;
 	}
@@ -239,7 +239,7 @@ void view_close(struct view *v)
 		(void)view_purge_orphans(v); /* else the next mount does it */
 	}
 	vnodes_release(v);
-	expired_free(v);
+	view_notes_free(v);
 	if (v->cur)
 		realm_unref(v, v->cur);
 	if (v->base_pinned)
@@ -691,6 +691,10 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	if (r < 0)
 		return r;
 	r = fs_rename(&o.fs, o.ino, oname, olen, n.ino, nname, nlen, flags, &gone);
+	if (r >= 0) {
+		note_renamed(v, odir, oname, olen);
+		note_renamed(v, ndir, nname, nlen);
+	}
 	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 

@@ -27,7 +27,10 @@ struct view_kernel {
 	 * Forget one name (positive or negative). expire: only its timeout, keep what hangs below.
 	 */
 	int (*inval_entry)(void *arg, uint64_t parent, const char *name, size_t len, bool expire);
-	/* off < 0: attributes only; else also cached pages from off on (len 0: to the end). */
+	/*
+	 * off < 0: attributes only, which waits for nobody and may be called with locks held; else
+	 * also cached pages from off on (len 0: to the end). ABSENT: the kernel has no such inode.
+	 */
 	int (*inval_inode)(void *arg, uint64_t node, int64_t off, int64_t len);
 	/* Every cached name must be looked up again; NULL where the kernel cannot. */
 	int (*inc_epoch)(void *arg);

@@ -23,9 +23,11 @@
  *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares
  *      its object in the realm's base with the current base, and adopts it (equal) or retires it.
  *  V5  Directory vnodes follow the tree (cwd survives a restore), by inode number within a lineage,
- *      else by path; where neither exists they behave as removed. They are never retired, but for
- *      those that the kernel removed by rmdir or rename: it holds them for dead ever after, also
- *      under a new name, so the next switch retires them and what comes back is another node id.
+ *      else by path; where neither exists they are *dead*, as if removed, until the next switch:
+ *      what the kernel knows of them has to be told anew before they may stand for another
+ *      directory. They are never retired, but for those that the kernel removed by rmdir or rename:
+ *      it holds them for dead ever after, also under a new name, so the next switch retires them
+ *      and what comes back is another node id.
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
  *
  *  V7  What the memo (memo.h) has of each vnode is what is here; vnode_save says so after a change.
@@ -37,7 +39,7 @@
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
  * table and the fields of vnodes; it is taken inside view->lock, never the other way, and nothing
  * sleeps under it except a node load in settle. switch_lock orders restores of one view. No lock
- * is held while the kernel is told anything.
+ * is held while the kernel is told anything but attributes.
  */
 
 #include <pthread.h>
@@ -64,11 +66,13 @@ struct vnode {
 	bool adopted;  /* under table_lock: a file of an older realm, settled as equal (S3) */
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
+	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
 	bool listed;   /* under table_lock: a READDIRPLUS was answered since the last epoch */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
 	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
+	uint32_t dead_at;  /* under table_lock: where it is among the dead */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
@@ -101,6 +105,11 @@ struct view {
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
+	bool telling; /* under lock: a switch by names is not told yet (S6), like the next two */
+	bool renamed_more; /* than `renamed` has */
+	struct notes *renamed; /* owned */
+	struct vnode **dead; /* under table_lock, owned: those that are, in any order */
+	size_t n_dead, cap_dead;
 
 	uint32_t writes; /* past the kernel's cache: the last one; changed under table_lock */
 	_Atomic uint64_t heard[HEARD]; /* by thread: it, and `writes` when it last asked anything */
@@ -151,13 +160,18 @@ void vnode_drop(struct view *v, struct vnode *n); /* takes one reference back */
  * back, which may free that. vnode_save is the caller's. view->lock held.
  */
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
+/* V5: it stays dead from now on (the flag). -ENOMEM: not, unless there is room for one more. */
+int vnode_dies(struct view *v, struct vnode *n);
+int vnodes_dead_room(struct view *v, size_t more);
+/* No directory is so any more. */
+void vnodes_rise(struct view *v);
 /*
  * V4: what is unsettled is compared with the current state. 0: n says how it went:
  *  - in the current realm: it may be used. A directory may have another inode number now (V5);
  *  - hashed no more: a file that differs (or whose former state is lost), or a directory that the
  *    kernel removed, was retired. It goes on in its realm;
  *  - hashed or displaced, in an older realm: a directory that the current state does not have;
- *  - it was settled, or retired, before: nothing.
+ *  - it was settled, retired or dead before: nothing.
  * < 0: a node could not be read, or there is no memory: unsettled as before. view->lock held; may
  * load nodes. May free n's former realm. What changed is saved (V7).
  */

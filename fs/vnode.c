@@ -64,6 +64,7 @@ void vnode_save(struct view *v, const struct vnode *n)
 				      (n->listed ? MEMO_LISTED : 0) |
 				      (n->changed ? MEMO_CHANGED : 0) |
 				      (n->displaced ? MEMO_DISPLACED : 0) |
+				      (n->dead ? MEMO_DEAD : 0) |
 				      (n->opens ? MEMO_OPENED : 0),
 			      memory_order_release);
 	atomic_store_explicit(&m->nlookup, n->nlookup, memory_order_release);
@@ -270,6 +271,10 @@ static void vnode_free(struct view *v, struct vnode *n)
 		v->kernel.backing_close(v->kernel.arg, n->backing);
 	vnode_unhash(v, n);
 	v->n_displaced -= n->displaced;
+	if (n->dead) {
+		v->dead[n->dead_at] = v->dead[--v->n_dead];
+		v->dead[n->dead_at]->dead_at = n->dead_at;
+	}
 	realm_unref(v, n->realm);
 	v->slots[slot] = NULL;
 	/* A slot whose serials are used up is retired, not reused (V2). */
@@ -278,6 +283,34 @@ static void vnode_free(struct view *v, struct vnode *n)
 	if (v->serials[slot])
 		v->free_slots[v->n_free++] = slot;
 	free(n);
+}
+
+int vnodes_dead_room(struct view *v, size_t more)
+{
+	return os_grow(&v->dead, &v->cap_dead, v->n_dead + more, sizeof(*v->dead));
+}
+
+int vnode_dies(struct view *v, struct vnode *n)
+{
+	int r = n->dead ? EXISTS : vnodes_dead_room(v, 1);
+
+	if (r != 0)
+		return MIN(r, 0);
+	n->dead = true;
+	n->dead_at = (uint32_t)v->n_dead;
+	v->dead[v->n_dead++] = n;
+	vnode_save(v, n);
+	return 0;
+}
+
+void vnodes_rise(struct view *v)
+{
+	while (v->n_dead > 0) {
+		struct vnode *n = v->dead[--v->n_dead];
+
+		n->dead = false;
+		vnode_save(v, n);
+	}
 }
 
 /* Rebinds a directory to what lies at its old path in the current tree. 0, or ABSENT. */
@@ -334,7 +367,7 @@ int vnode_settle(struct view *v, struct vnode *n)
 	struct inode i;
 	int r;
 
-	if (n->realm == v->cur || !(n->hashed || n->displaced))
+	if (n->realm == v->cur || n->dead || !(n->hashed || n->displaced))
 		return 0;
 
 	if (n->removed) {
@@ -426,7 +459,7 @@ int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *
 	ret->fs.changes = ret->current && v->branch ? &v->branch->changes : NULL;
 	ret->ino = n->ino;
 	ret->dead = !ret->current && S_ISDIR(n->type);
-	return 0;
+	return ret->dead ? vnode_dies(v, n) : 0;
 }
 
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
@@ -641,4 +674,5 @@ void vnodes_release(struct view *v)
 	free(v->free_slots);
 	free(v->spare);
 	free(v->hash);
+	free(v->dead);
 }

@@ -255,7 +255,7 @@ START_TEST(nothing_more_is_left_while_copies_fail)
 
 	full_disk(true);
 	ck_err(stage_slot_served(s.stage), -EFBIG);
-	ck_err(blob_new(s.stage, data + LEN, LEN, &b), -EFBIG); /* not an answer that may be false */
+	ck_err(blob_new(s.stage, data + LEN, LEN, &b), -EFBIG); /* not a false answer */
 	full_disk(false);
 	ck_ok(stage_slot_served(s.stage));
 	b = make(data + LEN);
