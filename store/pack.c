@@ -534,15 +534,7 @@ static int writer_get(struct packs *p)
 	return writer_create(p);
 }
 
-/*
- * Packs leave 8 MiB of the disk alone: half of what the stage leaves (blob.c), so that sealing what
- * is staged never meets it; enough for the pages of an index transaction (some 2 MiB, see BATCH in
- * sweep.c) in a commit that drops things and in the next that frees their pages. Without it an
- * import could fill the disk so that not even gc can commit. Asked once per MiB: statvfs costs 1
- * us.
- */
-#define PACK_RESERVE ((uint64_t)8 << 20)
-#define ROOM_BYTES ((uint64_t)1 << 20)
+#define ROOM_BYTES ((uint64_t)1 << 20) /* the free space is asked for so often: 1 us each */
 
 /* Under write_lock. -ENOSPC when the reserve would be touched. */
 static int check_room(struct packs *p, size_t len)
@@ -796,6 +788,15 @@ int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len)
 
 	r = pack_open(p, pack, O_RDWR, &fd);
 	return r < 0 ? r : os_punch_hole(fd, off, len);
+}
+
+int pack_cut(struct packs *p, uint32_t pack, uint64_t end)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = pack_open(p, pack, O_RDWR, &fd);
+	return r < 0 ? r : os_ftruncate(fd, end);
 }
 
 int pack_remove(struct packs *p, uint32_t pack)

@@ -80,6 +80,14 @@ int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t 
 		   void *raw, uint32_t raw_len);
 
 /*
+ * Packs leave 8 MiB of the disk alone: half of what the stage leaves (stage.c), so that sealing what
+ * is staged never meets it; enough for the pages of an index transaction (some 2 MiB, see BATCH in
+ * sweep.c) in a commit that drops things and in the next that frees their pages. Without it an
+ * import could fill the disk so that not even gc can commit.
+ */
+#define PACK_RESERVE ((uint64_t)8 << 20)
+
+/*
  * Appends a record to the current pack, or to a new one when that is full. No disk wait. On failure
  * (-ENOSPC, ...) the pack ends where it ended before.
  */
@@ -128,6 +136,8 @@ void packs_begin_new(struct packs *p);
 void pack_retire(struct packs *p, uint32_t pack);
 /* Makes a hole where no live record is; whole blocks of it go back to the filesystem. */
 int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len);
+/* Cuts off what is behind the last live record. */
+int pack_cut(struct packs *p, uint32_t pack, uint64_t end);
 /* Unlinks it. Readers that have it open go on; others get -ERR_PACK_MISSING. */
 int pack_remove(struct packs *p, uint32_t pack);
 

@@ -23,6 +23,7 @@
  *
  * Where a pack cannot be rewritten for want of room (the copy comes before the old pack goes), its
  * dead records are punched out of it instead: the holes give whole blocks back, and nothing moves.
+ * Where the filesystem makes no holes, it is emptied from its end on, a little at a time.
  *
  * A reader that looked up a place before step 2 and opens the pack after it finds it missing and
  * looks up again (chunk_load). A crash leaves unnamed records or whole unnamed packs: the next
@@ -345,6 +346,8 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 
 		if (end > at) {
 			r = pack_punch(s->c->packs, pack, at, end - at);
+			if (r == -EOPNOTSUPP)
+				return r;
 			if (r < 0)
 				return note(&s->c->noter, r,
 					    "sweep: making holes in pack %08" PRIx32 ": %s", pack,
@@ -355,6 +358,58 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 			at = s->moves[i].from.off + record_span(s->moves[i].from.stored_len);
 	}
 	return 0;
+}
+
+/* Copied at a time where there is no room for more. */
+#define STEP_BYTES ((uint64_t)1 << 20)
+
+/* Moves from..to are at the end of one pack: elsewhere, and cut off. */
+static int move_end(struct sweep *s, size_t from, size_t to)
+{
+	const struct chunk_loc *last = &s->moves[to - 1].from;
+	uint64_t end;
+	uint32_t mark;
+	int r;
+
+	/* What is dead behind them makes the room for their copies, after the first time. */
+	r = pack_cut(s->c->packs, last->pack, last->off + record_span(last->stored_len));
+	if (r < 0)
+		return r;
+	packs_mark(s->c->packs, &mark, &end);
+	r = copy_records(s, from, to);
+	if (r < 0) {
+		packs_rewind(s->c->packs, mark, end);
+		return r;
+	}
+	return in_batches(s, from, to, name_moved);
+}
+
+/* Moves from..to are all that lives in one pack. */
+static int shrink_pack(struct sweep *s, size_t from, size_t to)
+{
+	const uint32_t pack = s->moves[from].from.pack;
+
+	while (to > from) {
+		uint64_t bytes = 0;
+		size_t begin = to;
+		int r;
+
+		do
+			bytes += record_span(s->moves[--begin].from.stored_len);
+		while (begin > from && bytes < STEP_BYTES);
+		r = move_end(s, begin, to);
+		if (r == -ENOSPC || r == -EDQUOT)
+			return note(&s->c->noter, r, "sweep: the filesystem makes no holes in pack "
+				    "%08" PRIx32 ", and copying it takes %" PRIu64 " MiB of room",
+				    pack, (PACK_RESERVE + 2 * STEP_BYTES) >> 20);
+		if (r < 0)
+			return r;
+		for (size_t i = begin; i < to; i++)
+			if (s->moves[i].stuck)
+				return 0; /* as it is, up to here */
+		to = begin;
+	}
+	return remove_pack(s, pack);
 }
 
 /* Moves from..to are all that lives in one pack. */
@@ -369,7 +424,9 @@ static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 	r = copy_records(s, from, to);
 	if (r < 0) {
 		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
-		return r == -ENOSPC || r == -EDQUOT ? punch_pack(s, from, to) : r;
+		if (r == -ENOSPC || r == -EDQUOT)
+			r = punch_pack(s, from, to);
+		return r == -EOPNOTSUPP ? shrink_pack(s, from, to) : r;
 	}
 
 	r = in_batches(s, from, to, name_moved);

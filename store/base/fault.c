@@ -58,6 +58,18 @@ int fault_read(int fd, uint64_t off, uint64_t len)
 	return fstat(fd, &st) == 0 && st.st_ino == sector.inode ? -EIO : 0;
 }
 
+static atomic_bool no_holes;
+
+void fault_no_holes(bool on)
+{
+	atomic_store(&no_holes, on);
+}
+
+bool fault_holes(void)
+{
+	return !atomic_load_explicit(&no_holes, memory_order_relaxed);
+}
+
 int fault_ticks(void)
 {
 	return atomic_load(&ticks);

@@ -6,6 +6,7 @@
  * at the cost of one relaxed load per call.
  */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Lets `countdown` calls pass, then fails the next `repeat` ones with -error (malloc: NULL). */
@@ -18,10 +19,15 @@ void fault_disarm(void);
  */
 void fault_bad_sector(uint64_t inode, uint64_t off, uint64_t len);
 
+/* A filesystem whose files have no holes: from now on, or no more. */
+void fault_no_holes(bool on);
+
 /* Calls seen since fault_arm. */
 int fault_ticks(void);
 
 /* For os.c: 0, or the negative errno that this call must fail with. */
 int fault_tick(void);
+/* For os.c: can holes be made? */
+bool fault_holes(void);
 /* For os.c: 0, or -EIO when these bytes lie on the bad sector. */
 int fault_read(int fd, uint64_t off, uint64_t len);

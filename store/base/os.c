@@ -210,6 +210,8 @@ int os_punch_hole(int fd, uint64_t off, uint64_t len)
 	TICK();
 	if (!range_ok(off, len))
 		return -EINVAL;
+	if (!fault_holes())
+		return -EOPNOTSUPP;
 	return RETRY(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off,
 			       (off_t)len)) < 0 ? -errno : 0;
 }

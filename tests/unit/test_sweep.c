@@ -248,7 +248,7 @@ START_TEST(a_failing_sweep_loses_nothing)
 END_TEST
 
 /* Each call meets the full disk in turn; the first write of the copy is one of them. */
-START_TEST(without_room_for_a_copy_holes_are_made)
+static void sweep_on_a_full_disk(void)
 {
 	static const int full[] = { ENOSPC, EDQUOT };
 
@@ -269,6 +269,18 @@ START_TEST(without_room_for_a_copy_holes_are_made)
 		}
 		expect_state();
 	}
+}
+
+START_TEST(without_room_for_a_copy_holes_are_made)
+{
+	sweep_on_a_full_disk();
+}
+END_TEST
+
+START_TEST(without_holes_a_pack_is_emptied_from_its_end_on)
+{
+	fault_no_holes(true);
+	sweep_on_a_full_disk();
 }
 END_TEST
 
@@ -433,6 +445,7 @@ int main(void)
 		a_name_given_again_reads_the_new_bytes,
 		a_failing_sweep_loses_nothing,
 		without_room_for_a_copy_holes_are_made,
+		without_holes_a_pack_is_emptied_from_its_end_on,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
 		a_reader_overtaken_by_a_sweep_looks_again,
