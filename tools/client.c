@@ -257,11 +257,29 @@ int client_look_failed(const struct client *cl, int r, const char *dir)
 	}
 }
 
-const char *client_store_name(const struct client *cl)
+/* Whether "." is in a view, asked once. */
+static int look_here(struct client *cl)
+{
+	if (!cl->in_view && !cl->looked_here) {
+		cl->here = client_look_with_patience(cl, ".");
+		cl->looked_here = true;
+	}
+	return cl->in_view ? 0 : cl->here;
+}
+
+const char *client_store_name(struct client *cl)
 {
 	const char *name = cl->store_option ? cl->store_option : getenv("PLYFS_STORE");
+	int r;
 
-	return name && *name ? name : NULL;
+	if (!name || !*name)
+		return NULL;
+	if (cl->store_option)
+		return name;
+	r = look_here(cl);
+	if (cl->in_view || r == -ENOTCONN || r == -ETIMEDOUT || client_look_is_unclear(r))
+		return NULL;
+	return name;
 }
 
 int client_use_store(struct client *cl, const char *path)
@@ -288,25 +306,23 @@ int client_use_store(struct client *cl, const char *path)
 
 int client_store(struct client *cl)
 {
-	const char *name = client_store_name(cl);
+	const char *name;
+	int r;
 
 	if (cl->store_fd >= 0)
 		return DONE;
+	name = client_store_name(cl);
 	if (name)
 		return client_use_store(cl, name);
 
-	if (!cl->in_view) {
-		int r = client_look_with_patience(cl, ".");
-
-		if (r == -ENOTCONN)
-			return client_fail(
-				cl,
-				"this directory's view is dead; 'plyfs unmount' its mount point");
-		if (r == -ETIMEDOUT || client_look_is_unclear(r))
-			return client_look_failed(cl, r, ".");
-		if (r == -EPERM || r == -EACCES)
-			return client_fail(cl, "this view's store belongs to another user");
-	}
+	r = look_here(cl);
+	if (r == -ENOTCONN)
+		return client_fail(
+			cl, "this directory's view is dead; 'plyfs unmount' its mount point");
+	if (r == -ETIMEDOUT || client_look_is_unclear(r))
+		return client_look_failed(cl, r, ".");
+	if (r == -EPERM || r == -EACCES)
+		return client_fail(cl, "this view's store belongs to another user");
 	if (!cl->in_view)
 		return client_misuse(
 			cl, "which store? give --store STORE, set PLYFS_STORE, or be in a view");
@@ -581,7 +597,7 @@ static void tell_umask(char *buf, size_t size)
 static int tell_view(struct client *cl, struct wire_request *q)
 {
 	struct stat of_view, of_store;
-	int r = cl->in_view ? 0 : client_look_with_patience(cl, ".");
+	int r = look_here(cl);
 
 	if (client_look_is_unclear(r))
 		return client_look_failed(cl, r, ".");
@@ -652,11 +668,11 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	bool reachable;
 	int r;
 
-	if (!cl->in_view && !client_store_name(cl) && cl->store_fd < 0 &&
-	    client_look_with_patience(cl, ".") == -ETIMEDOUT) /* client_store tells the rest */
+	if (!cl->store_option && cl->store_fd < 0 &&
+	    look_here(cl) == -ETIMEDOUT) /* client_store tells the rest */
 		return client_look_failed(cl, -ETIMEDOUT, ".");
 	/* In a live view the daemon lives: if we cannot see its store, we are in a sandbox. */
-	if (cl->in_view && !client_store_name(cl) && cl->store_fd < 0) {
+	if (cl->in_view && !cl->store_option && cl->store_fd < 0) {
 		reachable = (cl->store_fd = open(cl->info.store,
 						 O_RDONLY | O_DIRECTORY | O_CLOEXEC)) >= 0 &&
 			    (cl->store = strdup(cl->info.store));

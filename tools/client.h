@@ -35,6 +35,8 @@ struct client {
 
 	int daemon_pid; /* that said hello last */
 
+	bool looked_here; /* `here` is what a look at "." gave that found no view */
+	int here;
 	bool in_view; /* view_fd and info are set */
 	int view_fd;  /* the directory that was asked about */
 	struct plyfs_info info;
@@ -64,9 +66,9 @@ int client_look_with_patience(struct client *cl, const char *dir);
 bool client_look_is_unclear(int r);
 /* Says what a failure of client_look means. */
 int client_look_failed(const struct client *cl, int r, const char *dir);
-/* Whether --store or PLYFS_STORE names a store. */
-const char *client_store_name(const struct client *cl);
-/* Finds and opens the store: --store, PLYFS_STORE, or the view that client_look found. */
+/* What --store names, or outside of a view PLYFS_STORE; NULL: neither. Looks at "." for that. */
+const char *client_store_name(struct client *cl);
+/* Finds and opens the store: --store, the view that client_look found or we are in, PLYFS_STORE. */
 int client_store(struct client *cl);
 /* Makes this store the one to talk to (path: absolute). */
 int client_use_store(struct client *cl, const char *path);

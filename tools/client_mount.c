@@ -283,6 +283,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		       const struct fuse_mount *base, bool fsmonitor)
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
+	struct client at = { .store_fd = -1, .view_fd = -1 };
 	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
@@ -293,10 +294,11 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	r = mount_point_check(cl, dir, true, &path);
 	if (r)
 		return r;
-	r = client_look_with_patience(cl, path);
+	r = client_look_with_patience(&at, path);
+	closep(&at.view_fd);
 	if (r < 0)
 		return client_look_failed(cl, r, path);
-	if (cl->in_view)
+	if (at.in_view)
 		return client_fail(
 			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
 			path);

@@ -195,19 +195,13 @@ int client_fork(struct client *cl)
 	if (strlen(name) >= sizeof(q.name))
 		return client_misuse(cl, "a branch name has at most %zu bytes", sizeof(q.name) - 1);
 
-	if (!client_store_name(cl) || !from) {
+	if (!cl->store_option || !from) {
 		r = client_look(cl, ".");
-		if (r == -EPERM || r == -EACCES)
+		if (!from && (r == -EPERM || r == -EACCES))
 			return client_ioctl_failed(cl, -r, NULL);
 	}
 	if (cl->in_view)
 		(void)syncfs(cl->view_fd); /* dirty shared mappings belong to the fork */
-	if (cl->in_view && !cl->store_option && !from) {
-		/* The view says which store, whatever the environment says. */
-		r = at ? client_use_store(cl, cl->info.store) : DONE;
-		if (r)
-			return r;
-	}
 	if (at)
 		return fork_and_mount(cl, from, name, at, &m);
 	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)

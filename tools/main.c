@@ -45,6 +45,10 @@ static int pass_to_env(struct client *cl)
 		(void)snprintf(path, sizeof(path), PLYFS_LIBEXECDIR "/%s", program);
 	if (!argv || (cl->store_option && setenv("PLYFS_STORE", cl->store_option, 1) < 0))
 		return client_fail(cl, "%s", strerror(errno));
+	/* A program that they start in a view may leave it: it keeps the variable. */
+	if ((strcmp(cl->verb, "env") == 0 || strcmp(cl->verb, "serve") == 0) &&
+	    !client_store_name(cl))
+		(void)unsetenv("PLYFS_STORE"); /* fails for no name of ours */
 	argv[0] = path;
 	memcpy(argv + 1, cl->argv, sizeof(*argv) * (size_t)(cl->argc + 1));
 	execv(path, argv);

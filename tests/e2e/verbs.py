@@ -340,6 +340,53 @@ def test_the_store_is_found_by_option_and_environment(t):
     assert p.returncode in (1, 2) and "--store" in p.stderr, p
 
 
+def test_in_a_view_its_store_is_meant_whatever_the_environment_says(t):
+    views = {}
+    for name in ("a", "b"):
+        store = t.store("store-" + name)
+        store.import_(t.tree({name: "1\n"}, "tree-" + name))
+        views[name] = store.mount()
+    a, b = views["a"].store, views["b"]
+    snap = b.checkpoint()
+    b.write("new", "2\n")
+
+    def in_b(*words, **kw):  # a.ply sets PLYFS_STORE
+        return a.ply(*words, cwd=b.path, **kw)
+
+    t.surroundings()
+    assert in_b("diff").stdout == in_b("diff", snap).stdout == "A\tnew\n"
+    assert b.store.path in in_b("status").stdout
+    in_b("fork", "--from", "main", "forked")
+    os.mkdir(t.at("mounted"))
+    in_b("fork", "--from", "forked", "other", "--at", t.at("mounted"))
+    assert ply.read(t.at("mounted/new")) == "2\n"
+    assert b.store.out("tree", "--names").split() == ["forked", "main", "other"]
+    in_b("drop", "forked")
+    assert ply.read(os.path.join(in_b("env", "create", "e").stdout.strip(), "new")) == "2\n"
+    in_b("env", "destroy", "e")
+    p = in_b("serve", "--from", snap, check=False)
+    assert p.returncode == 2 and "--store" in p.stderr, p
+    assert a.out("tree", "--names").split() == ["main"]
+
+    # The option says more than where we are, and the short form is of no store.
+    assert in_b("--store", a.path, "diff", "main").stdout == ""
+    where = in_b("--store", a.path, "env", "create", "e").stdout.strip()
+    assert os.listdir(where) == ["a"]
+    in_b("env", "destroy", "e")
+    in_b("mount", t.tree({"c": "3\n"}, "c"))
+    t.adopt(t.at("c"))
+    in_b("unmount", t.at("c"))
+
+
+def test_in_a_dead_view_no_other_store_is_meant(t):
+    t.unsupervised()
+    other, view = t.store("other"), t.view()
+    here = os.open(view.path, os.O_RDONLY)
+    view.store.kill()
+    other.fails("drop", "main", says="view is dead", preexec_fn=lambda: os.fchdir(here), cwd=None)
+    os.close(here)
+
+
 def test_a_very_long_store_path(t):
     deep = t.at(*["d" * 50] * 6)
     os.makedirs(deep)
