@@ -99,7 +99,11 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 	if (!S_ISDIR(st.st_mode))
 		return client_fail(cl, "the mount point '%s' is not a directory", path);
 	if (!over && !directory_is_empty(path))
-		return client_fail(cl, "the mount point '%s' is not empty", path);
+		return client_fail(cl, "the mount point '%s' is not empty%s", path,
+				   cl->args.n && dir == cl->args.v[0] && !cl->store_option
+					   ? "; PLYFS_STORE names a store; unset it for the "
+					     "short form"
+					   : "");
 
 	*ret_path = TAKE_PTR(path);
 	return DONE;

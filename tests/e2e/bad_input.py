@@ -39,6 +39,14 @@ def test_a_mount_point_that_is_not_empty(t):
     assert os.listdir(t.at("full")) == ["file"]
 
 
+def test_the_short_form_is_not_missed_unawares(t):
+    store, full = t.store(), t.tree({"x": "1"}, "full")
+    store.fails("mount", full, says="not empty; PLYFS_STORE names a store; unset it")
+    for words in (["mount", "--at", full], ["--store", store.path, "mount", full],
+                  ["fork", full, "--at", full]):
+        assert "PLYFS_STORE" not in store.fails(*words, says="not empty"), words
+
+
 def test_a_mount_point_that_is_a_view_already(t):
     view = t.view()
     view.store.ply("fork", "other", cwd=view.path)
