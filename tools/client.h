@@ -106,6 +106,8 @@ struct fuse_mount {
 };
 /* Checks the mount point; what it makes absolute is given in *ret_path. */
 int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_path);
+/* Opens /dev/fuse. */
+int fuse_open(struct client *cl, int *ret_fd);
 /* Does the mount; *ret_fd must get to the daemon. */
 int fuse_mount(struct client *cl, const struct fuse_mount *m, int *ret_fd);
 /* Lets the kernel read further ahead in a view that is served, where we may. */

@@ -5,7 +5,8 @@
  *
  * The short form keeps a store per directory below $XDG_DATA_HOME/plyfs. A file `origin` in that
  * store holds the directory's path; it is written after the import succeeded, so its absence means
- * "import (again)". unmount finds out by it that it has a short-form view before it.
+ * "import (again)"; when the mount then fails it is taken away again. unmount finds out by it that
+ * it has a short-form view before it.
  */
 
 #include "tools/client.h"
@@ -228,6 +229,15 @@ static char *read_origin(const char *store)
 	return n ? strndup(buf, n) : NULL;
 }
 
+/* What was imported will have changed until somebody mounts it. */
+static void forget_origin(const char *store)
+{
+	_cleanup_free_ char *path = NULL;
+
+	if (asprintf(&path, "%s/origin", store) >= 0)
+		(void)unlink(path); /* the mount failed already */
+}
+
 static int write_origin(struct client *cl, const char *store, const char *dir)
 {
 	_cleanup_free_ char *path = NULL;
@@ -288,6 +298,8 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 {
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	struct client at = { .store_fd = -1, .view_fd = -1 };
+	_cleanup_close_ int fuse = -1;
+	bool imported = false;
 	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
@@ -306,6 +318,9 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		return client_fail(
 			cl, "'%s' lies in a plyfs view already; use checkpoint and fork there",
 			path);
+	r = fuse_open(cl, &fuse); /* before a long import */
+	if (r)
+		return r;
 	r = short_store_place(cl, path, &store);
 	if (r)
 		return r;
@@ -328,6 +343,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		r = write_origin(cl, store, path);
 		if (r)
 			return r;
+		imported = true;
 	} else {
 		client_talk(
 			cl,
@@ -339,6 +355,8 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	m.mountpoint = argv[2] = path;
 	argc = add_options(argv, argc, &m.options, without);
 	r = mount_and_send(cl, &m, argc, argv);
+	if (r && imported)
+		forget_origin(store);
 	n = strlen(path);
 	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
 	    (cwd[n] == '/' || !cwd[n]))

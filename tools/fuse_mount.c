@@ -38,7 +38,7 @@ static unsigned long view_flags(const struct fuse_mount *m)
 	       (m->read_only ? MS_RDONLY : 0);
 }
 
-static int open_fuse(struct client *cl, int *ret_fd)
+int fuse_open(struct client *cl, int *ret_fd)
 {
 	int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
 
@@ -64,7 +64,7 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 	char options[200];
 	int r;
 
-	r = open_fuse(cl, &fd);
+	r = fuse_open(cl, &fd);
 	if (r)
 		return r;
 
@@ -108,7 +108,7 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 
 	if (m->suid || m->dev)
 		return client_fail(cl, "--%s is for root", m->suid ? "suid" : "dev");
-	r = open_fuse(cl, &fuse); /* only to see whether it is there */
+	r = fuse_open(cl, &fuse); /* only to see whether it is there */
 	if (r)
 		return r;
 	snprintf(options, sizeof(options),

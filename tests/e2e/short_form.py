@@ -110,6 +110,24 @@ def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
     assert ply_(t, "unmount", "--force", work, check=False).returncode == 2
 
 
+def test_a_mount_that_fails_leaves_no_import_behind(t):
+    ply.need_root()
+    if t.run(["unshare", "-m", "true"], check=False).returncode:
+        ply.skip("no mount namespaces here")
+    t.tree({"a.txt": "old\n"}, "work")
+    # No device: told before anything is imported. Then one that does not do.
+    for hide, began in (("mount -t tmpfs none /dev", False),
+                        ("mount --bind /dev/null /dev/fuse", True)):
+        p = t.run(["unshare", "-m", "sh", "-euc", hide + '; exec "$@"', "sh", ply.PLYFS, "mount",
+                   t.at("work")], check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+        assert os.path.exists(t.at("home/data")) == began, p
+    ply.write(t.at("work/a.txt"), "new\n")
+    view = mounted(t, {"a.txt": "new\n"})
+    assert view.read("a.txt") == "new\n"
+    view.unmount()
+
+
 def test_fresh_takes_the_directory_anew_and_keeps_what_was_checkpointed(t):
     view = mounted(t)
     view.write("a.txt", "in the view\n")
