@@ -8,7 +8,9 @@
  */
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
+#include <strings.h>
 
 #include "env/transfer/transfer.h"
 #include "fs/diff.h"
@@ -30,6 +32,7 @@ struct diff_verb {
 	uint64_t n;
 	json_t *array; /* owned */
 	struct diffstat stat;
+	uint64_t of_git; /* of a patch: paths left out */
 };
 
 static void diff_verb_release(struct diff_verb *d)
@@ -186,6 +189,19 @@ static int add_stat(void *arg, const struct change *c)
 			    c->new_path ? c->new_path : c->old_path, added, removed, binary);
 }
 
+/* Whether git takes it for a repository's own (in any case of letters): it refuses such a patch. */
+static bool is_of_git(const char *path)
+{
+	for (const char *next; path; path = next) {
+		size_t n = strcspn(path, "/");
+
+		if (n == strlen(".git") && strncasecmp(path, ".git", n) == 0)
+			return true;
+		next = path[n] ? path + n + 1 : NULL;
+	}
+	return false;
+}
+
 static int as_patch(void *arg, const struct change *c)
 {
 	struct diff_verb *d = arg;
@@ -194,6 +210,10 @@ static int as_patch(void *arg, const struct change *c)
 
 	if (r < 0)
 		return r;
+	if (is_of_git(c->old_path) || is_of_git(c->new_path)) {
+		d->of_git++;
+		return 0;
+	}
 	r = patch_print(d->patcher, d->cmd->out, &d->old_fs, &d->new_fs, c);
 	if (r == AGAIN) {
 		cmd_warn(d->cmd,
@@ -309,6 +329,9 @@ int cmd_diff(struct cmd *c)
 	if (r < 0)
 		return cmd_fail(c, r, "comparing %s and %s", a.name, b.name);
 
+	if (d.of_git)
+		cmd_warn(c, "%" PRIu64 " changes of .git, which git apply takes from no patch, "
+			    "ignoring", d.of_git);
 	if (stat)
 		diffstat_print(&d.stat, c->out, c->columns);
 	if (json) {

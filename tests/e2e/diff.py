@@ -262,6 +262,25 @@ def test_the_patch_is_the_one_that_git_prints(t):
     assert ours == theirs, "ours:\n%s\ngit's:\n%s" % (ours[:3000], theirs[:3000])
 
 
+def test_a_commit_in_the_view_is_not_part_of_its_patch(t):
+    view = t.view({"a.txt": "one\n", "sub/b.txt": "two\n", "z.txt": "same\n" * 9})
+    for where in (view.path, view.at("sub")):
+        t.run(["git", "init", "-q", where])
+    first = view.checkpoint()
+    for where, name in ((view.path, "a.txt"), (view.at("sub"), "b.txt")):
+        ply.write(os.path.join(where, name), "changed\n")
+        t.run(["git", "add", name], cwd=where)
+        t.run(["git", "commit", "-qm", "c"], cwd=where)
+    view.write(".gitignore", "x\n")
+    p = view.store.ply("diff", "--patch", first, "main")
+    assert re.fullmatch(r"plyfs diff: warning: \d+ changes of \.git, .*, ignoring\n", p.stderr), p
+    work = t.at("work")
+    view.store.ply("export", first, "--dir", work)
+    t.run(["git", "apply"], cwd=work, input=p.stdout)
+    assert ply.read(work + "/a.txt") == ply.read(work + "/sub/b.txt") == "changed\n"
+    assert ply.read(work + "/.gitignore") == "x\n"
+
+
 def test_stat_adds_up(t):
     view = t.view({k: v for k, v in HARD.items()})
     first = view.checkpoint()
