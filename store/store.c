@@ -43,14 +43,12 @@ static int any(void *arg, const char *name)
 
 static int check_empty(int dir_fd)
 {
-	_cleanup_close_ int fd = -1;
+	uint8_t uuid[16];
 	int r;
 
-	r = os_openat(dir_fd, "format", O_RDONLY | O_CLOEXEC, 0, &fd);
-	if (r == 0)
-		return -ERR_STORE_EXISTS;
-	if (r != -ENOENT)
-		return r;
+	r = store_read_format(dir_fd, uuid);
+	if (r != -ERR_NOT_A_STORE)
+		return r >= 0 ? -ERR_STORE_EXISTS : r;
 
 	r = os_each_name(dir_fd, ".", foreign, NULL);
 	if (r == 0)
@@ -154,6 +152,13 @@ int store_init(int dir_fd)
 
 /* ---- opening and closing ---- */
 
+/* The format file is gone, or is none: a store that has packs can be salvaged. */
+static int no_format(int dir_fd)
+{
+	return os_each_name(dir_fd, "packs", any, NULL) == EXISTS ? -ERR_FORMAT_DAMAGED
+								   : -ERR_NOT_A_STORE;
+}
+
 int store_read_format(int dir_fd, uint8_t ret_uuid[static 16])
 {
 	_cleanup_close_ int fd = -1;
@@ -164,7 +169,7 @@ int store_read_format(int dir_fd, uint8_t ret_uuid[static 16])
 
 	r = os_openat(dir_fd, "format", O_RDONLY | O_CLOEXEC, 0, &fd);
 	if (r == -ENOENT)
-		return -ERR_NOT_A_STORE;
+		return no_format(dir_fd);
 	if (r < 0)
 		return r;
 	r = os_fstat(fd, &st);
@@ -175,7 +180,8 @@ int store_read_format(int dir_fd, uint8_t ret_uuid[static 16])
 	r = os_pread_full(fd, text, len, 0);
 	if (r != 0)
 		return r < 0 ? r : -ERR_FORMAT_DAMAGED;
-	return format_decode(text, len, ret_uuid);
+	r = format_decode(text, len, ret_uuid);
+	return r == -ERR_NOT_A_STORE ? no_format(dir_fd) : r;
 }
 
 /* Are the counters there? All or none of them are, but for damage to a key. */

@@ -38,7 +38,8 @@ enum outcome {
 	X(ERR_INDEX_FAILED, EIO, "the index refused an operation")                                 \
 	X(ERR_NODE_DAMAGED, EIO, "a tree node is damaged")                                         \
 	X(ERR_VALUE_TOO_LARGE, E2BIG, "a value is larger than a tree item may be")                 \
-	X(ERR_FORMAT_DAMAGED, EIO, "the store's format file is damaged")                           \
+	X(ERR_FORMAT_DAMAGED, EIO,                                                                 \
+	  "the format file is damaged or gone; 'plyfs salvage' writes it anew")                    \
 	X(ERR_FORMAT_NEWER, EPROTO, "the store was written by a newer plyfs; use that version")    \
 	X(ERR_FORMAT_OLDER, EPROTO, "the store has an old format that this plyfs cannot read")     \
 	X(ERR_NOT_A_STORE, ENOTDIR, "not a plyfs store; make one with 'plyfs init'")               \

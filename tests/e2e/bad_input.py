@@ -216,12 +216,23 @@ def test_a_damaged_or_missing_format_file(t):
     store = damaged(t)
     path = os.path.join(store.path, "format")
     text = open(path, "rb").read()
-    for wrong in (b"", b"\0" * 100, text[:20], text.replace(b"uuid", b"xuid"), b"hello\n"):
-        with open(path, "wb") as f:
-            f.write(wrong)
-        store.fails("log", says="format|not a|damaged|store")
-    os.unlink(path)
-    store.fails("log", says="not a|no (plyfs )?store|format")
+    for wrong in (b"", b"\0" * 100, text[:20], text.replace(b"uuid", b"xuid"), b"hello\n", None):
+        if wrong is None:
+            os.unlink(path)
+        else:
+            with open(path, "wb") as f:
+                f.write(wrong)
+        for words in (["log"], ["init"], ["init", store.path]):
+            store.fails(*words, says="format file is damaged or gone; 'plyfs salvage'")
+    store.fails("status", says="'plyfs salvage'")
+    store.ply("salvage")
+    store.ply("log")
+
+
+def test_the_status_of_what_is_no_store(t):
+    for words in (["status"], ["status", "--json"]):
+        p = t.run([ply.PLYFS, "--store", t.path, *words], check=False)
+        assert p.returncode == 1 and "is no plyfs store" in p.stderr and not p.stdout, p
 
 
 def flip(path, offset):

@@ -68,7 +68,7 @@ START_TEST(init_never_takes_over_packs)
 	scratch_make(&other);
 	ck_ok(os_mkdirat(other.dir_fd, "packs", 0700));
 	ck_ok(os_mkdirat(other.dir_fd, "packs/00000001.pack", 0700));
-	ck_err(store_init(other.dir_fd), -ENOTEMPTY);
+	ck_err(store_init(other.dir_fd), -ERR_FORMAT_DAMAGED);
 	scratch_remove(&other);
 }
 END_TEST
