@@ -32,6 +32,7 @@
 #include "store/base/err.h"
 #include "store/base/pidstate.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/verbs.h"
 #include "tools/wire.h"
 
@@ -54,7 +55,7 @@ static void say(const struct client *cl, const char *kind, const char *fmt, va_l
 
 	vsnprintf(line, sizeof(line), fmt, ap);
 	fprintf(stderr, "plyfs%s%s: %s%s\n", cl->verb ? " " : "", cl->verb ? cl->verb : "", kind,
-		line);
+		line_clean(line));
 }
 
 int client_fail(const struct client *cl, const char *fmt, ...)

@@ -20,6 +20,7 @@
 
 #include "fs/awake.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/mounts.h"
 
 /* INIT is there as soon as something is mounted; what takes longer will not come. */
@@ -187,19 +188,22 @@ static void check_limits(void)
 static int check_stale(void *arg, const struct mount_entry *e)
 {
 	struct client at = { .store_fd = -1, .view_fd = -1 };
+	_cleanup_free_ char *word = NULL;
 	int *stale = arg, r;
 
 	if (strcmp(e->type, PLYFS_FS_TYPE))
 		return 0;
+	word = shell_word(e->path);
+	if (!word)
+		return -ENOMEM;
 	r = client_look_with_patience(&at, e->path);
 	if (r == -ENOTCONN)
-		report("note", "'%s' is a view whose daemon died: plyfs unmount '%s'", e->path,
-		       e->path);
+		report("note", "%s is a view whose daemon died: plyfs unmount %s", word, word);
 	if (r == -ETIMEDOUT)
 		report("note",
-		       "'%s' is a view that does not answer: if its plyfsd is stopped, kill -CONT "
-		       "it; plyfs unmount --lazy '%s' takes it off",
-		       e->path, e->path);
+		       "%s is a view that does not answer: if its plyfsd is stopped, kill -CONT "
+		       "it; plyfs unmount --lazy %s takes it off",
+		       word, word);
 	*stale += r == -ENOTCONN || r == -ETIMEDOUT;
 	closep(&at.view_fd);
 	return 0;

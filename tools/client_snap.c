@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "store/base/util.h"
+#include "store/base/words.h"
 
 /*
  * DONE: cl->in_view tells where to go: true = ioctl on view_fd. Otherwise an exit code.
@@ -91,7 +92,7 @@ int client_restore(struct client *cl)
 		{ .name = "branch", .text = &branch },
 	};
 	struct plyfs_restore q = {};
-	char again[400];
+	_cleanup_free_ char *word = NULL, *again = NULL;
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 2);
 
 	if (r)
@@ -99,7 +100,9 @@ int client_restore(struct client *cl)
 	id = cl->args.v[0];
 	if (strlen(id) >= sizeof(q.id))
 		return client_misuse(cl, "no snapshot is called '%.20s...'", id);
-	snprintf(again, sizeof(again), "restore %s DIR", id);
+	word = shell_word(id);
+	if (!word || asprintf(&again, "restore %s DIR", word) < 0)
+		return client_fail(cl, "%s", strerror(ENOMEM));
 	r = find_view(cl, cl->args.n > 1 ? cl->args.v[1] : NULL, branch, again);
 	if (r)
 		return r;

@@ -16,6 +16,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
 #include "tools/json_memory.h"
@@ -50,11 +51,8 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, co
 	if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
 		return; /* the client is gone, or its output's reader: as SIGPIPE would have it */
 	vsnprintf(line, sizeof(line), fmt, ap);
-	for (char *p = line; *p; p++) /* names are strangers' bytes: no second line, no escapes */
-		if ((unsigned char)*p < ' ' || *p == 0x7f)
-			*p = '?';
-	fprintf(c->err, "plyfs %s: %s%s%s%s\n", c->argv[0], kind, line, sentence ? ": " : "",
-		sentence ? sentence : "");
+	fprintf(c->err, "plyfs %s: %s%s%s%s\n", c->argv[0], kind, line_clean(line),
+		sentence ? ": " : "", sentence ? sentence : "");
 }
 
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...)

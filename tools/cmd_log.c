@@ -12,6 +12,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
 
@@ -248,8 +249,10 @@ static void print_branches(struct cmd *c, const struct history *h, uint64_t head
 		if (b->changes)
 			fprintf(c->out, ", %" PRIu64 " change%s since", b->changes,
 				b->changes == 1 ? "" : "s");
-		if (e)
-			fprintf(c->out, ", mounted on %s", e->mountpoint);
+		if (e) {
+			fputs(", mounted on ", c->out);
+			print_clean(c->out, e->mountpoint);
+		}
 		fputc('\n', c->out);
 	}
 }

@@ -8,6 +8,7 @@
 #include "fs/awake.h"
 #include "store/base/err.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
 #include "tools/verbs.h"
@@ -111,7 +112,9 @@ static int view_to_text(void *arg, struct view_entry *e)
 	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE], copied[SIZE_TEXT_SIZE];
 
 	view_status_get(e, &s);
-	fprintf(c->out, "view    %s  %s %s", e->mountpoint, *e->branch ? "branch" : "snapshot",
+	fputs("view    ", c->out);
+	print_clean(c->out, e->mountpoint);
+	fprintf(c->out, "  %s %s", *e->branch ? "branch" : "snapshot",
 		*e->branch ? e->branch : snap_id_to_text(e->snapshot, id));
 	if (*e->branch && s.head)
 		fprintf(c->out, ", %" PRIu64 " change%s since %s", s.changes,
@@ -216,8 +219,11 @@ int cmd_status(struct cmd *c)
 	if (json)
 		return status_json(c, ops, &s);
 
-	fprintf(c->out, "store   %s\ndaemon  pid %d, plyfs %s\nlog     %s/daemon.log\n",
-		c->daemon->store_path, (int)getpid(), PLYFS_VERSION, c->daemon->store_path);
+	fputs("store   ", c->out);
+	print_clean(c->out, c->daemon->store_path);
+	fprintf(c->out, "\ndaemon  pid %d, plyfs %s\nlog     ", (int)getpid(), PLYFS_VERSION);
+	print_clean(c->out, c->daemon->store_path);
+	fputs("/daemon.log\n", c->out);
 	print_former(c);
 	p.ops = ops;
 	views_each(c->daemon, view_to_text, &p);

@@ -31,6 +31,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/daemon.h"
 #include "tools/diffstat.h"
 
@@ -205,6 +206,7 @@ static int is_foreign(struct work *w, const struct difference *e)
 static int refuse_foreign(struct work *w, const struct changes *l)
 {
 	const char *dir = w->c->args.v[0], *first = NULL;
+	_cleanup_free_ char *dir_word = NULL, *store_word = NULL;
 	char more[40] = "";
 	size_t n = 0;
 
@@ -220,10 +222,14 @@ static int refuse_foreign(struct work *w, const struct changes *l)
 		return CMD_DONE;
 	if (n > 1)
 		snprintf(more, sizeof(more), " (and %zu more)", n - 1);
+	dir_word = shell_word(dir);
+	store_word = shell_word(w->c->daemon->store_path);
+	if (!dir_word || !store_word)
+		return cmd_fail(w->c, -ENOMEM, "'%s'", dir);
 	return cmd_fail(w->c, 0,
 			"'%s'%s changed in '%s' itself meanwhile, nothing was written back; to "
-			"overwrite that: plyfs --store '%s' writeback --force '%s'",
-			first, more, dir, w->c->daemon->store_path, dir);
+			"overwrite that: plyfs --store %s writeback --force %s",
+			first, more, dir, store_word, dir_word);
 }
 
 /* ---- writing one object ---- */
@@ -469,17 +475,19 @@ static int find_base(void *arg, const struct snap_info *info)
 
 static void tell(struct cmd *c, const struct changes *l, const char *dir)
 {
+	_cleanup_free_ char *word = shell_word(dir), *store = shell_word(c->daemon->store_path);
+
 	cmd_progress_end(c);
 	if (!l->n)
 		return;
-	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from '%s' (", l->n,
-		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", dir);
+	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from %s (", l->n,
+		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", word ?: "the directory");
 	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++) {
 		fprintf(c->err, "%s%c ", i ? ", " : "", l->v[i].kind);
 		print_quoted(c->err, l->v[i].path, "");
 	}
-	fprintf(c->err, "%s); to bring them in: plyfs --store '%s' writeback '%s'\n",
-		l->n > NAMES_TOLD ? ", ..." : "", c->daemon->store_path, dir);
+	fprintf(c->err, "%s); to bring them in: plyfs --store %s writeback %s\n",
+		l->n > NAMES_TOLD ? ", ..." : "", store ?: "STORE", word ?: "DIR");
 }
 
 /* The state is what the directory holds now: W4. */
@@ -509,16 +517,18 @@ static void warn_of_commits(struct cmd *c, int dir_fd)
 	const char *store = c->daemon->store_path, *dir = c->args.v[0];
 	_cleanup_close_ int fd = open_beneath(dir_fd, ".git/objects/info/alternates", O_RDONLY);
 	char text[2 * PATH_MAX] = "", vault[PATH_MAX];
+	_cleanup_free_ char *word = NULL;
 
 	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
 		return;
 	(void)snprintf(vault, sizeof(vault), "%s/commits.git/", store);
-	if (strstr(text, vault))
+	word = shell_word(dir);
+	if (word && strstr(text, vault))
 		cmd_warn(c,
 			 "the repository '%s' uses commits that are in the store '%s', which has "
-			 "to stay; to bring them in: plyfs env create --kind git NAME '%s', then "
+			 "to stay; to bring them in: plyfs env create --kind git NAME %s, then "
 			 "plyfs env destroy --write-back NAME",
-			 dir, store, dir);
+			 dir, store, word);
 }
 
 int cmd_writeback(struct cmd *c)

@@ -17,6 +17,7 @@
 
 #include "env/program.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 
 /* Options of libplyfs that create takes. */
 /* clang-format off */
@@ -238,15 +239,17 @@ int verb_env_list(struct cmd *c)
 		struct record *r = &records[i];
 		bool mounted = place_is_view(r->path) != 0;
 
-		if (json)
+		if (json) {
 			(void)json_array_append_new(
 				all, json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:b, s:O}", "name",
 					       r->name, "kind", r->kind, "path", r->path, "store",
 					       r->store, "branch", r->branch, "mounted", mounted,
 					       "options", r->options));
-		else
-			printf("%-20s %-10s %s%s\n", r->name, r->kind, r->path,
-			       mounted ? "" : " (not mounted)");
+		} else {
+			printf("%-20s %-10s ", r->name, r->kind);
+			print_clean(stdout, r->path);
+			puts(mounted ? "" : " (not mounted)");
+		}
 		record_release(r);
 	}
 	if (code == DONE && json)

@@ -14,13 +14,14 @@
 #include <unistd.h>
 
 #include "store/base/util.h"
+#include "store/base/words.h"
 
 static void say(const struct cmd *c, const char *fmt, va_list ap)
 {
 	char line[8192];
 
 	(void)vsnprintf(line, sizeof(line), fmt, ap); /* cut is fine */
-	(void)fprintf(stderr, "plyfs %s: %s\n", c->verb, line);
+	(void)fprintf(stderr, "plyfs %s: %s\n", c->verb, line_clean(line));
 }
 
 int cmd_fail(const struct cmd *c, const char *fmt, ...)
@@ -56,29 +57,16 @@ int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, unsig
 	return DONE;
 }
 
-/* Within quotes a shell takes everything as it is, but the quote itself. */
-static char *quote(char *to, const char *word)
-{
-	*to++ = '\'';
-	for (; *word; word++)
-		if (*word == '\'')
-			to = stpcpy(to, "'\\''");
-		else
-			*to++ = *word;
-	*to++ = '\'';
-	return to;
-}
-
 char *words_quote(char *const *words)
 {
 	size_t len = 1;
 	char *line, *to;
 
 	for (char *const *w = words; *w; w++)
-		len += 4 * strlen(*w) + 3;
+		len += QUOTED_SIZE(strlen(*w));
 	line = to = malloc(len);
 	for (; line && *words; words++) {
-		to = quote(to, *words);
+		to = shell_quote(to, *words);
 		if (words[1])
 			*to++ = ' ';
 	}

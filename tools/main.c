@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/client.h"
 #include "tools/verbs.h"
 
@@ -74,6 +75,7 @@ static const struct verb verbs[] = { VERB_LIST(VERB) };
 int client_init(struct client *cl)
 {
 	const char *path = client_store_name(cl);
+	_cleanup_free_ char *word = NULL;
 	int r = client_parse(cl, NULL, 0, 0, path ? 0 : 1, 1);
 
 	if (r)
@@ -83,9 +85,10 @@ int client_init(struct client *cl)
 	r = client_init_store(cl, path, false);
 	if (r)
 		return r;
-	if (isatty(STDERR_FILENO))
-		client_talk(cl, "'%s' is an empty store; next: plyfs --store '%s' import SOURCE",
-			    path, path);
+	word = isatty(STDERR_FILENO) ? shell_word(path) : NULL;
+	if (word)
+		client_talk(cl, "'%s' is an empty store; next: plyfs --store %s import SOURCE",
+			    path, word);
 	return DONE;
 }
 
@@ -145,6 +148,7 @@ int client_status(struct client *cl)
 		print_json_text(cl->store);
 		printf(", \"views\": []}\n");
 	} else {
+		line_clean(cl->store);
 		printf("store   %s\ndaemon  none; it starts when it is needed\n"
 		       "log     %s/daemon.log\n",
 		       cl->store, cl->store);

@@ -26,6 +26,7 @@
 
 #include "store/base/fdpass.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/cmd_util.h"
 
 /* ---- messages ---- */
@@ -385,12 +386,15 @@ static void list_one(void *arg, int dir, const char *name, const struct session_
 {
 	json_t *all = arg;
 
-	if (all)
+	if (all) {
 		(void)json_array_append_new(all, json_pack("{s:s, s:o, s:i, s:b}", "name", a->name,
 							   "dir", json_text(a->dir), "pid",
 							   (int)a->pid, "busy", a->busy));
-	else
-		printf("%-20s %-5s %s\n", a->name, a->busy ? "busy" : "idle", a->dir);
+		return;
+	}
+	printf("%-20s %-5s ", a->name, a->busy ? "busy" : "idle");
+	print_clean(stdout, a->dir);
+	putchar('\n');
 }
 
 int verb_session_list(struct cmd *c)

@@ -137,6 +137,72 @@ def test_restore_outside_any_view(t):
     assert os.listdir(t.at("source")) == ["a"]
 
 
+def is_clean(text):
+    return not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+
+
+def test_strangers_names_do_not_act_on_a_terminal(t):
+    t.surroundings()
+    odd = "no\n\x1b]0;st\x07ore"
+    p = t.run([ply.PLYFS, "--store", odd, "log"], check=False)
+    assert p.returncode == 1 and p.stderr.count("\n") == 1 and is_clean(p.stderr), p
+    store = t.store(odd)
+    store.import_(t.tree({"a": "1"}))
+    view = store.mount(at=t.at("m\n\x1bnt"))
+    store.ply("env", "create", "e", view.path)
+    store.ply("session", "start", "s", cwd=view.path)
+    for words, lines in ((["status"], 6), (["tree"], 2), (["env", "list"], 1),
+                         (["session", "list"], 1)):
+        said = store.out(*words)
+        assert said.count("\n") == lines - 1 and is_clean(said), (words, said)
+    store.ply("env", "destroy", "e")
+
+    # A process's name is its own choice.
+    p = subprocess.Popen([sys.executable, "-c", "import ctypes, sys\n"
+                          "ctypes.CDLL(None).prctl(15, b'\\x1b[31mred\\x07')\n"
+                          "print(flush=True)\nsys.stdin.read()"], cwd=view.path,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    p.stdout.readline()
+    said = store.fails("unmount", view.path, says=r"in use by %d \(\?\[31mred\?\)" % p.pid)
+    assert said.count("\n") == 1 and is_clean(said), said
+    p.communicate()
+    view.unmount()
+    store.stop()
+    assert store.out("status").count("\n") == 2
+
+
+def test_hints_can_be_pasted(t):
+    def paste(hint):
+        assert is_clean(hint), hint
+        return t.run(["bash", "-c", hint], env=dict(t.env, PATH=os.path.dirname(ply.PLYFS) +
+                                                    ":" + t.env["PATH"]), check=False)
+
+    for name in ("it's a dir", "$(touch x)", "new\nline's \x1b \\"):
+        work = os.path.dirname(ply.make_tree(t.at(name), {"a": "old\n"}) + "/")
+        t.run([ply.PLYFS, "mount", work])
+        t.adopt(work)
+        ply.write(work + "/a", "new\n")
+        said = t.run([ply.PLYFS, "unmount", work]).stderr
+        ply.write(work + "/a", "theirs\n")
+        said = paste(re.search("plyfs --store .*", said)[0]).stderr
+        assert ply.read(work + "/a") == "theirs\n", said
+        paste(re.search("plyfs --store .*", said)[0])
+        assert ply.read(work + "/a") == "new\n", said
+
+        # What init says is for people only.
+        ours, theirs = os.openpty()
+        p = t.run([ply.PLYFS, "init", name + "-store"], stderr=theirs)
+        os.close(theirs)
+        said = os.read(ours, 4096).decode().replace("\r", "")
+        os.close(ours)
+        t.store(name + "-store", init=False)
+        p = paste(re.search("plyfs --store .*", said)[0].replace("SOURCE", "*line*/.. --help"))
+        assert p.returncode == 0 and p.stdout.startswith("usage: plyfs import"), (said, p)
+    assert not os.path.exists(t.at("x"))
+    p = t.run([ply.PLYFS, "restore", "@a b"], check=False)
+    assert "plyfs restore '@a b' DIR" in p.stderr, p
+
+
 def test_wrong_words_are_misuse(t):
     store = t.store()
     for args in (["frobnicate"], ["log", "--frobnicate"], ["restore"], ["fork"],
