@@ -190,7 +190,7 @@ static int looked(struct client *cl, const char *dir, struct look *l)
 	if (plyfs_is_dead_view(l->asked))
 		return -ENOTCONN;
 	if (l->asked)
-		return -l->asked;
+		return l->asked == EACCES ? -EPERM : -l->asked; /* -EACCES: no view is known of */
 
 	if (l->info.version != PLYFS_IOC_VERSION)
 		return -EPROTO;
@@ -251,7 +251,6 @@ int client_look_failed(const struct client *cl, int r, const char *dir)
 				   "kill -CONT it; 'plyfs unmount --lazy' takes the view off",
 				   dir);
 	case -EPERM:
-	case -EACCES:
 		return client_ioctl_failed(cl, -r, dir);
 	default:
 		return client_fail(cl, "'%s': %s", dir, strerror(-r));
@@ -320,10 +319,10 @@ int client_store(struct client *cl)
 	if (r == -ENOTCONN)
 		return client_fail(
 			cl, "this directory's view is dead; 'plyfs unmount' its mount point");
-	if (r == -ETIMEDOUT || client_look_is_unclear(r))
-		return client_look_failed(cl, r, ".");
-	if (r == -EPERM || r == -EACCES)
+	if (r == -EPERM)
 		return client_fail(cl, "this view's store belongs to another user");
+	if (r == -EACCES || r == -ETIMEDOUT || client_look_is_unclear(r))
+		return client_look_failed(cl, r, ".");
 	if (!cl->in_view)
 		return client_misuse(
 			cl, "which store? give --store STORE, set PLYFS_STORE, or be in a view");

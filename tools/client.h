@@ -56,7 +56,8 @@ int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs
 		 int min, int max);
 
 /*
- * Asks whether dir lies in a view: sets in_view. 0, or -errno: -ENOTCONN when its daemon is dead.
+ * Asks whether dir lies in a view: sets in_view. 0, or -errno: -ENOTCONN when its daemon is dead,
+ * -EPERM when it is not for us, -EACCES when dir may not be looked at.
  * Waits for a daemon that does not answer, as whatever is done in the view would.
  */
 int client_look(struct client *cl, const char *dir);

@@ -54,7 +54,8 @@ static bool check_device(void)
 		       "no /dev/fuse: modprobe fuse; a container needs --device /dev/fuse");
 	else
 		report("BAD",
-		       "/dev/fuse: %s; a container needs --device /dev/fuse; else, chmod 666",
+		       "/dev/fuse: %s; as root: chmod 666 /dev/fuse; a container needs --device "
+		       "/dev/fuse",
 		       strerror(errno));
 	return false;
 }

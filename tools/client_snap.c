@@ -200,7 +200,7 @@ int client_fork(struct client *cl)
 
 	if (!cl->store_option || !from) {
 		r = client_look(cl, ".");
-		if (!from && (r == -EPERM || r == -EACCES))
+		if (!from && r == -EPERM)
 			return client_ioctl_failed(cl, -r, NULL);
 	}
 	if (cl->in_view)

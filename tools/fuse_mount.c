@@ -52,8 +52,9 @@ int fuse_open(struct client *cl, int *ret_fd)
 			    "with --device /dev/fuse --cap-add SYS_ADMIN");
 	if (errno == EPERM || errno == EACCES)
 		return client_fail(cl,
-				   "/dev/fuse may not be opened (%s); in a container: run it with "
-				   "--device /dev/fuse --cap-add SYS_ADMIN",
+				   "/dev/fuse may not be opened (%s); as root: chmod 666 "
+				   "/dev/fuse; in a container: run it with --device /dev/fuse "
+				   "--cap-add SYS_ADMIN",
 				   strerror(errno));
 	return client_fail(cl, "/dev/fuse: %s", strerror(errno));
 }

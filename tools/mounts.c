@@ -69,7 +69,8 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 		e.path = path;
 		e.type = strtok_r(dash + 3, " ", &save);
 		e.source = strtok_r(NULL, " ", &save);
-		if (!e.type || !e.source)
+		e.options = strtok_r(NULL, " \n", &save);
+		if (!e.type || !e.source || !e.options)
 			continue;
 
 		r = fn(arg, &e);
@@ -83,14 +84,19 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 struct is_plyfs {
 	const char *path;
 	int answer;
+	unsigned user; /* who mounted it */
 };
 
 static int is_plyfs_one(void *arg, const struct mount_entry *e)
 {
 	struct is_plyfs *q = arg;
 
-	if (strcmp(e->path, q->path) == 0) /* a later line lies on top */
+	const char *user = strstr(e->options, "user_id=");
+
+	if (strcmp(e->path, q->path) == 0) { /* a later line lies on top */
 		q->answer = strcmp(e->type, PLYFS_FS_TYPE) == 0;
+		q->user = user ? (unsigned)strtoul(user + strlen("user_id="), NULL, 10) : 0;
+	}
 	return 0;
 }
 
@@ -133,11 +139,17 @@ static int run_fusermount(const char *path, bool lazy)
 
 int mounts_unmount(const char *path, bool lazy)
 {
+	struct is_plyfs q = { .path = path, .user = getuid() };
+	int r;
+
 	if (umount2(path, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0)
 		return 0;
 	if (errno != EPERM)
 		return -errno;
-	return run_fusermount(path, lazy) == 0 ? 0 : geteuid() ? -EBUSY : -EPERM;
+	r = run_fusermount(path, lazy);
+	if (r < 0 && (geteuid() == 0 || (mounts_each(is_plyfs_one, &q) == 0 && q.user != getuid())))
+		return -EPERM;
+	return r;
 }
 
 #define MNT_ID_UNIQUE 0x4000U /* STATX_MNT_ID_UNIQUE of newer headers; older kernels pass over it */

@@ -12,6 +12,7 @@ struct mount_entry {
 	const char *path; /* decoded */
 	const char *type; /* "fuse.plyfs" */
 	const char *source;
+	const char *options; /* of the filesystem, not of this mount */
 	unsigned major, minor;
 };
 

@@ -205,6 +205,38 @@ def test_unmounting_and_the_helper_tell_what_is_wrong(t):
         assert p.returncode == 1 and "roots" in p.stderr and p.stderr.count("\n") == 1, p.stderr
 
 
+def test_what_may_not_be_done_is_told_as_it_is(t):
+    ply.need_root()
+    u = User(t)
+    view = t.view({"a": "one"})
+    os.chmod(t.path, 0o755)
+    for words in ((), ("--lazy",)):
+        p = u.ply("unmount", *words, view.path, check=False)
+        assert p.returncode == 1 and "was mounted by another user" in p.stderr, p.stderr
+    os.mkdir(t.at("closed"), 0o700)
+    store = u.env.pop("PLYFS_STORE")
+    for verb in ("checkpoint", "mount"):
+        p = u.run([t.at("plyfs"), verb, t.at("closed")], check=False)
+        assert p.returncode == 1 and p.stderr.endswith("closed': Permission denied\n"), p.stderr
+    p = u.run([t.at("plyfs"), "checkpoint", view.path], check=False)
+    assert p.returncode == 1 and "only root and the owner" in p.stderr, p.stderr
+
+    u.env["PLYFS_STORE"] = store
+    u.ply("init", store)
+    os.mkdir(t.at("mnt"))
+    u.own(t.at("mnt"))
+    closed = """
+        mount -t tmpfs none /dev
+        mknod -m 666 /dev/null c 1 3
+        mknod -m 600 /dev/fuse c 10 229
+        exec setpriv --reuid %d --regid %d --clear-groups "$@"
+    """ % (u.uid, u.gid)
+    for words in (("mount", "--at", t.at("mnt")), ("doctor",)):
+        p = ply.run(["unshare", "-m", "sh", "-euc", closed, "sh", t.at("plyfs"), *words],
+                    env=u.env, cwd=u.home, check=False)
+        assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
+
+
 def test_a_mount_namespace_of_its_own(t):
     # As in a container whose process is an ordinary user: only it sees the view.
     ply.need_root()
