@@ -101,6 +101,14 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 	if (r == -ERR_BRANCH_IN_USE) {
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 
+		/* The client finds no view at `at` before it mounts there. */
+		if (e && (strcmp(e->mountpoint, at) == 0 || views_is_detached(e)))
+			return cmd_fail(c, 0,
+					"branch %s is in use by what is in its view, which was "
+					"detached from '%s' (or is in another mount namespace); it "
+					"is free when that ends; another view of its state: plyfs "
+					"fork --from %s NAME --at DIR",
+					branch, e->mountpoint, branch);
 		return cmd_fail(c, 0,
 				"branch %s is mounted already, on '%s'; another view of its state: "
 				"plyfs fork --from %s NAME --at DIR",

@@ -92,6 +92,7 @@ static int view_to_json(void *arg, struct view_entry *e)
 			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs,
 			 "found", (json_int_t)s.found);
 	json_object_set_new(view, "without", without_to_json(e->how));
+	json_object_set_new(view, "detached", json_boolean(views_is_detached(e)));
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
 	json_object_set_new(view, "passthrough", passed_to_json(e->how, &s.passed));
 	if (p->ops) {
@@ -121,6 +122,8 @@ static int view_to_text(void *arg, struct view_entry *e)
 			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
+	if (views_is_detached(e))
+		fprintf(c->out, ", detached (or in another mount namespace)");
 	if (*levers_to_text(e->how, without))
 		fprintf(c->out, ", without %s", without);
 	if (e->how & MOUNT_IO_URING)

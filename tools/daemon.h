@@ -77,6 +77,8 @@ static inline void views_putp(struct view_entry **e)
 	if (*e)
 		views_put(*e);
 }
+/* Whether it was unmounted lazily and lives on: as far as our own mount namespace tells. */
+bool views_is_detached(const struct view_entry *e);
 /* Each view that has not ended, lent for the call; fn's non-zero return stops and is returned. */
 int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg);
 /* Serves a branch (snapshot 0) or snapshot on fuse_fd (taken), which is mounted on mountpoint. */

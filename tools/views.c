@@ -43,6 +43,11 @@ void views_put(struct view_entry *e)
 	pthread_cond_broadcast(&d->changed);
 }
 
+bool views_is_detached(const struct view_entry *e)
+{
+	return mounts_is_plyfs(e->mountpoint) == 0;
+}
+
 int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg)
 {
 	struct view_entry *e, *next;

@@ -4,6 +4,7 @@
 # timeout: 240
 """The life of mounts and of the daemon behind them."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,10 +181,17 @@ def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
     says = view.store.fails("unmount", view.path, says="busy|in use")
     assert "--lazy" in says, says
     assert view.read("a.txt") == "one\n"
+    assert "detached" not in view.store.out("status")
     view.store.ply("unmount", "--lazy", view.path)
     assert os.listdir(view.path) == []
+    # The branch is not free yet, which is no riddle.
+    view.store.fails("mount", "--at", view.path, says="branch main is in use.*detached from")
+    assert re.search("^view .* branch main.*, detached", view.store.out("status"), re.M)
+    assert view.store.status()["views"][0]["detached"]
     child.kill()
     child.wait()
+    ply.wait_for("the view's end", lambda: not view.store.status()["views"])
+    view.store.mount(at=view.path)
 
 
 def test_a_snapshot_view_is_read_only(t):
