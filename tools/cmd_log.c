@@ -330,10 +330,12 @@ static int tree_to_json(struct cmd *c, const struct history *h)
 
 int cmd_tree(struct cmd *c)
 {
-	bool json = false, names = false;
+	bool json = false, names = false, labels = false;
 	const struct option_def defs[] = {
 		{ .name = "json", .flag = &json },
-		{ .name = "names", .flag = &names }, /* for the completion: branch names only */
+		/* for the completion: names of branches only, and @LABELs */
+		{ .name = "names", .flag = &names },
+		{ .name = "labels", .flag = &labels },
 	};
 	_cleanup_(history_release) struct history h = {};
 	int r;
@@ -346,11 +348,13 @@ int cmd_tree(struct cmd *c)
 		return cmd_fail(c, r, "reading the snapshots");
 	if (json)
 		return tree_to_json(c, &h);
-	if (names) {
-		for (size_t i = 0; i < h.n_branches; i++)
-			fprintf(c->out, "%s\n", h.branches[i].name);
+	for (size_t i = 0; names && i < h.n_branches; i++)
+		fprintf(c->out, "%s\n", h.branches[i].name);
+	for (size_t i = 0; labels && i < h.n; i++)
+		if (*h.items[i].info.label)
+			fprintf(c->out, "@%s\n", h.items[i].info.label);
+	if (names || labels)
 		return CMD_DONE;
-	}
 
 	print_branches(c, &h, 0, 0); /* of no snapshot yet */
 	for (size_t i = 0; i < h.n && r == 0; i++) {

@@ -60,86 +60,157 @@ void help_print_verb(const struct verb_text *v)
 		printf("\n%s", v->details);
 }
 
-/* Prints each --word of a text with a space before it. */
-static void print_options(const char *text)
+/* Each --word of a text, or each that takes a value, with a space before it. */
+static void print_options(const char *text, size_t len, bool valued)
 {
-	for (const char *p = strstr(text, "--"); p; p = strstr(p, "--")) {
+	const char *end = text + len;
+
+	for (const char *p = text; (p = memmem(p, (size_t)(end - p), "--", 2));) {
 		size_t n = 2;
 
 		while (islower((unsigned char)p[n]) || p[n] == '-')
 			n++;
-		if (n > 2)
+		if (n > 2 && (!valued || (p[n] == ' ' && !strchr(" -|", p[n + 1]))))
 			printf(" %.*s", (int)n, p);
 		p += n;
 	}
 }
 
+static void print_verb_options(const struct verb_text *v, bool valued)
+{
+	print_options(v->synopsis, strlen(v->synopsis), valued);
+	for (const char *line = v->details; *line; line = strchr(line, '\n') + 1) {
+		size_t len = strcspn(line, "\n");
+		const char *gap = len > 2 ? memmem(line + 2, len - 2, "  ", 2) : NULL;
+
+		if (strncmp(line, "  -", 3) == 0)
+			print_options(line, gap ? (size_t)(gap - line) : len, valued);
+	}
+}
+
+/*
+ * Nothing that a stranger chose (a label) is given to compgen -W, which would expand it. Words are
+ * taken for file names only where files are meant: else a directory `test` made a path of the verb.
+ */
+static const char completion_head[] =
+	"_plyfs_words() { mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$cur\"); }\n"
+	"_plyfs_files()\n"
+	"{\n"
+	"\tcompopt -o filenames 2>/dev/null\n"
+	"\tmapfile -t COMPREPLY < <(compgen -f -- \"$cur\")\n"
+	"}\n"
+	"_plyfs_command()\n"
+	"{\n"
+	"\t[[ $cur == */* ]] && _plyfs_files || mapfile -t COMPREPLY < <(compgen -c -- \"$cur\")\n"
+	"}\n"
+	"# The lines that a verb prints; of lists the first word.\n"
+	"_plyfs_lines()\n"
+	"{\n"
+	"\tlocal word\n"
+	"\twhile IFS= read -r word; do\n"
+	"\t\t[[ $2 == list ]] && word=${word%% *}\n"
+	"\t\t[[ $word == \"$cur\"* ]] || continue\n"
+	"\t\tprintf -v word %q \"$word\"\n"
+	"\t\tCOMPREPLY+=(\"$word\")\n"
+	"\tdone < <(timeout 2 plyfs \"${store[@]}\" \"$@\" 2>/dev/null)\n"
+	"}\n"
+	"_plyfs()\n"
+	"{\n"
+	"\tlocal cur prev= verb= sub= valued= options= dashes= args=0 i n w\n"
+	"\tlocal -a words=() store=()\n"
+	"\tCOMPREPLY=()\n"
+	"\t# \"--option=value\" and \"@label\" come in parts.\n"
+	"\tfor ((i = 1; i <= COMP_CWORD; i++)); do\n"
+	"\t\tw=${COMP_WORDS[i]} n=${#words[@]}\n"
+	"\t\tif ((n)) && [[ $w == = || ${words[n-1]} == --*= || ${words[n-1]} == @ ]]; then\n"
+	"\t\t\twords[n-1]+=$w\n"
+	"\t\telse\n"
+	"\t\t\twords+=(\"$w\")\n"
+	"\t\tfi\n"
+	"\tdone\n"
+	"\tn=$((${#words[@]} - 1)) cur=${words[n]}\n"
+	"\tunset \"words[n]\"\n"
+	"\t[[ $cur == --*=* ]] && words[n++]=${cur%%=*} cur=${cur#*=}\n"
+	"\t((n)) && prev=${words[n-1]}\n"
+	"\tfor ((i = 0; i < n; i++)); do\n"
+	"\t\tw=${words[i]}\n"
+	"\t\tif [[ -n $dashes ]]; then\n"
+	"\t\t\t((args++))\n"
+	"\t\t\tcontinue\n"
+	"\t\tfi\n"
+	"\t\tcase $w in\n"
+	"\t\t--store=*) store=(\"$w\") ;;\n"
+	"\t\t--store) store=(--store \"${words[++i]-}\") ;;\n"
+	"\t\t--) dashes=1 ;;\n"
+	"\t\t-m|-n) ((++i)) ;;\n"
+	"\t\t-*) [[ \" $valued \" == *\" $w \"* ]] && ((++i)) ;;\n"
+	"\t\t*)\n"
+	"\t\t\tif [[ -n $verb ]]; then\n"
+	"\t\t\t\t((args++)) || sub=$w\n"
+	"\t\t\t\t[[ $verb == run || $verb == test ]] && dashes=1\n"
+	"\t\t\t\tcontinue\n"
+	"\t\t\tfi\n"
+	"\t\t\tverb=$w\n"
+	"\t\t\tcase $verb in\n";
+/* Between the two: what each verb takes. */
+static const char completion_tail[] =
+	"\t\t\tesac ;;\n"
+	"\t\tesac\n"
+	"\tdone\n"
+	"\tif ((i > n)); then # a value\n"
+	"\t\tcase $prev in\n"
+	"\t\t--branch) _plyfs_lines tree --names ;;\n"
+	"\t\t--from|--snapshot) _plyfs_lines tree --names --labels ;;\n"
+	"\t\t--kind) _plyfs_words 'local git container' ;;\n"
+	"\t\t--at-exit) _plyfs_words 'keep checkpoint discard' ;;\n"
+	"\t\t--without) _plyfs_words \"$_plyfs_levers\" ;;\n"
+	"\t\t--store|--at|--in|--dir|--tar|--*-file|--certificate|--key) _plyfs_files ;;\n"
+	"\t\tesac\n"
+	"\t\treturn\n"
+	"\tfi\n"
+	"\tif [[ -z $verb ]]; then\n"
+	"\t\t[[ $cur == -* ]] && _plyfs_words '--store --help --version' ||\n"
+	"\t\t\t_plyfs_words \"$_plyfs_verbs\"\n"
+	"\t\treturn\n"
+	"\tfi\n"
+	"\tif [[ $cur == -* && -z $dashes ]]; then\n"
+	"\t\t_plyfs_words \"--help $options\"\n"
+	"\t\treturn\n"
+	"\tfi\n"
+	"\tcase $verb:$args:$sub in\n"
+	"\trun:0:*|test:0:*) _plyfs_command ;;\n"
+	"\tsession:0:*) _plyfs_words 'start run interrupt list end' ;;\n"
+	"\tsession:1:run|session:1:interrupt|session:1:end) _plyfs_lines session list ;;\n"
+	"\tsession:2:run) [[ -n $dashes ]] && _plyfs_command ;;\n"
+	"\tenv:0:*) _plyfs_words 'create list destroy' ;;\n"
+	"\tenv:1:destroy) _plyfs_lines env list ;;\n"
+	"\tcompletion:0:*) _plyfs_words bash ;;\n"
+	"\trestore:0:*|export:0:*|dump:0:*|diff:[01]:*|drop:*)\n"
+	"\t\t_plyfs_lines tree --names --labels ;;\n"
+	"\trun:*|test:*|session:*:run|env:2:create|restore:1:*|bench:*) _plyfs_files ;;\n"
+	"\tinit:0:*|import:0:*|mount:0:*|unmount:0:*) _plyfs_files ;;\n"
+	"\tcheckpoint:0:*|undo:0:*|writeback:0:*) _plyfs_files ;;\n"
+	"\tesac\n"
+	"}\n"
+	"complete -F _plyfs plyfs\n";
+
 void completion_print_bash(void)
 {
-	printf("# bash completion for plyfs; made by 'plyfs completion bash'\n"
-	       "_plyfs_branches()\n"
-	       "{\n"
-	       "\ttimeout 2 plyfs tree --names 2>/dev/null\n" /* who waits for a Tab */
-	       "}\n"
-	       "_plyfs()\n"
-	       "{\n"
-	       "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= i\n"
-	       "\tlocal verbs='");
+	puts("# bash completion for plyfs; made by 'plyfs completion bash'");
+	printf("_plyfs_verbs='");
 	for (unsigned i = 0; i < n_verb_texts; i++)
-		printf("%s%s", i ? " " : "", verb_texts[i].name);
-	printf("'\n"
-	       "\tCOMPREPLY=()\n"
-	       "\tfor ((i = 1; i < COMP_CWORD; i++)); do\n"
-	       "\t\tcase ${COMP_WORDS[i]} in\n"
-	       "\t\t--store) ((i++)) ;;\n"
-	       "\t\t-*) ;;\n"
-	       "\t\t*) verb=${COMP_WORDS[i]}; break ;;\n"
-	       "\t\tesac\n"
-	       "\tdone\n"
-	       "\tif [[ -z $verb && $cur == -* ]]; then\n"
-	       "\t\tCOMPREPLY=($(compgen -W '--store --help --version' -- \"$cur\"))\n"
-	       "\t\treturn\n"
-	       "\tfi\n"
-	       "\tif [[ -z $verb && $prev != --store ]]; then\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$verbs\" -- \"$cur\"))\n"
-	       "\t\treturn\n"
-	       "\tfi\n"
-	       "\tcase $prev in\n"
-	       "\t--branch|--from)\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$(_plyfs_branches)\" -- \"$cur\"))\n"
-	       "\t\treturn ;;\n"
-	       "\t--without)\n"
-	       "\t\tCOMPREPLY=($(compgen -W '");
+		printf(" %s", verb_texts[i].name);
+	printf("'\n_plyfs_levers='");
 	for (unsigned i = 0; i < LEVERS; i++)
-		printf("%s%s", i ? " " : "", lever_names[i]);
-	printf("' -- \"$cur\"))\n"
-	       "\t\treturn ;;\n"
-	       "\tesac\n"
-	       "\tif [[ $cur == -* ]]; then\n"
-	       "\t\tlocal options=\n"
-	       "\t\tcase $verb in\n");
+		printf(" %s", lever_names[i]);
+	puts("'");
+	fputs(completion_head, stdout);
 	for (unsigned i = 0; i < n_verb_texts; i++) {
-		printf("\t\t%s) options='--help", verb_texts[i].name);
-		print_options(verb_texts[i].synopsis);
-		print_options(verb_texts[i].details);
+		printf("\t\t\t%s) options='", verb_texts[i].name);
+		print_verb_options(&verb_texts[i], false);
+		printf("' valued='");
+		print_verb_options(&verb_texts[i], true);
 		printf("' ;;\n");
 	}
-	printf("\t\tesac\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
-	       "\t\treturn\n"
-	       "\tfi\n"
-	       "\tcase $verb in\n"
-	       "\tdrop|fork)\n"
-	       "\t\tCOMPREPLY=($(compgen -W \"$(_plyfs_branches)\" -- \"$cur\")) ;;\n"
-	       "\tenv|session)\n"
-	       "\t\tlocal words='create list destroy'\n"
-	       "\t\t[[ $verb == session ]] && words='start run interrupt list end'\n"
-	       "\t\t[[ $prev == \"$verb\" ]] &&\n"
-	       "\t\t\tCOMPREPLY=($(compgen -W \"$words\" -- \"$cur\")) ||\n"
-	       "\t\t\tCOMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
-	       "\tcompletion) COMPREPLY=($(compgen -W bash -- \"$cur\")) ;;\n"
-	       "\t*) COMPREPLY=($(compgen -f -- \"$cur\")) ;;\n"
-	       "\tesac\n"
-	       "}\n"
-	       "complete -o filenames -F _plyfs plyfs\n");
+	fputs(completion_tail, stdout);
 }

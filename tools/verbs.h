@@ -18,8 +18,9 @@
  *             HOST    as BOTH, but it touches files of the client, or runs a program of its
  *                     choice: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
- *   details   for `plyfs NAME --help`, at most 79 columns. Every "--word" in synopsis and details
- *             is offered by the completion.
+ *   details   for `plyfs NAME --help`, at most 79 columns. The completion offers each "--word" of
+ *             the synopsis, and of lines that begin with two blanks and a dash what stands before
+ *             the next two blanks. "--word VALUE", with one blank, takes a value.
  *
  * Verbs up to VERBS_SHOWN stand in `plyfs --help`, which fits 24 lines; the rest is named there.
  */
@@ -58,8 +59,9 @@
 	  LEVER_LIST(LEVER_HELP) \
 	  "Short form: plyfs mount DIR, without a store: DIR is imported into a store of\n" \
 	  "its own below $XDG_DATA_HOME/plyfs, and the view is mounted over DIR. The next\n" \
-	  "time its view goes on where it was; --fresh imports DIR anew, --update only\n" \
-	  "when the view holds nothing that was not written back.\n") \
+	  "time its view goes on where it was.\n" \
+	  "  --fresh         import DIR anew\n" \
+	  "  --update        when the view holds nothing that was not written back\n") \
 	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
 	  "  --lazy          detach now, end when the last process has left\n" \
 	  "After the short form of mount, what differs from the directory is told, and:\n" \
@@ -111,10 +113,13 @@
 	  "  --kind KIND     local, git (checkpoints are commits, but those\n" \
 	  "                  of plyfs checkpoint) or container\n" \
 	  "  --store S, --from ID, --at DIR   what to fork, and where to mount it\n" \
-	  "  --test-command C, --test-report GLOB, --timeout S, --exclude A:B\n" \
+	  "  --test-command C, --test-report GLOB, --test-rule RULE, --timeout S\n" \
+	  "  --merge 1, --output-limit BYTES, --exclude A:B\n" \
+	  "  --commit all|untracked|tracked, --ref REF   of kind git\n" \
 	  "  --root 1, --network 1, --memory BYTES, --processes N, --cpu-time S,\n" \
 	  "  --runtime R     of a container\n" \
-	  "list [--json]. destroy NAME: ends its sessions, unmounts it, drops a fork.\n" \
+	  "list: what there is. destroy NAME: ends its sessions, unmounts, drops a fork.\n" \
+	  "  --json          of list: an array of objects\n" \
 	  "  --write-back    bring the differences into the directory that it covers\n" \
 	  "  --force         also when it is in use\n") \
 	X(run, LOCAL, "[OPTION]... [--] COMMAND...", "run a command in a view", \

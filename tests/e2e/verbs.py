@@ -401,6 +401,58 @@ def test_completion_is_valid_shell(t):
     assert "checkpoint" in p.stdout
 
 
+def test_completion_offers_what_is_meant(t):
+    t.surroundings()
+    view, other = t.view(), t.store("other")
+    view.checkpoint("a $(touch made) b")
+    view.store.ply("fork", "f2")
+    other.import_(t.at("source"), "--branch", "elsewhere")
+    here = t.at("here")
+    for name in ("test", "f2", "one two"):
+        os.makedirs(os.path.join(here, name))
+    view.store.ply("env", "create", "an-env", view.path)
+    view.store.ply("session", "start", "a-session", cwd=view.path)
+    t.run([ply.PLYFS, "completion", "bash"], stdout=open(t.at("completion"), "w"))
+    script = """
+        compopt() { echo files; }
+        . "$1"; shift
+        COMP_WORDS=(plyfs "$@"); COMP_CWORD=$#
+        _plyfs
+        for reply in "${COMPREPLY[@]}"; do eval "echo $reply"; done
+    """
+
+    def offered(*words):
+        p = t.run(["bash", "-c", script, "bash", t.at("completion"), *words], cwd=here,
+                  env=dict(t.env, PATH=os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"],
+                           PLYFS_STORE=view.store.path))
+        assert not p.stderr, p
+        return p.stdout.splitlines()
+
+    for words, wanted in {
+            "tes": ["test"], "mount on": ["files", "one two"], "--s": ["--store"],
+            "drop f2": ["f2"], "drop f2 ": ["f2", "main", "@a $(touch made) b"],
+            "drop --branch m": ["main"], "log --branch f": ["f2"], "restore f": ["f2"],
+            "restore @": ["@a $(touch made) b"], "restore @ a": ["@a $(touch made) b"],
+            "restore f2 f": ["files", "f2"], "diff main f": ["f2"], "export m": ["main"],
+            "export main --d": ["--dir"], "export main --dir f": ["files", "f2"],
+            "dump m": ["main"], "mount --snapshot m": ["main"], "env create --from m": ["main"],
+            "fork main f": [], "checkpoint -m f": [], "run --timeout f": [],
+            "--store OTHER log --branch ": ["elsewhere"], "drop --store = OTHER ": ["elsewhere"],
+            "--store=OTHER tr": ["tree"], "--store = o": ["files", "one two"], "--store = f": ["files", "f2"],
+            "mount --at = f": ["files", "f2"], "writeback --w": [], "fsmonitor --": ["--help"],
+            "unmount --w": ["--write-back"], "run -- ls --t": ["files"], "run ls --t": ["files"],
+            "run --in d ls f": ["files", "f2"], "run --t": ["--timeout"], "run -- sha51": ["sha512sum"],
+            "test ./f": ["files", "./f2"], "env d": ["destroy"], "env destroy a": ["an-env"],
+            "env create --o": ["--output-limit"], "env create --m": ["--merge", "--memory"],
+            "session run a": ["a-session"], "session run a-session -- sha51": ["sha512sum"],
+            "session run a-session -- sha512sum f": ["files", "f2"],
+            "mount --without aw": ["awake"], "completion ": ["bash"]}.items():
+        got = offered(*words.replace("OTHER", other.path).split(" "))
+        assert set(got) == set(wanted), (words, got)
+    assert not os.path.exists(os.path.join(here, "made"))
+    view.store.ply("env", "destroy", "an-env")
+
+
 def test_broken_pipes_are_quiet(t):
     view = t.view({"f": "0"})
     for i in range(300):
