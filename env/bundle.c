@@ -26,6 +26,7 @@
 #include <sys/stat.h>
 
 #include "env/env_internal.h"
+#include "env/place.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -39,14 +40,12 @@ static void json_freep(json_t **j)
 
 int bundle_begin(struct isolation *i)
 {
-	const char *base = getenv("XDG_RUNTIME_DIR");
+	const char *base = place_named("XDG_RUNTIME_DIR") ?: "/tmp";
 	_cleanup_(isolate_mounts_release) struct isolate_mounts m = { 0 };
 	_cleanup_free_ char *dir = NULL;
 	char path[PATH_MAX];
 	int r = 0;
 
-	if (!base || *base != '/' || access(base, W_OK) < 0)
-		base = "/tmp";
 	if (asprintf(&dir, "%s/plyfs-oci-XXXXXX", base) < 0)
 		return fail_memory();
 	if (!mkdtemp(dir))

@@ -45,13 +45,11 @@ int place_random(char text[static PLACE_RANDOM])
 
 int place_plan(char **ret)
 {
-	const char *top = getenv("XDG_RUNTIME_DIR");
+	const char *top = place_named("XDG_RUNTIME_DIR") ?: "/tmp";
 	_cleanup_free_ char *real = NULL;
 	char text[PLACE_RANDOM], *path;
 	int r;
 
-	if (!top || *top != '/' || access(top, W_OK) < 0)
-		top = "/tmp";
 	r = place_random(text);
 	if (r == 0)
 		r = files_absolute(top, &real);

@@ -3,10 +3,21 @@
 
 /* Directories to mount on. */
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #define PLACE_RANDOM 13 /* 12 hex digits and NUL */
 
 /* A name that nobody has. */
 int place_random(char text[static PLACE_RANDOM]);
+/* The directory that a variable names, if it is absolute, there and ours to write to; else NULL. */
+static inline const char *place_named(const char *variable)
+{
+	const char *dir = getenv(variable);
+
+	return dir && *dir == '/' && access(dir, W_OK) == 0 ? dir : NULL;
+}
+
 /* The path of a new directory below $XDG_RUNTIME_DIR or /tmp; it is not made yet. Given: free. */
 int place_plan(char **ret);
 /* With its parents; may be there. */

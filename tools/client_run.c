@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "env/group.h"
+#include "env/place.h"
 #include "env/tree.h"
 #include "store/base/util.h"
 
@@ -262,7 +263,7 @@ static void loud(int *saved)
 static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *how,
 		       const char *name, bool drop)
 {
-	const char *tmp = getenv("XDG_RUNTIME_DIR") ?: getenv("TMPDIR") ?: "/tmp";
+	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
 	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
 	char *fork_argv[] = { (char *)"fork",  (char *)"--at", mountpoint, (char *)"--from",
 			      cl->info.branch, (char *)"--",   made,	   NULL };

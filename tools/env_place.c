@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "env/place.h"
 #include "fs/ioctl.h"
 #include "store/base/util.h"
 
@@ -124,11 +125,11 @@ static int give(const struct cmd *c, char *path, char **ret)
 
 int place_runtime(const struct cmd *c, const char *name, char **ret)
 {
-	const char *run = getenv("XDG_RUNTIME_DIR");
+	const char *run = place_named("XDG_RUNTIME_DIR");
 	char *top, *path;
 	int r;
 
-	if (run && *run == '/' ? asprintf(&top, "%s/plyfs", run) < 0
+	if (run ? asprintf(&top, "%s/plyfs", run) < 0
 			       : asprintf(&top, "/tmp/plyfs-%u", (unsigned)geteuid()) < 0)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
 	r = make(c, top);

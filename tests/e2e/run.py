@@ -105,6 +105,18 @@ def test_fork_leaves_the_view_alone_and_keeps_a_branch(t):
     assert view.store.mount(branch=other).read("a.txt") == "changed\n"
 
 
+def test_a_fork_lies_where_there_is_a_place(t):
+    view = t.view()
+    os.mkdir(t.at("tmp"))
+    for run, tmp, wanted in (("", "", "/tmp"), (t.at("gone"), t.at("tmp"), t.at("tmp")),
+                             ("tmp", "", "/tmp"), (t.at("tmp"), "/", t.at("tmp"))):
+        p = view.store.ply("run", "--fork", "--drop", "pwd", cwd=view.path,
+                           env={"XDG_RUNTIME_DIR": run, "TMPDIR": tmp})
+        assert os.path.dirname(p.stdout.strip()) == wanted, (run, tmp, p)
+    p = view.store.ply("session", "list", env={"XDG_RUNTIME_DIR": t.at("gone")})
+    assert not p.stdout and not p.stderr, p
+
+
 def test_fork_with_drop_leaves_nothing(t):
     view = t.view()
     p = view.store.ply("run", "--fork", "--drop", "--", "sh", "-c", "rm -rf *; exit 4",
