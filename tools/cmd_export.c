@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <sys/stat.h>
 
@@ -57,10 +58,36 @@ static int to_dir(struct cmd *c, struct root *root, const char *path, struct tra
 	return r < 0 ? transfer_talk_fail(talk, r, path) : CMD_DONE;
 }
 
+/*
+ * A new file beside path, which replaces what is there: half an archive is of no use, and less than
+ * the one before. old: that is a file; its owner and mode are kept.
+ */
+static int open_beside(struct cmd *c, const char *path, const struct stat *old, char **ret_path,
+		       int *ret_fd)
+{
+	const char *slash = strrchr(path, '/');
+	_cleanup_free_ char *made = NULL;
+	int r;
+
+	if (asprintf(&made, "%.*s.plyfs-export-%d-%" PRIx64, slash ? (int)(slash + 1 - path) : 0,
+		     path, (int)getpid(), now_ns()) < 0)
+		return -ENOMEM;
+	r = cmd_openat(c, made, O_WRONLY | O_CREAT | O_EXCL, 0600, ret_fd);
+	if (r < 0)
+		return r;
+	if (old)
+		(void)!fchown(*ret_fd, old->st_uid, old->st_gid); /* where we may */
+	(void)fchmod(*ret_fd, old ? old->st_mode & 07777 : 0666 & ~c->umask);
+	*ret_path = TAKE_PTR(made);
+	return 0;
+}
+
 static int to_tar(struct cmd *c, struct root *root, const char *path, struct transfer_talk *talk,
 		  struct transfer_stats *ret)
 {
-	bool made = false;
+	_cleanup_free_ char *beside = NULL;
+	struct stat old;
+	bool exists;
 	int fd = -1, r;
 
 	if (strcmp(path, "-") == 0) {
@@ -74,23 +101,27 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 		return r < 0 ? transfer_talk_fail(talk, r, "stdout") : CMD_DONE;
 	}
 
-	r = cmd_openat(c, path, O_WRONLY | O_CREAT | O_EXCL, 0666, &fd);
-	made = r == 0;
-	if (made)
-		(void)fchmod(fd, 0666 & ~c->umask); /* else only its owner may read it */
-	if (r == -EEXIST)
+	exists = fstatat(c->cwd_fd, path, &old, AT_SYMLINK_NOFOLLOW) == 0;
+	r = exists && !S_ISREG(old.st_mode)
+		    ? -EEXIST
+		    : open_beside(c, path, exists ? &old : NULL, &beside, &fd);
+	if (exists && (r == -EEXIST || r == -EACCES)) /* a pipe, a link; not our directory */
 		r = cmd_openat(c, path, O_WRONLY | O_TRUNC, 0, &fd);
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", path);
 
 	r = export_tar(c->store, root, fd, &talk->ops, ret);
+	if (r == 0 && beside && exists && fsync(fd) < 0)
+		r = -errno;
 	if (close(fd) < 0 && r == 0)
+		r = -errno;
+	if (r == 0 && beside && renameat(c->cwd_fd, beside, c->cwd_fd, path) < 0)
 		r = -errno;
 	cmd_progress_end(c);
 	if (r == 0)
 		return CMD_DONE;
-	if (made)				    /* half an archive is of no use */
-		(void)unlinkat(c->cwd_fd, path, 0); /* r says what matters */
+	if (beside)
+		(void)unlinkat(c->cwd_fd, beside, 0); /* r says what matters */
 	return transfer_talk_fail(talk, r, path);
 }
 

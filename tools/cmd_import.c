@@ -221,6 +221,16 @@ static int settle_layers(struct cmd *c, const char *name, struct image *image, u
 	return 0;
 }
 
+/* Whatever was being read or made: what helps is the same. */
+static bool is_full(struct cmd *c, int r)
+{
+	if (r != -ENOSPC && r != -EDQUOT)
+		return false;
+	(void)cmd_fail(c, 0, "the store's disk is full; 'plyfs gc' gives back what the broken "
+			     "import took");
+	return true;
+}
+
 static int report(struct cmd *c, bool json, uint64_t id, const char *name,
 		  const struct transfer_stats *stats)
 {
@@ -297,6 +307,8 @@ int cmd_import(struct cmd *c)
 		r = import_tar(c->store, source.fd, &talk.ops, &root, &stats);
 	}
 	cmd_progress_end(c);
+	if (is_full(c, r))
+		return CMD_FAILED;
 	if (r < 0)
 		return transfer_talk_fail(&talk, r, source.text);
 
@@ -306,6 +318,8 @@ int cmd_import(struct cmd *c)
 		lineage = store_take_lineage(c->store);
 	if (r == 0)
 		r = settle(c, old, name, label, oci ? image.root : root, parent, lineage, &id);
+	if (is_full(c, r))
+		return CMD_FAILED;
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", name);
 	store_import_end(TAKE_PTR(importing));

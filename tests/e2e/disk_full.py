@@ -34,7 +34,7 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     store.import_(t.tree({"a": "precious"}))
     ply.make_tree(t.at("big"), {"f%d" % i: os.urandom(10 << 20) for i in range(12)})
     p = store.ply("import", "--branch", "big", t.at("big"), check=False, timeout=170)
-    assert p.returncode == 1 and "space" in p.stderr.lower(), p
+    assert p.returncode == 1 and "the store's disk is full; 'plyfs gc' gives back" in p.stderr, p
     store.ply("check", "--read-data")
     view = store.mount()
     assert view.read("a") == "precious"
@@ -43,6 +43,27 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     view.write("b", "x" * (5 << 20))
     store.ply("checkpoint", "--sync", view.path)
     store.ply("check", "--read-data")
+
+
+def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):
+    ply.small_disk(t, 24)
+    view = t.view({"big": os.urandom(30 << 20)})
+    archive = t.at("disk/a.tar")
+    ply.write(archive, "precious")
+    os.chmod(archive, 0o640)
+    before = sorted(os.listdir(t.at("disk")))
+    p = view.store.ply("export", "main", "--tar", archive, check=False)
+    assert p.returncode == 1 and "No space" in p.stderr, p
+    assert ply.read(archive) == "precious" and sorted(os.listdir(t.at("disk"))) == before
+    # With room it is replaced, and a link to it goes on leading there.
+    os.truncate(view.at("big"), 1 << 20)
+    view.store.ply("export", "main", "--tar", archive)
+    assert os.stat(archive).st_mode & 0o777 == 0o640 and os.path.getsize(archive) > 1 << 20
+    os.symlink(archive, t.at("link"))
+    os.truncate(archive, 0)
+    view.store.ply("export", "main", "--tar", t.at("link"))
+    assert os.path.islink(t.at("link")) and os.path.getsize(archive) > 1 << 20
+    assert sorted(os.listdir(t.at("disk"))) == before
 
 
 def test_disk_full_during_writes_in_the_view(t):
