@@ -598,17 +598,21 @@ int client_writeback(struct client *cl)
 
 	if (r)
 		return r;
-	path = client_store_name(cl) ? NULL : absolute(cl->args.v[0]);
-	if (path) {
-		r = short_store(cl, path, &store);
-		if (r)
-			return r;
-		origin = read_origin(store);
-	}
+	if (client_store_name(cl))
+		return client_send(cl, true, cl->argc, cl->argv, -1);
+	path = absolute(cl->args.v[0]);
+	if (!path)
+		return client_fail(cl, "'%s': %s", cl->args.v[0], strerror(errno));
+	r = short_store(cl, path, &store);
+	if (r)
+		return r;
+	origin = read_origin(store);
 	if (origin && strcmp(origin, path) == 0) {
 		r = client_use_store(cl, store);
 		if (r)
 			return r;
+	} else if (client_look_with_patience(cl, ".") == 0 && !cl->in_view) {
+		return client_fail(cl, "'%s' has no short-form view", cl->args.v[0]);
 	}
 	return client_send(cl, true, cl->argc, cl->argv, -1);
 }

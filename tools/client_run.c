@@ -265,8 +265,9 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 {
 	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
 	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
-	char *fork_argv[] = { (char *)"fork",  (char *)"--at", mountpoint, (char *)"--from",
-			      cl->info.branch, (char *)"--",   made,	   NULL };
+	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	mountpoint, (char *)"--from",
+			      cl->info.branch, (char *)"--for", (char *)"run", (char *)"--",
+			      made,	       NULL };
 	char *drop_argv[] = { (char *)"drop", (char *)"--", made, NULL };
 	struct fuse_mount m = { .mountpoint = mountpoint };
 	_cleanup_close_ int saved = -1;

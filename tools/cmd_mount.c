@@ -124,7 +124,6 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 		fprintf(c->err,
 			"plyfs %s: with --io-uring the view ends when its daemon is killed\n",
 			c->argv[0]);
-	fprintf(c->out, "%s\n", at);
 	return CMD_DONE;
 }
 
@@ -147,7 +146,7 @@ int cmd_mount(struct cmd *c)
 		OPTIONS_MOUNT(&options),
 	};
 	_cleanup_(branch_closep) struct branch *b = NULL;
-	uint64_t id;
+	uint64_t id = 0;
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
@@ -162,10 +161,8 @@ int cmd_mount(struct cmd *c)
 		r = snap_find(c->store, snapshot, &id);
 		if (r < 0)
 			return cmd_fail(c, r, "%s", snapshot);
-		return start(c, "", id, at, how);
-	}
-
-	if (!branch) {
+		branch = "";
+	} else if (!branch) {
 		branch = BRANCH_DEFAULT;
 		r = branch_open(c->store, branch, &b);
 		if (r == -ERR_BRANCH_UNKNOWN)
@@ -175,7 +172,10 @@ int cmd_mount(struct cmd *c)
 		if (r < 0)
 			return cmd_fail(c, r, "%s", branch);
 	}
-	return start(c, branch, 0, at, how);
+	r = start(c, branch, id, at, how);
+	if (r == CMD_DONE)
+		fprintf(c->out, "%s\n", at);
+	return r;
 }
 
 int cmd_unmount(struct cmd *c)

@@ -5,6 +5,6 @@
 
 /*
  * Serves a branch on the descriptor that came with the request (taken), mounted on `at`, as `how`
- * says (fs/how.h); prints the mount point. Reports failures; an exit code.
+ * says (fs/how.h). Reports failures; an exit code.
  */
 int cmd_mount_branch(struct cmd *c, const char *branch, const char *at, uint32_t how);

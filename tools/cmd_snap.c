@@ -7,6 +7,7 @@
  */
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <unistd.h>
 
@@ -202,11 +203,12 @@ static int fork_from(struct cmd *c, const char *from, const char *name)
 
 int cmd_fork(struct cmd *c)
 {
-	const char *from = NULL, *at = NULL, *name;
+	const char *from = NULL, *at = NULL, *verb = NULL, *name;
 	struct mount_options options = {};
 	const struct option_def defs[] = {
 		{ .name = "from", .text = &from },
 		{ .name = "at", .text = &at },
+		{ .name = "for", .text = &verb }, /* of the client: the verb that was called */
 		OPTIONS_MOUNT(&options),
 	};
 	int r;
@@ -214,6 +216,8 @@ int cmd_fork(struct cmd *c)
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
 	if (r)
 		return r;
+	if (verb)
+		c->argv[0] = (char *)verb;
 	name = c->args.v[0];
 	if (!branch_name_ok(name))
 		return cmd_misuse(c, "'%s': %s", name, err_str(-ERR_BRANCH_NAME));
@@ -226,7 +230,10 @@ int cmd_fork(struct cmd *c)
 	if (!at)
 		return CMD_DONE;
 
-	r = cmd_mount_branch(c, name, at, mount_how(&options));
+	/* The client undoes a mount that is not told; the branch can go while nobody serves it. */
+	fprintf(c->out, "%s\n", at);
+	r = fflush(c->out) ? cmd_fail(c, 0, "the output could not be written")
+			   : cmd_mount_branch(c, name, at, mount_how(&options));
 	if (r)
 		(void)branch_drop(c->store, name); /* it was to be a mounted fork or none */
 	return r;
@@ -313,10 +320,28 @@ static bool is_whole_id(const char *text)
 	       (strlen(text) == SNAP_ID_SIZE - 1 && !text[strspn(text, "0123456789abcdef")]);
 }
 
+/* "", or what goes with a branch; text: room for it. */
+static const char *lost_changes(struct cmd *c, const char *branch, char text[static 80])
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	uint64_t n = 0;
+
+	if (branch_open(c->store, branch, &b) == 0) {
+		READ_GUARD(&b->lock);
+
+		n = b->changes;
+	}
+	*text = '\0';
+	if (n)
+		snprintf(text, 80, " (with %" PRIu64 " change%s since its last snapshot)", n,
+			 n == 1 ? "" : "s");
+	return text;
+}
+
 static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 		    bool with_snapshots)
 {
-	char name[SNAP_ID_SIZE];
+	char name[SNAP_ID_SIZE], lost[80];
 	uint64_t id;
 	int r;
 
@@ -325,6 +350,7 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 	if (meant == BRANCH && !branch_is_there(c, text))
 		return cmd_fail(c, 0, "there is no branch '%s'", text);
 	if (meant != SNAPSHOT && branch_is_there(c, text)) {
+		(void)lost_changes(c, text, lost);
 		r = dry ? 0 : branch_drop(c->store, text);
 		if (r == -ERR_BRANCH_IN_USE) {
 			_cleanup_(views_putp) struct view_entry *e =
@@ -337,7 +363,7 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 			return cmd_fail(c, r, "branch %s", text);
 		if (!dry)
 			drop_number(c, text);
-		fprintf(c->out, "%s branch %s\n", dry ? "would drop" : "dropped", text);
+		fprintf(c->out, "%s branch %s%s\n", dry ? "would drop" : "dropped", text, lost);
 		return with_snapshots ? drop_made_on(c, text, dry) : CMD_DONE;
 	}
 

@@ -207,19 +207,31 @@ static bool record_of(const struct cmd *c, const char *dir, struct record *ret)
 
 /* ---- their environments ---- */
 
+/* An option that somebody typed. */
+static int set_option(const struct cmd *c, struct ply_env *env, const char *name,
+		      const char *value)
+{
+	if (ply_env_set(env, name, value) == 0)
+		return DONE;
+	(void)cmd_ply_failed(c); /* says why */
+	return MISUSE;
+}
+
 int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **ret)
 {
 	struct ply_env *env;
 	const char *name;
 	json_t *value;
+	int code;
 
 	if (ply_env_new(r->kind, &env) < 0)
 		return cmd_ply_failed(c);
 	json_object_foreach(r->options, name, value)
 	{
-		if (ply_env_set(env, name, json_string_value(value)) < 0) {
+		code = set_option(c, env, name, json_string_value(value));
+		if (code) {
 			ply_env_free(env);
-			return cmd_ply_failed(c);
+			return code;
 		}
 	}
 	*ret = env;
@@ -240,11 +252,16 @@ int env_of_place(const struct cmd *c, const struct place *p, const char *test_co
 		r = cmd_ply_failed(c);
 	if (r)
 		return r;
+	if (test_command)
+		r = set_option(c, env, "test_command", test_command);
+	if (r == DONE && timeout)
+		r = set_option(c, env, "timeout", timeout);
 	/* It is a view: it stays, unless told otherwise; which forks of it would be, too. */
-	if (ply_env_set(env, "workdir", remembered ? record.path : p->dir) < 0 ||
-	    (test_command && ply_env_set(env, "test_command", test_command) < 0) ||
-	    (timeout && ply_env_set(env, "timeout", timeout) < 0) || ply_env_setup(env) < 0) {
+	if (r == DONE &&
+	    (ply_env_set(env, "workdir", remembered ? record.path : p->dir) < 0 ||
+	     ply_env_setup(env) < 0))
 		r = cmd_ply_failed(c);
+	if (r) {
 		ply_env_free(env);
 		return r;
 	}

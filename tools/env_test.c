@@ -21,6 +21,8 @@ static void tell(const struct ply_tests *t)
 	if (t->output.len) /* whether it could be written, cmd_flush tells */
 		(void)fwrite(t->output.data, 1, t->output.len, stdout);
 	(void)fflush(stdout);
+	if (t->output.len && t->output.data[t->output.len - 1] != '\n')
+		(void)fputc('\n', stderr);
 	if (t->timed_out)
 		(void)fprintf(stderr, "plyfs test: timed out\n");
 	else if (!*t->runner)

@@ -205,7 +205,7 @@ static bool wants_help(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--") == 0)
 			return false;
-		if (strcmp(argv[i], "--help") == 0)
+		if (strcmp(argv[i], "--help") == 0 || (i == 1 && strcmp(argv[i], "-h") == 0))
 			return true;
 		/* `run COMMAND --help` is the command's, `bench X --help` the bench's */
 		if ((strcmp(verb, "run") == 0 && argv[i][0] != '-') || strcmp(verb, "bench") == 0)

@@ -14,14 +14,15 @@
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
 
+/* arg: the verb that was called. */
 static void on_note(void *arg, const char *line)
 {
-	fprintf(stderr, "plyfs salvage: %s\n", line);
+	fprintf(stderr, "plyfs %s: %s\n", (const char *)arg, line);
 }
 
-static int fail(const char *path, int r)
+static int fail(const char *verb, const char *path, int r)
 {
-	fprintf(stderr, "plyfs salvage: '%s': %s\n", path,
+	fprintf(stderr, "plyfs %s: '%s': %s\n", verb, path,
 		r == -ERR_STORE_BUSY ?
 			"a daemon has it open; unmount its views, if any, and wait a second" :
 			err_str(r));
@@ -70,13 +71,14 @@ static int print_json(const struct salvage_stats *s)
 int salvage_main(const char *path, bool if_broken, bool json)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	const struct noter noter = { .fn = on_note };
+	const char *verb = if_broken ? "check" : "salvage";
+	const struct noter noter = { .fn = on_note, .arg = (void *)verb };
 	struct salvage_stats stats = { 0 };
 	struct stat st;
 	int r;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return fail(path, -errno);
+		return fail(verb, path, -errno);
 	r = become_owner(&st);
 	if (r == 0 && if_broken)
 		r = store_give_up_journal(fd, &noter);
@@ -88,7 +90,7 @@ int salvage_main(const char *path, bool if_broken, bool json)
 	if (r >= 0)
 		r = store_salvage(fd, &noter, NULL, &stats);
 	if (r < 0)
-		return fail(path, r);
+		return fail(verb, path, r);
 
 	if (if_broken)
 		print_text(stderr, &stats);
@@ -97,7 +99,7 @@ int salvage_main(const char *path, bool if_broken, bool json)
 	else if (print_json(&stats) < 0)
 		return CMD_FAILED;
 	if (fflush(stdout)) {
-		fprintf(stderr, "plyfs salvage: the output could not be written\n");
+		fprintf(stderr, "plyfs %s: the output could not be written\n", verb);
 		return CMD_FAILED;
 	}
 	return CMD_DONE;

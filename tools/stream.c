@@ -34,8 +34,8 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t size)
 	struct stream *s = cookie;
 	size_t done = 0;
 
-	if (s->fd < 0)
-		return (ssize_t)size;
+	if (s->fd < 0) /* its caller closed it: nobody need hear talk, but an answer is lost */
+		return s->talk ? (ssize_t)size : 0;
 
 	while (done < size) {
 		struct pollfd p = { .fd = s->fd, .events = POLLOUT };

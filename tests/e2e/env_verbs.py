@@ -146,7 +146,10 @@ def test_mistakes_are_told_in_one_line(t):
     env.fails("env", "create", "--kind", "nope", "x", path, code=2, says="--kind")
     env.fails("env", "create", "x", t.at("absent"), says="absent")
     env.fails("env", "create", "x", says="not in a plyfs view")
-    env.fails("env", "create", "--timeout", "soon", "x", path, says="timeout")
+    for option, value in (("timeout", "soon"), ("network", "2"), ("test-rule", "x")):
+        env.fails("env", "create", "--" + option, value, "x", path, code=2,
+                  says=option.replace("-", "."))
+    env.fails("test", "--timeout", "soon", code=2, cwd=path, says="timeout")
     env.fails("env", "destroy", "nobody", says="no environment 'nobody'")
     env.fails("env", "destroy", "--write-back", "nobody", says="no environment")
     env.fails("env", "frobnicate", code=2, says="create, list, destroy")
@@ -214,6 +217,7 @@ def test_a_test_run_that_takes_too_long_is_killed(t):
     p = env("test", "--timeout", "0.5", "--", "echo begun; setsid sleep 77.7", cwd=path,
             check=False)
     assert p.returncode == 124 and "begun" in p.stdout, p
+    assert p.stderr == "\nplyfs test: timed out\n" and not p.stdout.endswith("\n"), p
     assert not subprocess.run(["pgrep", "-f", "sleep 77.7"], stdout=subprocess.PIPE).stdout
 
 

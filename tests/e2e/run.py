@@ -105,6 +105,13 @@ def test_fork_leaves_the_view_alone_and_keeps_a_branch(t):
     assert view.store.mount(branch=other).read("a.txt") == "changed\n"
 
 
+def test_a_fork_that_fails_is_told_by_the_verb_that_was_called(t):
+    view = t.view()
+    view.store.ply("fork", "taken")
+    p = view.store.ply("run", "--fork", "--name", "taken", "true", cwd=view.path, check=False)
+    assert p.returncode == 1 and p.stderr.startswith("plyfs run: taken: a branch of this"), p
+
+
 def test_a_fork_lies_where_there_is_a_place(t):
     view = t.view()
     os.mkdir(t.at("tmp"))

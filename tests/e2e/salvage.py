@@ -152,7 +152,8 @@ def test_salvage_of_what_is_no_store(t):
     shutil.rmtree(os.path.join(fresh.path, "index"))
     for pack in glob.glob(os.path.join(fresh.path, "packs", "*")):
         os.unlink(pack)
-    fresh.fails("salvage", says="no list of snapshots")
+    fresh.fails("salvage", says="^plyfs salvage: .*no list of snapshots")
+    fresh.fails("check", "--repair", says="^plyfs check: .*no list of snapshots")
 
 
 # ---- forged collisions: see tests/unit/test_chunk.c for why these two have one XXH3-128 ----

@@ -150,8 +150,10 @@ def test_the_directory_of_a_write_back_tells_the_store(t):
     assert ply_(t, "writeback", "--dry-run", "work", cwd=t.path).stdout == "M a.txt\n"
     ply_(t, "writeback", ".", cwd=t.at("work"))
     assert ply.read(t.at("work/a.txt")) == "changed\n"
-    p = ply_(t, "writeback", t.path, check=False)  # has none
-    assert p.returncode == 2 and "which store" in p.stderr, p
+    p = ply_(t, "writeback", t.path, check=False)
+    assert p.returncode == 1 and "'%s' has no short-form view" % t.path in p.stderr, p
+    p = ply_(t, "writeback", "nowhere", check=False)
+    assert p.returncode == 1 and "'nowhere': No such file" in p.stderr, p
     del t.env["XDG_DATA_HOME"], t.env["HOME"]
     p = ply_(t, "writeback", t.at("work"), check=False)
     assert p.returncode == 1 and "XDG_DATA_HOME" in p.stderr and "--store" in p.stderr, p

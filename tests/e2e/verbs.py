@@ -42,8 +42,22 @@ def test_an_output_that_cannot_be_written_is_told(t):
         assert "could not be written" in p.stderr, (words, p)
 
 
+def test_a_mounted_fork_that_cannot_be_told_is_none(t):
+    view = t.view()
+    os.mkdir(t.at("fork"))
+    for _ in range(2):
+        with open("/dev/full", "w") as full:
+            p = view.store.ply("fork", "idea", "--at", t.at("fork"), stdout=full, cwd=view.path,
+                               check=False)
+        assert p.returncode == 1 and "could not be written" in p.stderr, p
+        assert not os.path.ismount(t.at("fork"))
+    assert view.store.ply("fork", "idea", "--at", t.at("fork")).stdout == t.at("fork") + "\n"
+
+
 def test_version(t):
     assert re.fullmatch(r"plyfs \d+\.\d+\.\d+\n", t.run([ply.PLYFS, "--version"]).stdout)
+    assert t.run([ply.PLYFS, "log", "-h"]).stdout == t.run([ply.PLYFS, "log", "--help"]).stdout
+    assert t.run([ply.PLYFS, "-h"]).stdout == t.run([ply.PLYFS, "--help"]).stdout
 
 
 def readme_session():
@@ -176,6 +190,20 @@ def test_drop_and_what_depends_on_it(t):
     view.store.fails("mount", "--branch", "side", "--at", t.at("home"))
 
 
+def test_drop_says_what_is_lost_with_a_branch(t):
+    view = t.view()
+    store = view.store
+    fork = view.fork("victim")
+    for n, says in ((1, " (with 1 change since its last snapshot)"),
+                    (2, " (with 2 changes since its last snapshot)")):
+        os.utime(fork.at("a.txt" if n == 1 else "dir/b.txt"))
+    fork.unmount()
+    assert store.out("drop", "--dry-run", "victim") == "would drop branch victim" + says
+    assert store.out("drop", "victim") == "dropped branch victim" + says
+    store.ply("fork", "--from", "main~0", "clean")
+    assert store.out("drop", "clean") == "dropped branch clean"
+
+
 def test_drop_can_be_told_what_a_word_means(t):
     view = t.view({"f": "0"})
     first, second = view.checkpoint(), view.checkpoint("two")
@@ -270,8 +298,12 @@ def test_what_is_opened_is_not_taken_for_a_closed_stdin_or_stdout(t):
     p = sh("<&-", "import", "--branch", "other", "-")
     assert p.returncode == 1 and p.stderr == "plyfs import: there is no stdin to read\n", p
     for how in (">&-", "<&- >&-", "<&- >&- 2>&-"):
-        p = sh(how, "status")
-        assert (p.returncode, p.stdout, p.stderr) == (0, "", ""), (how, p)
+        for words in (["status"], ["log"], ["tree"], ["diff", "main~0", "main", "--json"],
+                      ["version"]):
+            p = sh(how, *words)
+            said = "" if "2>" in how else "plyfs %s: the output could not be written\n" % words[0]
+            assert (p.returncode, p.stdout, p.stderr) == (1, "", said), (how, p)
+        assert sh(how, "diff", "main~0", "main").returncode == 0  # has nothing to say
 
 
 def test_import_of_another_branch_while_mounted(t):
