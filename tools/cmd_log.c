@@ -351,8 +351,11 @@ int cmd_tree(struct cmd *c)
 	for (size_t i = 0; names && i < h.n_branches; i++)
 		fprintf(c->out, "%s\n", h.branches[i].name);
 	for (size_t i = 0; labels && i < h.n; i++)
-		if (*h.items[i].info.label)
-			fprintf(c->out, "@%s\n", h.items[i].info.label);
+		if (*h.items[i].info.label) {
+			fputc('@', c->out);
+			print_clean(c->out, h.items[i].info.label);
+			fputc('\n', c->out);
+		}
 	if (names || labels)
 		return CMD_DONE;
 
