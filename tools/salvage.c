@@ -10,6 +10,7 @@
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "store/store.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
@@ -22,7 +23,9 @@ static void on_note(void *arg, const char *line)
 
 static int fail(const char *verb, const char *path, int r)
 {
-	fprintf(stderr, "plyfs %s: '%s': %s\n", verb, path,
+	fprintf(stderr, "plyfs %s: '", verb);
+	print_clean(stderr, path);
+	fprintf(stderr, "': %s\n",
 		r == -ERR_STORE_BUSY ?
 			"a daemon has it open; unmount its views, if any, and wait a second" :
 			err_str(r));

@@ -149,6 +149,8 @@ def test_strangers_names_do_not_act_on_a_terminal(t):
     store = t.store(odd)
     store.import_(t.tree({"a": "1"}))
     view = store.mount(at=t.at("m\n\x1bnt"))
+    said = store.fails("salvage", says="unmount its views")
+    assert said.count("\n") == 1 and is_clean(said), said
     store.ply("env", "create", "e", view.path)
     store.ply("session", "start", "s", cwd=view.path)
     for words, lines in ((["status"], 6), (["tree"], 2), (["env", "list"], 1),
