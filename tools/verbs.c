@@ -199,10 +199,10 @@ void completion_print_bash(void)
 	puts("# bash completion for plyfs; made by 'plyfs completion bash'");
 	printf("_plyfs_verbs='");
 	for (unsigned i = 0; i < n_verb_texts; i++)
-		printf(" %s", verb_texts[i].name);
+		printf("%s%s", i ? " " : "", verb_texts[i].name);
 	printf("'\n_plyfs_levers='");
 	for (unsigned i = 0; i < LEVERS; i++)
-		printf(" %s", lever_names[i]);
+		printf("%s%s", i ? " " : "", lever_names[i]);
 	puts("'");
 	fputs(completion_head, stdout);
 	for (unsigned i = 0; i < n_verb_texts; i++) {

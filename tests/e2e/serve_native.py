@@ -542,7 +542,7 @@ def test_what_plyfs_serve_refuses(t):
         (["--port", "70000"], 2, "--port"), (["--port", "x"], 2, "number"),
         (["--host", "no.such"], 2, "token"), (["--host", "no.such", "--auth-token", "x"], 1, "no address"),
         (["--certificate", "x"], 2, "--key"), (["--token-file", t.at("none")], 1, "No such file"),
-        (["--from", "x"], 2, "--in"), (["--timeout", "x"], 1, "timeout"), (["word"], 2, "wants"),
+        (["--from", "x"], 2, "--in"), (["--timeout", "x"], 2, "timeout"), (["word"], 2, "wants"),
         (["--nonsense"], 2, "nonsense"),
     ]:
         p = t.run([ply.PLYFS, "serve", *at, *words], check=False)
