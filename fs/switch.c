@@ -73,6 +73,7 @@ struct plan {
 	size_t n_retire, cap_retire;
 	uint64_t *lost; /* directories that the kernel knows and the target lacks */
 	size_t n_lost, cap_lost;
+	size_t n_next; /* of them, first: where the target has another directory at their path */
 	uint64_t *found; /* directories that were dead and that the target has */
 	size_t n_found, cap_found;
 	uint64_t changed, limit;
@@ -195,11 +196,13 @@ static int plan_dir(struct plan *p, const struct vnode *n, const struct key *k,
 	struct inode_note note = { .node = n->node, .rights = k->t == ITEM_XATTR };
 	struct inode before, after;
 
-	if (k->t == ITEM_INODE && old_val && inode_decode(n->ino, old_val, &before) >= 0) {
+	/* Of one that the target lacks the name differs, too: that is told. */
+	if (k->t == ITEM_INODE && old_val && new_val &&
+	    inode_decode(n->ino, old_val, &before) >= 0) {
 		const struct vnode *parent = known(p->view, before.parent);
 
 		note.parent = parent ? parent->node : 0;
-		note.rights = !new_val || inode_decode(n->ino, new_val, &after) < 0 ||
+		note.rights = inode_decode(n->ino, new_val, &after) < 0 ||
 			      before.mode != after.mode || before.uid != after.uid ||
 			      before.gid != after.gid;
 	}
@@ -353,10 +356,14 @@ static int plan_lost(struct plan *p)
 		struct inode next, before;
 		int r = find_next(p, n, &next);
 
+		if (r == ABSENT)
+			continue;
 		if (r == 0 && fs_stat(&p->old_fs, next.ino, &before) >= 0)
 			r = note_all_in(p, n, next.ino);
 		if (r < 0)
 			return r;
+		p->lost[i] = p->lost[p->n_next];
+		p->lost[p->n_next++] = n->ino;
 	}
 	return 0;
 }
@@ -420,10 +427,11 @@ static void commit_names(struct plan *p)
 	 */
 	vnodes_rise(v);
 	for (size_t i = 0; i < p->n_lost + p->n_found; i++) {
-		uint64_t ino = i < p->n_lost ? p->lost[i] : p->found[i - p->n_lost];
-		struct vnode *n = vnode_by_ino(v, ino);
+		bool lost = i < p->n_lost;
+		struct vnode *n = vnode_by_ino(v, lost ? p->lost[i] : p->found[i - p->n_lost]);
+		bool gone = lost && i >= p->n_next;
 
-		if (n && vnode_settle(v, n) == 0 && n->hashed && n->realm != v->cur)
+		if (n && (gone || vnode_settle(v, n) == 0) && n->hashed && n->realm != v->cur)
 			(void)vnode_dies(v, n); /* there is room: plan_names */
 	}
 	for (size_t i = 0; i < p->notes.n_names; i++) {
