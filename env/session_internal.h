@@ -54,6 +54,7 @@ struct shell {
 	struct stop *asked;  /* under lock: another thread's interrupt */
 
 	atomic_bool gone;    /* the shell has ended */
+	bool mute;	     /* it lives, but is gone for us: it can tell nothing any more */
 	bool hung_up;	     /* the terminal is of no use any more */
 	bool idle;	     /* at its prompt, all that was typed is answered */
 	uint64_t typed;	     /* number of the last trigger typed */
@@ -111,8 +112,11 @@ enum shell_check { CHECK_SYNTAX, NO_CHECK };
 int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check);
 /* Makes it tell whether it is at its prompt; hard: also if `builtin` is a function now. */
 int shell_type_probe(struct shell *s, bool hard);
-/* Takes what it reported. PLY_UNSUPPORTED: it is no bash. */
+/* Takes what it reported. PLY_UNSUPPORTED: it is no bash; PLY_SESSION_GONE: it cannot any more. */
 int shell_take_reports(struct shell *s);
+/* Is this descriptor open in it? 1 or 0; < 0: /proc does not tell. */
+int shell_descriptor(const struct shell *s, const char *number);
+#define SHELL_MARK "37" /* open as long as a command runs */
 
 /* ---- session_wait.c ---- */
 

@@ -7,9 +7,8 @@
  * history), which reads from its terminal. But only two fixed lines are ever typed there. The
  * *trigger* makes it take a command from a memfd and eval it, at its top level: no length matters,
  * no control character, and `local`, `return` or `break` mean what they always mean. What it has to
- * tell comes through a pipe. Both are descriptors 44 and 45 of the shell while it is at its prompt;
- * while a command runs they are where bash keeps what a redirection hides (10 and up, closed on
- * exec), so that no program inherits them.
+ * tell comes through a pipe. Both are descriptors 114 and 115 of the shell, closed on exec, so that
+ * no program inherits them. While a command runs there is a 37 as well, for us to see (SHELL_MARK).
  *
  * The trigger, in order:
  *   B  reports that it has begun: $?, its prompt (when that is not hidden), the trigger's number,
@@ -48,31 +47,45 @@
 #include "store/base/util.h"
 
 /*
- * Numbers that nobody uses: {fd}> takes the lowest from 10, <( ) the highest below 64. The array
- * holds $?, then what shell_type sends. A trigger that is read twice finds an empty one.
+ * Bash has no word for closed on exec. But what it keeps of a descriptor that a redirection hides
+ * is, and so are copies of that: it takes the lowest from 10 that is free. (`builtin exec` would
+ * not keep what it redirects.)
+ */
+#define MOVE(from, to)                                                                             \
+	"for __ply in {10..43}; do [[ -e /proc/$$/fd/$__ply ]] || break; done;"                    \
+	" builtin eval \"{ \\\\exec " to "<&$__ply; } " from "<&-; \\\\exec " from "<&-\"; "
+/* Typed in front of the first trigger, in its line. */
+static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
+
+/*
+ * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
+ * highest below 64; its own are the highest below 256. The array holds $?, then what shell_type
+ * sends; 8: set as soon as the command is to be run. A trigger that is read twice finds an empty
+ * one.
  */
 static const char trigger[] =
-	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 44 __ply;"
+	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
-	" \"${__ply[1]-}\" \"${__ply[7]:+${__ply[7]@P}}\" >&45; } >/dev/null 2>&1;"
+	" \"${__ply[1]-}\" \"${__ply[7]:+${__ply[7]@P}}\" >&115; } >/dev/null 2>&1;"
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
 	 */
 	" { [[ -z ${__ply[3]-} ]] ||"
 	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
-	" || { ( builtin printf C >&45; BASH_ENV=; __o=;"
+	" || { ( builtin printf C >&115; BASH_ENV=; __o=;"
 	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash \"${__ply[6]}\" -n"
-	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&45 2>&1 )"
-	" && builtin printf '\\0000\\0' >&45"
-	" || { builtin printf '\\0%s\\0' \"$?\" >&45; [[ '' ]]; }; }; } 2>/dev/null"
-	" && { builtin eval \"${__ply[2]-}${__ply[5]-}\"; } 44<&- 45>&-;"
-	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\" >&45;"
+	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
+	" && builtin printf '\\0000\\0' >&115"
+	" || { builtin printf '\\0%s\\0' \"$?\" >&115; [[ '' ]]; }; }; } 2>/dev/null"
+	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[8]=}\"; } 37<&115;"
+	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\""
+	" \"${__ply+${__ply[8]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
-	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&45; } >/dev/null 2>&1\n";
+	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
 /* In posix mode `unset` is found before any function of that name. */
 static const char repair[] = "POSIXLY_CORRECT=y\n"
 			     "\\unset -f builtin unset\n"
@@ -172,7 +185,7 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 	for (char **w = wrapped; w && *w; w++)
 		free(*w);
 	free(wrapped);
-	return r;
+	return r < 0 ? r : pty_type(s, start_of_line, sizeof(start_of_line) - 1, now_seconds() + 1);
 }
 
 /* Word in single quotes, for the shell. */
@@ -318,6 +331,19 @@ static int make_prefix(struct shell *s, struct ply_text *prefix)
 	return r < 0 ? r : add(prefix, "} >/dev/null 2>&1;");
 }
 
+int shell_descriptor(const struct shell *s, const char *number)
+{
+	char path[40], link;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%s", (int)s->group, number);
+	if (readlink(path, &link, 1) >= 0)
+		return 1;
+	if (errno != ENOENT)
+		return -errno;
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)s->group);
+	return access(path, F_OK) == 0 ? 0 : -errno;
+}
+
 static int write_parts(int fd, struct iovec *v, int n)
 {
 	while (n) {
@@ -438,6 +464,13 @@ static void drop_first(struct shell *s, const char *prompt)
 		drop(s, (size_t)(found - s->out.data), len);
 }
 
+/* Nothing can be run in it any more, or nothing be told of that. */
+static int mute(struct shell *s)
+{
+	s->mute = s->gone = true;
+	return shell_gone(s);
+}
+
 static int begun(struct shell *s, char *const *field)
 {
 	uint64_t number = strtoull(field[2], NULL, 10);
@@ -446,6 +479,8 @@ static int begun(struct shell *s, char *const *field)
 	int r;
 
 	s->stale = number == 0;
+	if (s->stale && shell_descriptor(s, "114") == 0)
+		return mute(s);
 	/*
 	 * It was typed, and not read until another took its text's place. It has nothing to tell of
 	 * its own, but that the command before it is over, and how: the next finds $? spoilt.
@@ -497,6 +532,8 @@ static int ended(struct shell *s, char *const *field)
 
 	if (s->stale)
 		return 0;
+	if (*field[4] && !s->refused) /* 37 could not be opened: a limit is lower than that */
+		return mute(s);
 	if (s->begun == s->command && !s->over) {
 		s->over = true;
 		s->code = atoi(field[0]);
@@ -545,13 +582,13 @@ static const struct {
 	char letter;
 	int fields;
 	int (*take)(struct shell *s, char *const *field);
-} messages[] = { { 'B', 4, begun }, { 'C', 2, checked },  { 'S', 4, ended },
+} messages[] = { { 'B', 4, begun }, { 'C', 2, checked },  { 'S', 5, ended },
 		 { 'E', 1, at_prompt }, { 'V', 1, no_bash } };
 
 /* One message of those reported, if it is there as a whole: its length, or 0. */
 static int take_message(struct shell *s, size_t *ret_len)
 {
-	char *data = s->reported.data, *end = data + s->reported.len, *field[4], *p = data + 1;
+	char *data = s->reported.data, *end = data + s->reported.len, *field[5], *p = data + 1;
 	size_t kind = 0;
 
 	*ret_len = 0;
@@ -592,9 +629,11 @@ int shell_take_reports(struct shell *s)
 		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n <= 0) {
-			/* The shell has ended, or is another program now (exec). */
+			/* It has ended, or is another program now (exec), or has closed it. */
 			closep(&s->reports);
 			s->reports = -1;
+			if (shell_descriptor(s, "114") > 0)
+				return mute(s);
 			break;
 		}
 		s->reported.len += (size_t)n;

@@ -41,6 +41,9 @@ int shell_gone(struct shell *s)
 {
 	int status = s->proc.status;
 
+	if (s->mute)
+		return fail(PLY_SESSION_GONE, "the session's shell has closed the descriptors that "
+					      "it needs, or may open none: end the session");
 	if (WIFEXITED(status))
 		return fail(PLY_SESSION_GONE, "the session's shell has ended (exit code %d)",
 			    WEXITSTATUS(status));
@@ -363,21 +366,6 @@ static bool seems_lost(struct shell *s)
 	       memcmp(s->out.data + s->out.len - s->prompt.len, s->prompt.data, s->prompt.len) == 0;
 }
 
-/*
- * Does a command run still? It has not our descriptors (session_shell.c). A `read -p` of the
- * shell's own may print just what the prompt is.
- */
-static bool is_in_command(const struct shell *s)
-{
-	char path[40], link;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/fd/45", (int)s->group);
-	if (readlink(path, &link, 1) >= 0 || errno != ENOENT)
-		return false;
-	(void)snprintf(path, sizeof(path), "/proc/%d/fd", (int)s->group);
-	return access(path, F_OK) == 0;
-}
-
 /* *ret_next: brought forward to when to come again. */
 static int lost_tick(struct shell *s, bool news, double *ret_next)
 {
@@ -389,7 +377,8 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 		s->lost_at = now_seconds() + LOST_AFTER;
 	if (now_seconds() >= s->lost_at) {
 		s->lost_at = now_seconds() + LOST_AFTER;
-		if (pty_foreground(s) == s->group && !is_in_command(s)) {
+		/* A `read -p` of the shell's own may print just what the prompt is. */
+		if (pty_foreground(s) == s->group && shell_descriptor(s, SHELL_MARK) == 0) {
 			s->lost = true;
 			s->mark = s->out.len - s->prompt.len;
 			return shell_type_probe(s, false);

@@ -185,6 +185,8 @@ COMMANDS = [
     "time_() { echo t; }; time_", "(a", "a='", "for", "echo 'unterminated", "if true", "echo )", "}", "echo a &&",
     "(sleep 5 &) ", "echo x > {D}/redirected; cat {D}/redirected", "read -r v <<< val; echo $v", "echo *", "echo \\$A",
     "trap 'echo trapped' USR1; kill -USR1 $$", "unset A; echo ${A-unset}", "eval 'echo evaluated'", "type f | head -1",
+    "exec 10>{D}/ten; echo hi >&10; cat {D}/ten", "echo more >&10; cat {D}/ten", "exec 11</etc/passwd; read -r l <&11",
+    "read -r l <&11; echo \"$l\"", "exec 10>&- 11<&-", "flock 10 echo held 10>{D}/lock",
     "printf '\\a\\b'", "printf 'osc \\033]0;title\\007end'", "printf '\\033(B'", "echo a;;", "echo `echo tick`",
 ]
 

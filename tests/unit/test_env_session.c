@@ -331,6 +331,64 @@ START_TEST(nothing_that_a_command_does_stops_the_engine)
 }
 END_TEST
 
+/* Also where bash itself keeps what it hides, from 10 on. */
+START_TEST(descriptors_are_what_a_command_makes_of_them)
+{
+	static const int numbers[] = { 3, 9, 10, 11, 12, 20, 43, 44, 45, 63, 200 };
+	char command[128];
+
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+		int n = numbers[i];
+
+		snprintf(command, sizeof(command), "exec %d>log; echo first >&%d; cat log", n, n);
+		gives(command, "first\n");
+		snprintf(command, sizeof(command), "echo second >&%d; cat log", n);
+		gives(command, "first\nsecond\n");
+		snprintf(command, sizeof(command), "exec %d<log; read x <&%d; echo $x", n, n);
+		gives(command, "first\n");
+		snprintf(command, sizeof(command), "read x <&%d; echo $x; exec %d<&-", n, n);
+		gives(command, "second\n");
+		snprintf(command, sizeof(command), "exec %d>&-", n);
+		gives(command, "");
+	}
+	gives("exec {n}>log; echo $n; exec {n}>&-", "10\n");
+	gives("for n in {3..43}; do eval \"exec $n>&-\"; done", "");
+	gives("ulimit -n 40; echo x", "x\n");
+	gives("echo y | cat; for i in 1; do (echo $i); done", "y\n1\n");
+	interrupt();
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
+{
+	static const char *const commands[] = { "exec 115>&-", "exec 114<&-; true",
+						"ulimit -n 30; true" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		struct ply_session *s = make();
+		const struct ply_session_run run = { .command = commands[i], .timeout = LONG },
+					     next = { .command = "echo x", .timeout = LONG };
+		struct ply_observation o;
+		int r;
+
+		ok(ply_session_start(s, NULL));
+		r = ply_session_run(s, &run, &o);
+		ply_observation_free(&o);
+		if (r == 0) {
+			r = ply_session_run(s, &next, &o);
+			ply_observation_free(&o);
+		}
+		ck_assert_int_eq(r, PLY_SESSION_GONE);
+		ck_assert_ptr_nonnull(strstr(ply_error(), "end the session"));
+		ck_assert_int_eq(ply_session_run(s, &next, &o), PLY_SESSION_GONE);
+		ck_assert_ptr_nonnull(strstr(ply_error(), "end the session"));
+		ok(ply_session_end(s));
+		ply_session_free(s);
+	}
+}
+END_TEST
+
 START_TEST(a_function_called_builtin_costs_an_interrupt)
 {
 	struct ply_observation o;
@@ -466,11 +524,13 @@ END_TEST
  */
 START_TEST(a_probe_without_its_text_still_tells_the_code)
 {
-	static const char words[] = "B130\0\0\0\0" "S0\0himBs\0\0x\0" "B0\0\0" "3\0\0";
-	struct shell s = { .command = 1, .begun = 1, .typed = 3, .group = 1, .master = -1 };
+	static const char words[] = "B130\0\0\0\0" "S0\0himBs\0\0x\0\0" "B0\0\0" "3\0\0";
+	struct shell s = { .command = 1, .begun = 1, .typed = 3, .master = -1 };
 	int fds[2];
 
 	ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+	s.group = getpid();
+	ck_assert_int_eq(dup2(fds[0], 114), 114);
 	ck_assert_int_eq(write(fds[1], words, sizeof(words) - 1), sizeof(words) - 1);
 	s.reports = fds[0];
 	ok(shell_take_reports(&s));
@@ -480,6 +540,7 @@ START_TEST(a_probe_without_its_text_still_tells_the_code)
 	ck_assert_uint_eq(s.begun, 3);
 	ply_text_free(&s.prompt);
 	free(s.reported.data);
+	(void)close(114);
 	(void)close(fds[0]);
 	(void)close(fds[1]);
 }
@@ -851,6 +912,8 @@ int main(void)
 	tcase_add_test(t, checks_say_what_becomes_of_the_code);
 	tcase_add_test(t, background_jobs_are_told_about);
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
+	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
+	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
 	tcase_add_test(t, a_function_called_builtin_costs_an_interrupt);
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	tcase_add_test(t, a_timeout_leaves_the_shell_usable);
