@@ -18,8 +18,8 @@
  *      shell makes it the body of a function, which is parsed whole and not run; enclosed by a
  *      pair ({ }, ( ) or while/done) whose closing half is nowhere in it, so it cannot get out.
  *      What does not parse like that (which a here-document without end does not, either), or
- *      holds all three, or a backslash before a newline, gets its `bash -n`. Plain words get
- *      neither;
+ *      holds all three, or a backslash before a newline, gets its `bash -n`, of the program
+ *      that the shell itself is (PATH is the user's). Plain words get neither;
  *   -  evals it, after a prefix on the same line, which makes $?, PS1, -x and -v what they were;
  *   S  reports its exit code, then switches -x and -v off and empties PS1: no prompt, no trace of
  *      ours is ever in the output.
@@ -60,14 +60,15 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
 /*
  * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
  * highest below 64; its own are the highest below 256. The array holds $?, then what shell_type
- * sends; 8: set as soon as the command is to be run. A trigger that is read twice finds an empty
+ * sends; 7: set as soon as the command is to be run. A trigger that is read twice finds an empty
  * one.
  */
+#define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
 static const char trigger[] =
 	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
-	" \"${__ply[1]-}\" \"${__ply[7]:+${__ply[7]@P}}\" >&115; } >/dev/null 2>&1;"
+	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; } >/dev/null 2>&1;"
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
@@ -75,13 +76,14 @@ static const char trigger[] =
 	" { [[ -z ${__ply[3]-} ]] ||"
 	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
 	" || { ( builtin printf C >&115; BASH_ENV=; __o=;"
-	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash \"${__ply[6]}\" -n"
+	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash /proc/$$/exe -n"
 	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
 	" && builtin printf '\\0000\\0' >&115"
-	" || { builtin printf '\\0%s\\0' \"$?\" >&115; [[ '' ]]; }; }; } 2>/dev/null"
-	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[8]=}\"; } 37<&115;"
+	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"
+	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } 2>/dev/null"
+	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115;"
 	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\""
-	" \"${__ply+${__ply[8]-x}}\" >&115;"
+	" \"${__ply+${__ply[7]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
@@ -372,7 +374,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 {
 	_cleanup_(ply_text_free) struct ply_text prefix = { 0 };
 	const char *open = "", *close = "", *ps1 = "";
-	struct iovec items[7], v[ARRAY_SIZE(items) * 2];
+	struct iovec items[6], v[ARRAY_SIZE(items) * 2];
 	char number[24];
 	int r;
 
@@ -390,8 +392,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 	items[2] = item(open);
 	items[3] = item(close);
 	items[4] = (struct iovec){ .iov_base = (void *)text, .iov_len = len };
-	items[5] = item(s->path);
-	items[6] = item(ps1);
+	items[5] = item(ps1);
 	for (size_t i = 0; i < ARRAY_SIZE(items); i++) {
 		v[2 * i] = items[i];
 		v[2 * i + 1] = (struct iovec){ .iov_base = (void *)"", .iov_len = 1 };
@@ -565,7 +566,9 @@ static int at_prompt(struct shell *s, char *const *field)
 
 static int checked(struct shell *s, char *const *field)
 {
-	s->refused = atoi(field[1]) != 0;
+	int code = atoi(field[1]);
+
+	s->refused = code && code < atoi(UNCHECKED);
 	ply_text_free(&s->complaint);
 	return text_set(&s->complaint, field[0], strlen(field[0]));
 }

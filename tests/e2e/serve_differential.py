@@ -188,6 +188,7 @@ COMMANDS = [
     "exec 10>{D}/ten; echo hi >&10; cat {D}/ten", "echo more >&10; cat {D}/ten", "exec 11</etc/passwd; read -r l <&11",
     "read -r l <&11; echo \"$l\"", "exec 10>&- 11<&-", "flock 10 echo held 10>{D}/lock",
     "printf '\\a\\b'", "printf 'osc \\033]0;title\\007end'", "printf '\\033(B'", "echo a;;", "echo `echo tick`",
+    "PATH=/opt/nowhere", "echo a \\\n  b", "(a", "echo {} \\\n)", "PATH=/usr/bin:/bin",
 ]
 
 

@@ -196,6 +196,26 @@ def test_checks_and_their_errors(t):
     run(go())
 
 
+def test_the_check_of_syntax_needs_no_path(t):
+    """And runs no bash that a command's PATH leads to."""
+    ply.write(t.at("repo", "bash"), "#!/bin/sh\ntouch %s\n" % t.at("ran"))
+    os.chmod(t.at("repo", "bash"), 0o755)
+
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        await r.run_in_session(quick("cd %s; P=$PATH" % t.at("repo")))
+        for path in (".:$P", "/opt/nowhere", ""):
+            await r.run_in_session(quick("PATH=" + path))
+            o = await r.run_in_session(quick("echo one \\\n  two"))
+            assert (o.output, o.exit_code) == ("one two\n", 0), o
+            o = await r.run_in_session(quick("f() { for i in 1; do (echo $i); done; }; f"))
+            assert (o.output, o.exit_code) == ("1\n", 0), o
+            await raises(ex.BashIncorrectSyntaxError, r.run_in_session(quick("echo done } ) (")))
+        assert not os.path.exists(t.at("ran"))
+    run(go())
+
+
 def test_a_timeout_leaves_the_command_and_an_interrupt_brings_the_shell_back(t):
     async def go():
         r = rex(t).runtime
