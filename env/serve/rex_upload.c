@@ -208,6 +208,14 @@ static int extract_all(struct rex *rex, const struct http_request *q, unzFile zi
 	return r == UNZ_END_OF_LIST_OF_FILE ? 0 : EXTRACT_BAD_ZIP;
 }
 
+/* Nothing but an end record that counts no entries, which minizip takes for none. */
+static bool is_empty_zip(const struct http_part *file)
+{
+	static const char end[12] = "PK\5\6";
+
+	return file->len >= 22 && memcmp(file->data, end, sizeof(end)) == 0;
+}
+
 static void upload_zip(struct rex *rex, const struct http_request *q, const struct http_part *file,
 		       const char *target, struct http_response *r)
 {
@@ -225,7 +233,7 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 	unzFile zip = unzOpen2_64("", &io);
 	int s;
 
-	if (!zip) {
+	if (!zip && !is_empty_zip(file)) {
 		rex_raisef(r, "zipfile.BadZipFile", "File is not a zip file");
 		return;
 	}
@@ -237,7 +245,7 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 	if (root < 0) {
 		rex_raise_errno(r, -root, target, strlen(target));
 	} else {
-		s = extract_all(rex, q, zip, root, &name);
+		s = zip ? extract_all(rex, q, zip, root, &name) : 0;
 		if (s < 0)
 			rex_raise_errno(r, -s, name.data ? name.data : "", name.len);
 		else if (s == EXTRACT_BAD_ZIP)

@@ -48,6 +48,7 @@ DIFFERENCES = {
     "dead shell": ("QUIRK", "the words of pexpect's exceptions, which dump its insides"),
     "surrogates": ("QUIRK", "which code of the reference stumbles over a lone surrogate"),
     "escape": ("BETTER", "an archive's entry that a symlink would lead out of the target is refused"),
+    "empty directory": ("BETTER", "an archive of an empty directory makes one"),
     "unzip onto a file": ("QUIRK", "which path the message names"),
 }
 SEEN = set()
@@ -370,6 +371,9 @@ def test_uploads(t):
     upload([("file", "z.zip", plain), ("target_path", None, b"{D}/kept.zip"), ("unzip", None, b"")])
     upload([("file", "z.zip", plain), ("target_path", None, b"{D}/kept2.zip"), ("unzip", None, b"no")])
     upload([("file", "z", b"no zip"), ("target_path", None, b"{D}/bad"), ("unzip", None, b"true")])
+    for data in (archive([]), archive([])[:21]):
+        upload([("file", "z", data), ("target_path", None, b"{D}/a/empty"), ("unzip", None, b"true")])
+    p.same(execute("rmdir {D}/a/empty", shell=True), "empty directory")
     upload([("file", "z", plain), ("target_path", None, b"{D}/old"), ("unzip", None, b"true")],
            "unzip onto a file")
     upload([("file", "z", b""), ("target_path", None, b"{D}/zero")])

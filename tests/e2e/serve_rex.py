@@ -551,6 +551,9 @@ def test_uploads(t):
         ply.write(t.at("up", "tree", "mine"), "stays")
         await r.upload(UploadRequest(source_path=source, target_path=t.at("up", "tree")))
         assert ply.read(t.at("up", "tree", "mine")) == "stays"
+        for _ in range(2):
+            await r.upload(UploadRequest(source_path=t.at("source", "empty"), target_path=t.at("up", "none")))
+            assert os.listdir(t.at("up", "none")) == []
         one = t.at("source", "run.sh")
         await r.upload(UploadRequest(source_path=one, target_path=t.at("up", "x", "one")))
         assert os.stat(t.at("up", "x", "one")).st_mode & 0o777 == 0o644
