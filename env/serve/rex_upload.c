@@ -141,22 +141,28 @@ next:
 	}
 }
 
-enum { EXTRACT_BAD_ZIP = 1 }; /* outcome */
+enum { EXTRACT_BAD_ZIP = 1, EXTRACT_METHOD }; /* outcomes */
 
 static int extract_file(struct rex *rex, const struct http_request *q, unzFile zip, int root,
 			const char *name, const unz_file_info64 *info)
 {
-	_cleanup_close_ int fd = rex_open_below(root, name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+	_cleanup_close_ int fd = -1;
 	/* Unix wrote it: its mode is in the high half. */
 	unsigned mode = info->version >> 8 == 3 ? (unsigned)(info->external_fa >> 16) : 0;
 	char buf[64 * 1024];
 	struct stat st;
 	int n;
 
-	if (fd < 0)
-		return fd;
+	/* Others are handed out as they are, or mean what a build of minizip makes of them. */
+	if (info->compression_method != 0 && info->compression_method != Z_DEFLATED)
+		return EXTRACT_METHOD;
 	if (unzOpenCurrentFile(zip) != UNZ_OK)
 		return EXTRACT_BAD_ZIP;
+	fd = rex_open_below(root, name, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+	if (fd < 0) {
+		(void)unzCloseCurrentFile(zip);
+		return fd;
+	}
 	while ((n = unzReadCurrentFile(zip, buf, sizeof(buf))) > 0) {
 		int r = rex_write_all(rex, q, fd, buf, (size_t)n);
 
@@ -248,6 +254,9 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 		s = zip ? extract_all(rex, q, zip, root, &name) : 0;
 		if (s < 0)
 			rex_raise_errno(r, -s, name.data ? name.data : "", name.len);
+		else if (s == EXTRACT_METHOD)
+			rex_raisef(r, "builtins.NotImplementedError",
+				   "%s is neither stored nor deflated", name.data);
 		else if (s == EXTRACT_BAD_ZIP)
 			rex_raisef(r, "zipfile.BadZipFile", "the archive is damaged at %s",
 				   name.data ? name.data : "its directory");
