@@ -222,6 +222,18 @@ static bool is_empty_zip(const struct http_part *file)
 	return file->len >= 22 && memcmp(file->data, end, sizeof(end)) == 0;
 }
 
+/* name: NULL when it is not known. */
+static void raise_below(struct http_response *r, int err, const char *target, const char *name)
+{
+	struct ply_text path = { 0 };
+
+	if (name && text_append_format(&path, "%s/%s", target, name) == 0)
+		rex_raise_errno(r, err, path.data, path.len);
+	else
+		rex_raise_errno(r, err, target, strlen(target));
+	ply_text_free(&path);
+}
+
 static void upload_zip(struct rex *rex, const struct http_request *q, const struct http_part *file,
 		       const char *target, struct http_response *r)
 {
@@ -253,7 +265,7 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 	} else {
 		s = zip ? extract_all(rex, q, zip, root, &name) : 0;
 		if (s < 0)
-			rex_raise_errno(r, -s, name.data ? name.data : "", name.len);
+			raise_below(r, -s, target, name.data);
 		else if (s == EXTRACT_METHOD)
 			rex_raisef(r, "builtins.NotImplementedError",
 				   "%s is neither stored nor deflated", name.data);

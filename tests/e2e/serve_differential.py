@@ -385,6 +385,9 @@ def test_uploads(t):
     p.same(execute("cd {D}; find . ! -name '*.sh' -printf '%P %m %y %s\\n' | LC_ALL=C sort", shell=True))
     upload([("file", "z", archive([("run.sh", 0o100755, b"#!/bin/sh\n")])), ("target_path", None, b"{D}/x"), ("unzip", None, b"1")])
     p.same(execute("stat -c %a {D}/x/run.sh", shell=True), "modes")
+    for names in (["a", "a/b"], ["b/c", "b"], ["n" * 300]):
+        upload([("file", "z", archive([(n, 0o100644, b"x") for n in names])), ("target_path", None, b"{D}/clash"),
+                ("unzip", None, b"1")])
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         p.files("packed/old", "old")
         upload([("file", "z", archive([("old", 0o100644, b"new" * 100)], method)), ("target_path", None, b"{D}/packed"),
