@@ -43,6 +43,12 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
  */
 int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
 	      struct ply_observation *ret);
+/*
+ * After a shell_run that a pattern ended: waits up to `seconds` for the command's end; what it
+ * printed since is appended to *ret, and its exit code set. PLY_TIMEOUT: it goes on, *ret is as it
+ * was.
+ */
+int shell_settle(struct shell *s, double seconds, struct ply_observation *ret);
 
 struct shell_interrupt {
 	double window; /* seconds that each try has */

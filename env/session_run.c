@@ -322,6 +322,36 @@ int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
 	return r;
 }
 
+static int settle_owned(struct shell *s, double seconds, struct ply_observation *ret)
+{
+	struct goal g = { .end = now_seconds() + seconds, .cancel = -1 };
+	struct ply_observation rest = { 0 };
+	int r = shell_wait(s, &g);
+
+	if (r == 0)
+		r = take_output(s, &rest);
+	if (r == 0)
+		r = text_append(&ret->output, rest.output.data, rest.output.len);
+	if (r == 0) {
+		ret->truncated |= rest.truncated;
+		ret->exit_code_known = !s->repaired;
+		ret->exit_code = s->repaired ? -1 : s->code;
+	}
+	ply_observation_free(&rest);
+	return r;
+}
+
+int shell_settle(struct shell *s, double seconds, struct ply_observation *ret)
+{
+	int r = own(s);
+
+	if (r < 0)
+		return r;
+	r = settle_owned(s, seconds, ret);
+	disown(s);
+	return r;
+}
+
 /* ---- interrupting ---- */
 
 static int interrupt_owned(struct shell *s, const struct shell_interrupt *how,

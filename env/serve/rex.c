@@ -30,6 +30,9 @@
 
 #define SESSIONS_MAX 512	     /* each is a bash, a terminal and a thread's worth of memory */
 
+/* How long the reference waits for the exit code of a command one of whose patterns was seen. */
+#define SETTLE_SECONDS 1.0
+
 /* The prompt that the reference sets; users' commands see it in PS1. */
 #define PROMPT "SHELLPS1PREFIX"
 
@@ -570,7 +573,7 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 	};
 	struct ply_observation o = { 0 };
 	const char *matched;
-	int status;
+	int status, settled;
 
 	if (!expect) {
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
@@ -578,6 +581,12 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 	}
 	status = shell_run(s->shell, &run, -1, &o);
 	matched = status == 0 && o.matched >= 0 ? expect[o.matched] : PROMPT;
+	if (status == 0 && o.matched >= 0 && !a->interactive && !a->interactive_quit &&
+	    a->check != IGNORE) {
+		settled = shell_settle(s->shell, SETTLE_SECONDS, &o);
+		if (settled < 0 && settled != PLY_TIMEOUT && a->check == RAISE)
+			status = settled;
+	}
 	if (status == PLY_TIMEOUT) {
 		raise_timeout(r, a, output_json(&o.output));
 	} else if (status == PLY_SYNTAX) {
@@ -593,8 +602,10 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 			   observation(interactive_json(a, &o.output), json_integer(0), matched));
 	} else if (a->interactive_quit) {
 		reply_json(r, 200, observation(output_json(&o.output), json_integer(0), matched));
-	} else if (a->check == RAISE && !o.exit_code_known && o.matched < 0) {
-		rex_raisef(r, "swerex.exceptions.NoExitCodeError", "failed to get the exit code");
+	} else if (a->check == RAISE && !o.exit_code_known) {
+		rex_raisef(r, "swerex.exceptions.NoExitCodeError",
+			   o.matched >= 0 ? "timeout while getting exit code"
+					  : "failed to get the exit code");
 	} else if (a->check == RAISE && o.exit_code_known && o.exit_code != 0) {
 		raise_nonzero(r, a, &o, output_json(&o.output));
 	} else {

@@ -248,6 +248,27 @@ def test_what_is_better_in_sessions(t):
     p.done()
 
 
+def test_patterns_of_ordinary_commands(t):
+    """The wait goes on for the command's end, for a second. Each in a session of its own, since the
+    reference may be out of step afterwards."""
+    p = Pair(t)
+    ready = "echo one; sleep 0.2; echo READY; sleep 0.2; echo two"
+    for i, (command, check) in enumerate([
+        (c, check) for check in ("silent", "raise")
+        for c in (ready, ready + "; (exit 7)", "echo READY", "echo never", "(exit 3)",
+                  "echo READY; sleep 1.7; echo tail")
+    ]):
+        session = "p%d" % i
+        p.both(*create(session))
+        p.same(bash(command, session, expect=["nope", "READ."], check=check))
+        if "tail" not in command:
+            p.same(bash("echo next", session))
+    for check, expected in (("raise", "dead shell"), ("silent", None)):
+        p.both(*create(check))
+        p.same(bash("echo READY; sleep 0.3; exit", check, expect=["READY"], check=check), expected)
+    p.done()
+
+
 def test_interrupts_and_timeouts(t):
     p = Pair(t)
     p.same(create())
