@@ -8,9 +8,16 @@
 #include "env/plyfs.h"
 #include "store/base/util.h"
 
+const char *request_id(const struct http_request *q)
+{
+	const char *id = http_header(q, "X-Request-ID");
+
+	return id && *id ? id : NULL;
+}
+
 int client_watch(const struct http_request *q)
 {
-	int watch = http_header(q, "X-Request-ID") ? -1 : http_watch(q);
+	int watch = request_id(q) ? -1 : http_watch(q);
 
 	ply_cancel_on(watch);
 	return watch;

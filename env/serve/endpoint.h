@@ -15,6 +15,9 @@ struct endpoint {
 	bool is_command; /* counted as such */
 };
 
+/* X-Request-ID; NULL: none, or an empty one, which is none. */
+const char *request_id(const struct http_request *q);
+
 /*
  * What this thread runs ends from now on when the client goes away (ply_cancel_on): nobody would
  * hear of it. Not so when the request has an X-Request-ID: it may be asked for again (once.h).

@@ -187,8 +187,7 @@ static void handle(void *arg, const struct http_request *q, struct http_response
 	uint64_t ticket;
 
 	atomic_fetch_add(&s->metrics.running, 1);
-	if (once_begin(s->once, http_header(q, "X-Request-ID"), q->method, q->path, &ticket, r) ==
-	    ONCE_FRESH) {
+	if (once_begin(s->once, request_id(q), q->method, q->path, &ticket, r) == ONCE_FRESH) {
 		protocol = route(s, q, r);
 		once_done(s->once, ticket, r, r->status < 500);
 	}

@@ -473,9 +473,10 @@ def test_a_read_that_waits_holds_up_neither_the_end_nor_a_slow_writer(t):
     def reading():
         fds = "/proc/%d/fd" % s.process.pid
         return sum(os.path.realpath(os.path.join(fds, f)).endswith("ptmx") for f in os.listdir(fds))
-    s.raw(b"POST /read_file HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Length: 21\r\n\r\n"
-          b'{"path": "/dev/ptmx"}' % s.token.encode(), timeout=1)
-    ply.wait_for("the end of a read without a client", lambda: reading() == 0)
+    for also in (b"", b"X-Request-ID: \r\n"):
+        s.raw(b"POST /read_file HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\n%sContent-Length: 21\r\n\r\n"
+              b'{"path": "/dev/ptmx"}' % (s.token.encode(), also), timeout=1)
+        ply.wait_for("the end of a read without a client", lambda: reading() == 0)
     threads = [read("/dev/ptmx"), read("/dev/ptmx", **{"X-Request-ID": "1"})]
     ply.wait_for("their reading", lambda: reading() == 2)
     s.stop(10)

@@ -166,10 +166,13 @@ def test_the_same_request_is_served_once(t):
     assert answers == ["1\n"] * 4, answers
     assert s.post("/execute", count, headers={"X-Request-ID": "r2"}).json["stdout"] == "2\n"
     assert s.post("/execute", count).json["stdout"] == "3\n"
+    for n in (4, 5):
+        a = s.post("/execute", count, headers={"X-Request-ID": ""})
+        assert a.json["stdout"] == "%d\n" % n, "an empty id is none"
     a = s.post("/execute", count, headers={"X-Request-ID": "r1"}, token=False)
     assert a.status == 403, "a replay needs the token"
     assert s.post("/read_file", {"path": "count"}, headers={"X-Request-ID": "r1"}).json == {
-        "content": "x\nx\nx\n"}, "another path is another request"
+        "content": "x\n" * 5}, "another path is another request"
     a = s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"})
     assert a.status == 511
     ply.write(t.at("later"), "now")
