@@ -226,10 +226,11 @@ static void tests_run(void *arg, const struct http_request *q, struct http_respo
 		return;
 	}
 	reply_json(r, 200,
-		   json_pack("{s:I, s:I, s:I, s:o, s:I, s:s, s:i}", "passed", (json_int_t)t.passed,
-			     "failed", (json_int_t)t.failed, "errors", (json_int_t)t.errors,
-			     "output", text_json(&t.output), "skipped", (json_int_t)t.skipped,
-			     "runner", t.runner, "exit_code", t.exit_code));
+		   json_pack("{s:I, s:I, s:I, s:o, s:I, s:s, s:i, s:b}", "passed",
+			     (json_int_t)t.passed, "failed", (json_int_t)t.failed, "errors",
+			     (json_int_t)t.errors, "output", text_json(&t.output), "skipped",
+			     (json_int_t)t.skipped, "runner", t.runner, "exit_code", t.exit_code,
+			     "timed_out", t.timed_out));
 	ply_tests_free(&t);
 }
 

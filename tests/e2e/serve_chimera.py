@@ -201,6 +201,17 @@ def test_cloud_environment(t):
     assert [b["name"] for b in view.store.json("tree")["branches"]] == ["main"]
 
 
+def test_a_test_run_that_timed_out_says_so(t):
+    s = server.serve(t, t.view(FILES), "--test-command", "echo begun; sleep 30", "--timeout", "1")
+    env = plylib.Env("remote", host="127.0.0.1", port=str(s.port), api_key=s.token)
+    env.setup()
+    got = env.run_tests()
+    assert got.timed_out and b"begun" in got.output, got.exit_code
+    env.cleanup()
+    env.free()
+    s.stop()
+
+
 def test_our_own_kinds_on_it(t):
     view = t.view(FILES)
     s = server.serve(t, view, "--cloud", "--test-command", TESTS)
