@@ -67,7 +67,8 @@ struct shell {
 	bool lost;	     /* was found at its prompt though the command is not over */
 	double lost_at;	     /* when to believe it; 0: it is not */
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
-	size_t mark;	     /* an aborted command's prompts lie behind this place in out */
+	size_t mark;	     /* an aborted command's prompts lie behind this place in out, */
+	size_t prompts;	     /* so many at most */
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
 	uint64_t limit;	     /* immutable: of out; 0: none */

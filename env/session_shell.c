@@ -428,6 +428,7 @@ int shell_type_probe(struct shell *s, bool hard)
 		if (r < 0)
 			return r;
 		s->repaired = true;
+		s->prompts += 3; /* its lines */
 	}
 	return shell_type(s, "", 0, NO_CHECK);
 }
@@ -441,18 +442,36 @@ static void drop(struct shell *s, size_t at, size_t len)
 	s->changed_at = 0; /* what is on both sides may match now */
 }
 
-/* Takes the prompt out of the output: the last `times` that lie behind `from`. Returns how many. */
-static size_t drop_last(struct shell *s, const char *prompt, size_t from, size_t times)
+static bool is_at(const struct shell *s, size_t at, const char *prompt, size_t len)
 {
-	size_t len = strlen(prompt), at = s->out.len, n = 0;
+	return s->out.len - at >= len && memcmp(s->out.data + at, prompt, len) == 0;
+}
 
-	while (len && n < times && at-- > from) {
-		if (s->out.len - at >= len && memcmp(s->out.data + at, prompt, len) == 0) {
+/* Takes the prompt away from the end of the output, up to twice. Returns how often. */
+static size_t drop_end(struct shell *s, const char *prompt)
+{
+	size_t len = strlen(prompt), n = 0;
+
+	for (; len && n < 2 && s->out.len >= len && is_at(s, s->out.len - len, prompt, len); n++)
+		drop(s, s->out.len - len, len);
+	return n;
+}
+
+/*
+ * The last `times` behind `from`: those after a newline, which bash prints when it aborts
+ * something, and that at the end. A program may have printed the same anywhere else.
+ */
+static void drop_lines(struct shell *s, const char *prompt, size_t from, size_t times)
+{
+	size_t len = strlen(prompt);
+
+	for (size_t at = s->out.len; len && times && at-- > from;) {
+		if (is_at(s, at, prompt, len) &&
+		    (at == from || s->out.data[at - 1] == '\n' || at + len == s->out.len)) {
 			drop(s, at, len);
-			n++;
+			times--;
 		}
 	}
-	return n;
 }
 
 /* The one that was there before a command, which may have printed some by now. */
@@ -501,7 +520,7 @@ static int begun(struct shell *s, char *const *field)
 		if (r < 0)
 			return r;
 		if (aborted)
-			(void)drop_last(s, field[1], s->mark, SIZE_MAX);
+			drop_lines(s, field[1], s->mark, s->prompts);
 		else if (s->owed)
 			drop_first(s, field[1]);
 	}
@@ -558,7 +577,7 @@ static int at_prompt(struct shell *s, char *const *field)
 	if (r < 0)
 		return r;
 	/* If one can be seen: that in front of the second line; the next may be still to come. */
-	s->owed = drop_last(s, field[0], 0, 2) < 2;
+	s->owed = drop_end(s, field[0]) < 2;
 	if (s->begun == s->typed)
 		s->idle = true;
 	return 0;

@@ -171,7 +171,9 @@ static int next_step(struct shell *s, struct stop *stop)
 		if (r < 0)
 			return r;
 		s->mark = s->out.len;
+		s->prompts = 0;
 	}
+	s->prompts++;
 	if (step < how->tries) {
 		r = press_ctrl_c(s, stop, window);
 	} else if (how->gentle && step == how->tries) {
@@ -381,6 +383,7 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 		if (pty_foreground(s) == s->group && shell_descriptor(s, SHELL_MARK) == 0) {
 			s->lost = true;
 			s->mark = s->out.len - s->prompt.len;
+			s->prompts = 1;
 			return shell_type_probe(s, false);
 		}
 	}

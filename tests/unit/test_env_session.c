@@ -712,6 +712,23 @@ START_TEST(a_question_that_looks_like_the_prompt_waits_for_its_answer)
 }
 END_TEST
 
+START_TEST(what_is_printed_stays_though_it_looks_like_the_prompt)
+{
+	struct ply_text text;
+
+	gives("PS1='> '", "");
+	hangs("sh -c 'trap \"trap - INT; echo a \\> b \\> c; kill -INT \\$\\$\" INT;"
+	      " echo ready; while :; do sleep 0.05; done'", "ready\n");
+	ok(ply_session_interrupt(session, 1, 3, &text));
+	ck_assert_str_eq(text.data, "a > b > c\n\n");
+	ply_text_free(&text);
+	gives("echo 'a > b'", "a > b\n");
+	gives("PS1='$ '; readonly PS1", "");
+	for (int i = 0; i < 20; i++)
+		gives("echo '$ 4, price $ 5'", "$ 4, price $ 5\n");
+}
+END_TEST
+
 START_TEST(patterns_end_a_wait_wherever_they_are)
 {
 	const char *expect[] = { "b+c", "(?<=x)y" };
@@ -927,6 +944,7 @@ int main(void)
 	tcase_add_test(t, the_death_of_the_shell_is_noticed);
 	tcase_add_test(t, an_interactive_program_is_talked_to);
 	tcase_add_test(t, a_question_that_looks_like_the_prompt_waits_for_its_answer);
+	tcase_add_test(t, what_is_printed_stays_though_it_looks_like_the_prompt);
 	tcase_add_test(t, patterns_end_a_wait_wherever_they_are);
 	tcase_add_test(t, patterns_are_found_across_any_cut);
 	tcase_add_test(t, startup_files_are_read);
