@@ -80,7 +80,7 @@ static const char trigger[] =
 	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
 	" && builtin printf '\\0000\\0' >&115"
 	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"
-	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } 2>/dev/null"
+	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } >/dev/null 2>&1" /* a DEBUG trap's, too */
 	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115;"
 	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\""
 	" \"${__ply+${__ply[7]-x}}\" >&115;"

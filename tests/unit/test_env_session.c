@@ -212,6 +212,18 @@ START_TEST(state_stays)
 }
 END_TEST
 
+START_TEST(traps_hear_of_one_line_of_ours)
+{
+	gives("trap 'echo d' DEBUG", "");
+	gives("echo x", "d\nd\nx\n");
+	gives("for i in 1; do (echo $i); done", "d\nd\n1\n");
+	(void)out("trap - DEBUG", 0);
+	gives("trap 'echo e' ERR", "");
+	ck_assert_str_eq(out("false; false; false", 1), "e\ne\ne\ne\n");
+	gives("false; true", "e\n");
+}
+END_TEST
+
 START_TEST(nothing_of_ours_is_left_in_the_shell)
 {
 	gives("set | grep -a __ply; declare -F | grep __ply; env | grep -i ply_;"
@@ -924,6 +936,7 @@ int main(void)
 	tcase_add_test(t, all_bytes_come_through);
 	tcase_add_test(t, a_command_may_be_of_any_length_and_any_bytes);
 	tcase_add_test(t, state_stays);
+	tcase_add_test(t, traps_hear_of_one_line_of_ours);
 	tcase_add_test(t, nothing_of_ours_is_left_in_the_shell);
 	tcase_add_test(t, syntax_errors_are_told_before_anything_runs);
 	tcase_add_test(t, checks_say_what_becomes_of_the_code);
