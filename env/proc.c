@@ -370,6 +370,8 @@ static int start_error(const struct reaper_event *e, const struct proc_options *
 	case STEP_TERMINAL:
 		return fail_errno(e->error, "the terminal of '%s'", o->argv[0]);
 	case STEP_EXEC:
+		if (o->ret_exec_error)
+			*o->ret_exec_error = e->error;
 		return fail_errno(e->error, "'%s'", o->argv[0]);
 	default:
 		return fail_errno(e->error, "starting '%s'", o->argv[0]);

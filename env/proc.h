@@ -71,6 +71,7 @@ struct proc_options {
 	int fds[3];		/* stdin, stdout, stderr: borrowed; -1: /dev/null */
 	bool terminal;		/* fds[0] becomes its controlling terminal */
 	struct proc_limits limits;
+	int *ret_exec_error;	/* set when exec fails, to its errno; NULL: it is not asked for */
 };
 
 /*

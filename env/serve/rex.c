@@ -579,6 +579,10 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
 		return;
 	}
+	if (!a->interactive && !a->interactive_quit && memchr(a->command, '\0', a->command_len)) {
+		rex_raisef(r, "builtins.ValueError", "embedded null byte");
+		return;
+	}
 	status = shell_run(s->shell, &run, -1, &o);
 	matched = status == 0 && o.matched >= 0 ? expect[o.matched] : PROMPT;
 	if (status == 0 && o.matched >= 0 && !a->interactive && !a->interactive_quit &&

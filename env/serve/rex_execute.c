@@ -49,6 +49,17 @@ static int append_command(struct ply_text *text, json_t *command)
 	return s < 0 ? s : text_append_str(text, "]");
 }
 
+/* repr of what the client would have been sent. */
+static int append_output(struct ply_text *text, const struct ply_text *out)
+{
+	json_t *sent = rex_text(out->data ? out->data : "", out->len);
+	int s = !sent ? fail_memory()
+		      : text_append_repr(text, json_string_value(sent), json_string_length(sent));
+
+	json_decref(sent);
+	return s;
+}
+
 static void raise_execute(struct http_response *r, const struct execute_request *e,
 			  const struct ply_result *result)
 {
@@ -68,11 +79,11 @@ static void raise_execute(struct http_response *r, const struct execute_request 
 		s = text_append_format(&text, " failed with exit code %d. Stdout:\n",
 				       result->exit_code);
 	if (s == 0)
-		s = text_append_repr(&text, result->out.data, result->out.len);
+		s = append_output(&text, &result->out);
 	if (s == 0)
 		s = text_append_str(&text, "\nStderr:\n");
 	if (s == 0)
-		s = text_append_repr(&text, result->err.data, result->err.len);
+		s = append_output(&text, &result->err);
 	rex_raise_text(r, "swerex.exceptions.NonZeroExitCodeError", s, &text, NULL);
 }
 
@@ -206,7 +217,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 	_cleanup_(client_unwatch) int watch = -1;
 	char **wrapped = NULL;
 	struct model m;
-	int status;
+	int status, exec_error = 0;
 
 	model_parse(&m, q->body, q->body_len);
 	model_read(&m, fields, ARRAY_SIZE(fields), &e);
@@ -216,6 +227,10 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 		goto out;
 	if (!argv.items[0][0]) {
 		rex_raise_errno(r, EACCES, "", 0);
+		goto out;
+	}
+	if (e.cwd && !*e.cwd) {
+		rex_raise_errno(r, ENOENT, "", 0);
 		goto out;
 	}
 	if (e.cwd) {
@@ -250,6 +265,7 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 				.env = wrapped ? NULL : variables,
 				.cwd = e.cwd && !wrapped ? e.cwd : place->cwd,
 				.fds = { -1, -1, -1 },
+				.ret_exec_error = wrapped ? NULL : &exec_error,
 			},
 			&(struct proc_capture){
 				.merge = e.merge,
@@ -258,7 +274,9 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 				.timeout = isnan(e.timeout) ? 0 : fmax(e.timeout, 1e-6),
 			},
 			&result);
-	if (status == PLY_NOT_FOUND) {
+	if (status < 0 && exec_error) {
+		rex_raise_errno(r, exec_error, argv.items[0], strlen(argv.items[0]));
+	} else if (status == PLY_NOT_FOUND) {
 		rex_raise_errno(r, ENOENT, argv.items[0], strlen(argv.items[0]));
 	} else if (status == PLY_DENIED) {
 		rex_raise_errno(r, EACCES, argv.items[0], strlen(argv.items[0]));

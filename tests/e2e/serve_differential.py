@@ -202,6 +202,7 @@ def test_sessions(t):
         for check in ("silent", "raise") if ply.LONG else (("silent", "raise")[i % 2],):
             p.same(bash(command, check=check), "scrubbed" if command == "echo $PS1" else None)
     p.same(bash("false", check="raise", error_msg="what's up"))
+    p.same(bash("echo a\0b"))
     p.same(bash("echo a", check="ignore"))
     p.same(bash("echo b"))
     p.same(bash("x", session="it's"))
@@ -318,6 +319,8 @@ def test_execute(t):
         execute("echo a", shell="yes"), execute("echo a", shell=1, timeout="5"), execute("echo a", shell=True, extra=1),
         execute(["./sub/../noexec"]), execute(["echo", "\u00fc\U0001f600\n\t"]), execute(["echo", ""]),
         execute("exit 3", shell=True, check="off"), execute("true", timeout=None), execute("false", timeout=True),
+        execute("pwd", cwd=""), execute(["/bin/echo", "x" * 140000]), execute("x" * 140000, shell=True), execute(["a" * 5000]),
+        execute(["{D}/noexec/x"]), execute("printf 'a\\377'; printf '\\303' >&2; exit 1", shell=True, check=True),
     ]:
         p.same(call)
     p.done()
