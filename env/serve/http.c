@@ -304,6 +304,42 @@ static void running_end(struct http_server *s)
 		pthread_cond_broadcast(&s->idle);
 }
 
+struct framing {
+	const char *length; /* Content-Length; NULL: none yet */
+	bool ambiguous;
+};
+
+static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const char *name,
+				       const char *value)
+{
+	struct framing *f = arg;
+
+	if (strpbrk(name, " \t"))
+		f->ambiguous = true;
+	if (strcasecmp(name, "Content-Length") == 0) {
+		if (f->length && strcmp(f->length, value ? value : "") != 0)
+			f->ambiguous = true;
+		f->length = value;
+	}
+	return MHD_YES;
+}
+
+/*
+ * Where this request ends for libmicrohttpd may be elsewhere for a proxy in front of us: what
+ * follows is not to be served as the next. A blank before the colon makes another header of it.
+ */
+static void refuse_ambiguous(struct exchange *x)
+{
+	struct framing f = { 0 };
+
+	(void)MHD_get_connection_values(x->q.connection, MHD_HEADER_KIND, look_at_framing, &f);
+	if (!f.ambiguous)
+		return;
+	refuse(x, 400, "two lengths, or a blank in a header's name");
+	x->refusal.header_name = "Connection";
+	x->refusal.header_value = strdup("close");
+}
+
 static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
 				     const char *method, const char *path)
 {
@@ -319,6 +355,7 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	x->q = (struct http_request){
 		.method = method, .path = path, .connection = c, .parts = x->part_list
 	};
+	refuse_ambiguous(x);
 	if (!running_begin(s))
 		refuse(x, 503, "this server is about to end");
 	if (http_connections(s) > s->o.max_connections)

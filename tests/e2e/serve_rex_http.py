@@ -43,6 +43,10 @@ def test_who_may_speak_comes_first(t):
             assert (a.status, a.json) == (401, {"detail": "Invalid API Key"}), (path, a)
     assert s.call("GET", "/", headers={"Authorization": "Bearer " + s.token}, token=False).status == 200
     assert s.call("GET", "/", headers={"Authorization": "Bearer x"}, token=False).status == 401
+    for blanks in (" ", "\t ", " \t\t"):
+        for header, word in (("X-API-Key", ""), ("Authorization", "Bearer ")):
+            a = s.call("GET", "/", headers={header: word + s.token + blanks}, token=False)
+            assert a.status == 200, (header, blanks, a)
 
     async def client():
         wrong = RemoteRuntime(port=s.port, auth_token="wrong", timeout=5)
@@ -349,6 +353,25 @@ def test_garbage_breaks_nothing(t):
     deep = b"[" * 100000
     assert s.call("POST", "/execute", deep).status == 422
     s.stop()
+
+
+def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
+    s = rex(t)
+    key = b"X-API-Key: %s\r\n" % s.token.encode()
+    second = b"GET /is_alive HTTP/1.1\r\nHost: x\r\n" + key + b"\r\n"
+    n = len(b"{}" + second)
+    for headers, rest in [
+        (b"Content-Length: 2\r\nContent-Length: %d\r\n" % n, b"{}"),
+        (b"Content-Length: %d\r\nContent-Length: 2\r\n" % n, b"{}"),
+        (b"Content-Length: 3\r\nTransfer-Encoding : chunked\r\n", b"0\r\n\r\n"),
+        (b"Content-Length\t: 0\r\nContent-Length: 2\r\n", b"{}"),
+    ]:
+        got = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + headers + b"\r\n" + rest + second)
+        assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1") == 1, (headers, got)
+        assert b"\r\nConnection: close\r\n" in got, got
+    same = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 2\r\n" * 2 +
+                 b"Connection: close\r\n\r\n{}")
+    assert same.startswith(b"HTTP/1.1 200 "), same
 
 
 def test_a_body_of_hundreds_of_megabytes_takes_no_memory(t):
