@@ -59,7 +59,7 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
 
 /*
  * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
- * highest below 64; its own are the highest below 256. The array holds $?, then what shell_type
+ * highest below 64; a limit of 128 is enough. The array holds $?, then what shell_type
  * sends; 7: set as soon as the command is to be run. A trigger that is read twice finds an empty
  * one.
  */
