@@ -745,6 +745,11 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what)
 			cl,
 			"%s%sthis verb needs the store's socket, which cannot be reached from here",
 			what, colon);
+	case EAGAIN:
+		return client_fail(cl,
+				   "%s%stoo many wait for this view to be restored; try again "
+				   "when some are done",
+				   what, colon);
 	case ECONNRESET:
 		return client_fail(cl,
 				   "%s%sthe daemon died meanwhile; look whether it was done before "
