@@ -80,10 +80,10 @@ int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t 
 		   void *raw, uint32_t raw_len);
 
 /*
- * Packs leave 8 MiB of the disk alone: half of what the stage leaves, so that sealing what is staged
- * never meets it; enough for the pages of an index transaction (some 2 MiB, see BATCH in sweep.c) in
- * a commit that drops things and in the next that frees their pages. Without it an import could fill
- * the disk so that not even gc can commit.
+ * Packs leave 8 MiB of the disk alone: half of what the stage leaves, so that sealing what is
+ * staged never meets it; enough for the pages of an index transaction (some 2 MiB, see BATCH in
+ * sweep.c) in a commit that drops things and in the next that frees their pages. Without it an
+ * import could fill the disk so that not even gc can commit.
  */
 #define PACK_RESERVE ((uint64_t)8 << 20)
 
