@@ -7,6 +7,7 @@
 import errno
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -111,6 +112,47 @@ def test_df_does_not_promise_what_is_kept_back(t):
     assert fill(view, "f", 2)[1] == errno.ENOSPC
     os.unlink(t.at("disk/other"))
     assert ply.room(view.path) > 0 and fill(view, "g", 2) == (2 << 20, 0)
+
+
+def test_what_was_answered_as_the_disk_filled_up_outlives_an_unmount(t):
+    where = t.at("disk")
+    os.mkdir(where)
+    t.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", where])
+    t.clean.append(lambda: t.run(["umount", where], check=False))
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "1"}))
+    view = store.mount()
+    megabyte = b"\xaa" * (1 << 20)
+    fds = [os.open(view.at("f%d" % i), os.O_CREAT | os.O_RDWR, 0o644) for i in range(20)]
+    for round in range(3):
+        answered = []
+        os.pwrite(fds[0], megabyte, 0)
+        time.sleep(0.3)
+        store.ply("gc")  # what the stage keeps for later goes
+        os.pwrite(fds[1], b"w" * 5000, 0)  # who asks for the room now hears of it for 50 ms
+        st = os.statvfs(where)
+        used = (st.f_blocks - st.f_bfree) * st.f_frsize // 1024
+        t.run(["mount", "-o", "remount,size=%dk" % (used + 1536), where])
+        for i in range(2, 20):
+            try:
+                os.pwrite(fds[i], bytes([round]) * (1 << 20), 0)
+                answered.append(i)
+            except OSError as e:
+                assert e.errno == errno.ENOSPC, e
+                break
+        for fd in fds:
+            os.close(fd)
+        view.unmount()
+        store.stop()
+        t.run(["mount", "-o", "remount,size=200m", where])
+        view = store.mount()
+        for i in answered:
+            with open(view.at("f%d" % i), "rb") as f:
+                assert f.read(1 << 20) == bytes([round]) * (1 << 20), (round, i)
+        fds = [os.open(view.at("f%d" % i), os.O_RDWR) for i in range(20)]
+    for fd in fds:
+        os.close(fd)
+    store.ply("check", "--read-data")
 
 
 def test_truncating_works_on_a_full_disk(t):
