@@ -80,11 +80,13 @@ static void print_verb_options(const struct verb_text *v, bool valued)
 {
 	print_options(v->synopsis, strlen(v->synopsis), valued);
 	for (const char *line = v->details; *line; line = strchr(line, '\n') + 1) {
-		size_t len = strcspn(line, "\n");
-		const char *gap = len > 2 ? memmem(line + 2, len - 2, "  ", 2) : NULL;
+		size_t len = 3;
 
-		if (strncmp(line, "  -", 3) == 0)
-			print_options(line, gap ? (size_t)(gap - line) : len, valued);
+		if (strncmp(line, "  -", 3) != 0)
+			continue;
+		while (line[len] != '\n' && (line[len] != ' ' || line[len + 1] != ' '))
+			len++;
+		print_options(line, len, valued);
 	}
 }
 
