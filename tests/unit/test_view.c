@@ -1,148 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Views without a mount: node ids, unlinked files, and switching, against a recording kernel. One
- * that believes what it has cached is in test_view_model.c.
+ * Views without a mount: node ids, unlinked files, and switching, against a recording kernel. What
+ * it is told in which order is in test_view_told.c; a kernel that believes what it has cached in
+ * test_view_model.c.
  */
 
 #include <limits.h>
 #include <pthread.h>
 
 #include "store/base/fault.h"
-#include "tests/unit/view_fixture.h"
-
-/* ---- the recording kernel ---- */
-
-static unsigned told_names, told_inodes, epochs;
-static struct { uint64_t parent; char name[256]; bool expire; } told[8192];
-
-static void (*on_entry)(const char *name); /* what goes on meanwhile; NULL: nothing */
-
-static int rec_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
-{
-	if (told_names < ARRAY_SIZE(told)) {
-		told[told_names].parent = parent;
-		snprintf(told[told_names].name, sizeof(told[0].name), "%.*s", (int)len, name);
-		told[told_names].expire = expire;
-	}
-	told_names++;
-	if (on_entry)
-		on_entry(name);
-	return -ENOENT; /* as for a name that is not cached: no failure */
-}
-
-static struct { uint64_t node; bool rights; unsigned names_before; } told_node[8192];
-static uint64_t not_cached; /* until a name was told: a node id */
-
-static int rec_inode(void *arg, uint64_t node, int64_t off, int64_t len)
-{
-	unsigned at = told_inodes++ % ARRAY_SIZE(told_node);
-
-	told_node[at].node = node;
-	told_node[at].rights = off < 0;
-	told_node[at].names_before = told_names;
-	return node == not_cached && told_names == 0 ? ABSENT : 0;
-}
-
-static int rec_epoch(void *arg)
-{
-	epochs++;
-	return 0;
-}
-
-static bool was_told(uint64_t parent, const char *name)
-{
-	for (unsigned i = 0; i < MIN(told_names, (unsigned)ARRAY_SIZE(told)); i++)
-		if (told[i].parent == parent && !strcmp(told[i].name, name))
-			return true;
-	return false;
-}
-
-static bool was_told_inode(uint64_t node)
-{
-	for (unsigned i = 0; i < MIN(told_inodes, (unsigned)ARRAY_SIZE(told_node)); i++)
-		if (told_node[i].node == node && !told_node[i].rights)
-			return true;
-	return false;
-}
-
-static bool were_rights_told_first(uint64_t node)
-{
-	return told_inodes > 1 && told_node[0].node == node && told_node[0].rights &&
-	       told_node[0].names_before == 0 && was_told_inode(node);
-}
-
-/* How it was last told; it was. */
-static bool was_expired(uint64_t parent, const char *name)
-{
-	for (unsigned i = told_names; i-- > 0;)
-		if (told[i].parent == parent && !strcmp(told[i].name, name))
-			return told[i].expire;
-	ck_abort_msg("%s was not told", name);
-}
-
-static void told_nothing(void)
-{
-	told_names = told_inodes = epochs = 0;
-}
-
-static const struct view_kernel recorder = {
-	.inval_entry = rec_entry, .inval_inode = rec_inode, .inc_epoch = rec_epoch
-};
-static const struct view_kernel old_recorder = {
-	.inval_entry = rec_entry, .inval_inode = rec_inode
-};
-
-/* ---- fixture ---- */
-
-static void setup(void)
-{
-	view_setup();
-	view_set_kernel(view, &recorder);
-	told_nothing();
-	on_entry = NULL;
-	not_cached = 0;
-}
+#include "tests/unit/view_recorder.h"
 
 static void setup_tight(void)
 {
 	view_setup_tight();
 	view_set_kernel(view, &recorder);
 	told_nothing();
-}
-
-/* ---- helpers: ids as the kernel would keep them ---- */
-
-static uint64_t make(uint64_t dir, const char *name, uint32_t mode)
-{
-	struct fs_new n = { .dir = dir, .name = name, .len = strlen(name), .mode = mode,
-			    .cred = { .umask = 022 } };
-	struct entry e;
-
-	ck_assert_int_eq(view_create(view, &n, &e), 0);
-	return e.node;
-}
-
-static uint64_t make_dir(uint64_t dir, const char *name)
-{
-	return make(dir, name, S_IFDIR | 0755);
-}
-
-static uint64_t make_file(uint64_t dir, const char *name, const char *text)
-{
-	uint64_t node = make(dir, name, S_IFREG | 0644);
-
-	ck_assert_int_eq(view_write(view, node, 0, text, strlen(text), false, NULL), 0);
-	return node;
-}
-
-static struct restore_info restore(uint64_t id)
-{
-	struct restore_info info;
-
-	told_nothing();
-	ck_assert_int_eq(view_restore(view, id, &info), 0);
-	return info;
 }
 
 /* ---- facts ---- */
@@ -374,16 +248,6 @@ START_TEST(an_open_unlinked_file_survives_a_restore)
 }
 END_TEST
 
-static void many_files(uint64_t dir, unsigned n)
-{
-	char name[32];
-
-	for (unsigned i = 0; i < n; i++) {
-		snprintf(name, sizeof(name), "f%u", i);
-		make_file(dir, name, name);
-	}
-}
-
 static void large_difference(const struct view_kernel *kernel, bool keep_mounts, bool epoch)
 {
 	uint64_t keep = make_file(ROOT_NODE, "keep", "k"), edit = make_file(ROOT_NODE, "edit", "1");
@@ -547,246 +411,6 @@ START_TEST(a_fork_takes_nothing_of_what_its_parent_still_has_to_seal)
 	ck_assert_int_eq(store_open(scratch.dir_fd, NULL, &store), 0);
 	ck_assert_int_eq(view_open(store, "main", NULL, &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
-}
-END_TEST
-
-static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
-		    uint64_t next_cookie)
-{
-	return 0;
-}
-
-START_TEST(a_listed_directory_gets_a_barrier_and_a_second_epoch)
-{
-	struct view_kernel few = recorder;
-	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
-
-	few.names_max = 1;
-	view_set_kernel(view, &few);
-	for (int listed = 0; listed < 2; listed++) {
-		many_files(d, 8);
-		if (listed)
-			ck_ok(view_readdir(view, d, 0, true, take_all, NULL));
-		told_nothing();
-		ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
-		ck_assert_int_eq(was_told(d, "/"), listed);
-		ck_assert_uint_eq(epochs, listed ? 2 : 1);
-	}
-}
-END_TEST
-
-START_TEST(a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked)
-{
-	uint64_t id = checkpoint(), id2;
-
-	make_dir(ROOT_NODE, "gone");
-	make_dir(ROOT_NODE, "moved");
-	id2 = checkpoint();
-	ck_ok(view_rename(view, ROOT_NODE, "moved", 5, ROOT_NODE, "there", 5, 0));
-	told_nothing();
-	restore(id2);
-	ck_assert(was_expired(ROOT_NODE, "there"));
-	told_nothing();
-	restore(id);
-	ck_assert(!was_expired(ROOT_NODE, "gone") && !was_expired(ROOT_NODE, "moved"));
-}
-END_TEST
-
-START_TEST(what_one_restore_expired_the_next_one_drops)
-{
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new");
-	restore(id);
-	make_file(ROOT_NODE, "b", "x");
-	told_nothing();
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "a") && !was_expired(ROOT_NODE, "a"));
-}
-END_TEST
-
-/* ---- what goes on while the kernel is told ---- */
-
-static void rename_in_root(const char *from, const char *to)
-{
-	ck_ok(view_rename(view, ROOT_NODE, from, strlen(from), ROOT_NODE, to, strlen(to), 0));
-}
-
-/* The kernel had asked before the switch: it moves what it had under "a" then. */
-static void rename_a(const char *name)
-{
-	if (!strcmp(name, "a")) {
-		on_entry = NULL;
-		rename_in_root("a", "b");
-	}
-}
-
-static unsigned renamed;
-
-static void rename_on(const char *name)
-{
-	char from[16], to[16];
-
-	snprintf(from, sizeof(from), renamed ? "b%u" : "a", renamed);
-	snprintf(to, sizeof(to), "b%u", renamed + 1);
-	if (!strcmp(name, from)) {
-		rename_in_root(from, to);
-		renamed++;
-	}
-}
-
-START_TEST(what_is_renamed_while_the_kernel_is_told_is_told_as_well)
-{
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new");
-	on_entry = rename_a;
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "b") && !was_expired(ROOT_NODE, "b"));
-	ck_assert_uint_eq(epochs, 0);
-
-	/* and not what is renamed later */
-	rename_in_root("b", "c");
-	id = checkpoint();
-	make_file(ROOT_NODE, "x", "");
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "x"));
-	ck_assert(!was_told(ROOT_NODE, "b") && !was_told(ROOT_NODE, "c"));
-}
-END_TEST
-
-START_TEST(renames_without_end_do_not_hold_up_a_restore)
-{
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new");
-	on_entry = rename_on;
-	renamed = 0;
-	restore(id);
-	ck_assert_uint_eq(epochs, 1);
-}
-END_TEST
-
-START_TEST(rights_are_told_before_names)
-{
-	struct fs_set set = { .mask = SET_MODE, .mode = 0700 };
-	uint64_t d = make_dir(ROOT_NODE, "d"), id;
-	struct inode i;
-
-	ck_ok(view_setattr(view, d, &set, &i));
-	id = checkpoint();
-	make_file(ROOT_NODE, "x", "");
-	set.mode = 0755;
-	ck_ok(view_setattr(view, d, &set, &i));
-	restore(id);
-	ck_assert(were_rights_told_first(d));
-}
-END_TEST
-
-START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
-{
-	struct fs_set set = { .mask = SET_MODE, .mode = 0755 };
-	uint64_t d = make_dir(ROOT_NODE, "d"), e = make_dir(d, "e"), id = checkpoint();
-	struct inode i;
-
-	ck_ok(view_setattr(view, e, &set, &i));
-	not_cached = e;
-	restore(id);
-	ck_assert(was_told(d, "/"));
-	ck_assert_uint_eq(told_node[told_inodes - 1].node, e);
-	ck_assert_uint_eq(told_node[told_inodes - 1].names_before, 1);
-}
-END_TEST
-
-/* ---- dead directories (V5) ---- */
-
-START_TEST(a_dead_directory_that_comes_back_by_its_path_brings_nothing_along)
-{
-	uint64_t without = checkpoint(), d, third, with_old, with_new;
-	struct entry e;
-
-	make_file(make_dir(ROOT_NODE, "d"), "old", "");
-	with_old = checkpoint();
-	restore(without);
-	d = make_dir(ROOT_NODE, "d");
-	make_file(d, "new", "");
-	with_new = checkpoint();
-	view_forget(view, d, 1);
-	restore(with_old);
-	d = node_of(ROOT_NODE, "d"); /* and is somebody's working directory from now on */
-	restore(without);
-	ck_assert_int_eq(look(d, "new", &e), -ENOENT); /* which the kernel remembers */
-
-	/* Nobody who has not restored anything makes another directory of it. */
-	third = make_dir(ROOT_NODE, "d");
-	make_file(third, "third", "");
-	ck_assert_int_eq(look(d, "third", &e), -ENOENT);
-	view_forget(view, third, 1);
-
-	restore(with_new);
-	ck_assert(was_told(d, "new") && !was_expired(d, "new"));
-	ck_assert(was_told_inode(d));
-	(void)node_of(d, "new");
-}
-END_TEST
-
-START_TEST(of_a_directory_that_takes_the_place_of_another_one_all_names_are_told)
-{
-	uint64_t x, id;
-	struct entry e;
-
-	make_file(make_dir(ROOT_NODE, "x"), "foo", "");
-	id = checkpoint();
-	rename_in_root("x", "y");
-	view_forget(view, node_of(ROOT_NODE, "y"), 3); /* made, by its name, and here */
-	x = make_dir(ROOT_NODE, "x");
-	ck_assert_int_eq(look(x, "foo", &e), -ENOENT);
-	restore(id);
-	ck_assert(was_told(x, "foo"));
-	(void)node_of(x, "foo");
-}
-END_TEST
-
-START_TEST(many_dead_directories_come_back)
-{
-	uint64_t without = checkpoint(), d[40], with;
-	char name[8];
-
-	for (int i = 0; i < 40; i++) {
-		snprintf(name, sizeof(name), "%d", i);
-		d[i] = make_dir(ROOT_NODE, name);
-	}
-	with = checkpoint();
-	restore(without);
-	for (int i = 0; i < 40; i += 3)
-		view_forget(view, d[i], 1);
-	ck_assert_int_eq(restore(with).mode, RESTORE_NAMES);
-	for (int i = 0; i < 40; i++) {
-		snprintf(name, sizeof(name), "%d", i);
-		ck_assert_int_eq(node_of(ROOT_NODE, name) == d[i], i % 3 != 0);
-	}
-	ck_assert_int_eq(restore(without).mode, RESTORE_NAMES);
-}
-END_TEST
-
-START_TEST(a_name_that_was_looked_up_anew_is_left_alone_afterwards)
-{
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new"); /* and somebody has it open from now on */
-	restore(id);
-	(void)node_of(ROOT_NODE, "a"); /* something may be mounted on it now */
-	told_nothing();
-	view_tidy(view);
-	ck_assert(!was_told(ROOT_NODE, "a"));
 }
 END_TEST
 
@@ -979,17 +603,6 @@ int main(void)
 	tcase_add_test(t, a_restore_without_memory_on_old_kernels_changes_nothing);
 	tcase_add_test(t, a_fork_sees_nothing_of_its_parent_and_the_other_way);
 	tcase_add_test(t, a_fork_takes_nothing_of_what_its_parent_still_has_to_seal);
-	tcase_add_test(t, a_listed_directory_gets_a_barrier_and_a_second_epoch);
-	tcase_add_test(t, a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked);
-	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
-	tcase_add_test(t, what_is_renamed_while_the_kernel_is_told_is_told_as_well);
-	tcase_add_test(t, renames_without_end_do_not_hold_up_a_restore);
-	tcase_add_test(t, rights_are_told_before_names);
-	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
-	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
-	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
-	tcase_add_test(t, many_dead_directories_come_back);
-	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_checked_fixture(tight, setup_tight, view_teardown);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What the kernel is told in which order (S1 to S7, V5), and what goes on meanwhile: against a
+ * recording kernel. tests/e2e/restore_races.py has the real one.
+ */
+
+#include "tests/unit/view_recorder.h"
+
+static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
+		    uint64_t next_cookie)
+{
+	return 0;
+}
+
+START_TEST(a_listed_directory_gets_a_barrier_and_a_second_epoch)
+{
+	struct view_kernel few = recorder;
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	for (int listed = 0; listed < 2; listed++) {
+		many_files(d, 8);
+		if (listed)
+			ck_ok(view_readdir(view, d, 0, true, take_all, NULL));
+		told_nothing();
+		ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+		ck_assert_int_eq(was_told(d, "/"), listed);
+		ck_assert_uint_eq(epochs, listed ? 2 : 1);
+	}
+}
+END_TEST
+
+START_TEST(a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked)
+{
+	uint64_t id = checkpoint(), id2;
+
+	make_dir(ROOT_NODE, "gone");
+	make_dir(ROOT_NODE, "moved");
+	id2 = checkpoint();
+	ck_ok(view_rename(view, ROOT_NODE, "moved", 5, ROOT_NODE, "there", 5, 0));
+	told_nothing();
+	restore(id2);
+	ck_assert(was_expired(ROOT_NODE, "there"));
+	told_nothing();
+	restore(id);
+	ck_assert(!was_expired(ROOT_NODE, "gone") && !was_expired(ROOT_NODE, "moved"));
+}
+END_TEST
+
+START_TEST(what_one_restore_expired_the_next_one_drops)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new");
+	restore(id);
+	make_file(ROOT_NODE, "b", "x");
+	told_nothing();
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "a") && !was_expired(ROOT_NODE, "a"));
+}
+END_TEST
+
+/* ---- what goes on while the kernel is told ---- */
+
+static void rename_in_root(const char *from, const char *to)
+{
+	ck_ok(view_rename(view, ROOT_NODE, from, strlen(from), ROOT_NODE, to, strlen(to), 0));
+}
+
+/* The kernel had asked before the switch: it moves what it had under "a" then. */
+static void rename_a(const char *name)
+{
+	if (!strcmp(name, "a")) {
+		on_entry = NULL;
+		rename_in_root("a", "b");
+	}
+}
+
+static unsigned renamed;
+
+static void rename_on(const char *name)
+{
+	char from[16], to[16];
+
+	snprintf(from, sizeof(from), renamed ? "b%u" : "a", renamed);
+	snprintf(to, sizeof(to), "b%u", renamed + 1);
+	if (!strcmp(name, from)) {
+		rename_in_root(from, to);
+		renamed++;
+	}
+}
+
+START_TEST(what_is_renamed_while_the_kernel_is_told_is_told_as_well)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new");
+	on_entry = rename_a;
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "b") && !was_expired(ROOT_NODE, "b"));
+	ck_assert_uint_eq(epochs, 0);
+
+	/* and not what is renamed later */
+	rename_in_root("b", "c");
+	id = checkpoint();
+	make_file(ROOT_NODE, "x", "");
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "x"));
+	ck_assert(!was_told(ROOT_NODE, "b") && !was_told(ROOT_NODE, "c"));
+}
+END_TEST
+
+START_TEST(renames_without_end_do_not_hold_up_a_restore)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new");
+	on_entry = rename_on;
+	renamed = 0;
+	restore(id);
+	ck_assert_uint_eq(epochs, 1);
+}
+END_TEST
+
+START_TEST(rights_are_told_before_names)
+{
+	struct fs_set set = { .mask = SET_MODE, .mode = 0700 };
+	uint64_t d = make_dir(ROOT_NODE, "d"), id;
+	struct inode i;
+
+	ck_ok(view_setattr(view, d, &set, &i));
+	id = checkpoint();
+	make_file(ROOT_NODE, "x", "");
+	set.mode = 0755;
+	ck_ok(view_setattr(view, d, &set, &i));
+	restore(id);
+	ck_assert(were_rights_told_first(d));
+}
+END_TEST
+
+START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
+{
+	struct fs_set set = { .mask = SET_MODE, .mode = 0755 };
+	uint64_t d = make_dir(ROOT_NODE, "d"), e = make_dir(d, "e"), id = checkpoint();
+	struct inode i;
+
+	ck_ok(view_setattr(view, e, &set, &i));
+	not_cached = e;
+	restore(id);
+	ck_assert(was_told(d, "/"));
+	ck_assert_uint_eq(told_node[told_inodes - 1].node, e);
+	ck_assert_uint_eq(told_node[told_inodes - 1].names_before, 1);
+}
+END_TEST
+
+/* ---- dead directories (V5) ---- */
+
+START_TEST(a_dead_directory_that_comes_back_by_its_path_brings_nothing_along)
+{
+	uint64_t without = checkpoint(), d, third, with_old, with_new;
+	struct entry e;
+
+	make_file(make_dir(ROOT_NODE, "d"), "old", "");
+	with_old = checkpoint();
+	restore(without);
+	d = make_dir(ROOT_NODE, "d");
+	make_file(d, "new", "");
+	with_new = checkpoint();
+	view_forget(view, d, 1);
+	restore(with_old);
+	d = node_of(ROOT_NODE, "d"); /* and is somebody's working directory from now on */
+	restore(without);
+	ck_assert_int_eq(look(d, "new", &e), -ENOENT); /* which the kernel remembers */
+
+	/* Nobody who has not restored anything makes another directory of it. */
+	third = make_dir(ROOT_NODE, "d");
+	make_file(third, "third", "");
+	ck_assert_int_eq(look(d, "third", &e), -ENOENT);
+	view_forget(view, third, 1);
+
+	restore(with_new);
+	ck_assert(was_told(d, "new") && !was_expired(d, "new"));
+	ck_assert(was_told_inode(d));
+	(void)node_of(d, "new");
+}
+END_TEST
+
+START_TEST(of_a_directory_that_takes_the_place_of_another_one_all_names_are_told)
+{
+	uint64_t x, id;
+	struct entry e;
+
+	make_file(make_dir(ROOT_NODE, "x"), "foo", "");
+	id = checkpoint();
+	rename_in_root("x", "y");
+	view_forget(view, node_of(ROOT_NODE, "y"), 3); /* made, by its name, and here */
+	x = make_dir(ROOT_NODE, "x");
+	ck_assert_int_eq(look(x, "foo", &e), -ENOENT);
+	restore(id);
+	ck_assert(was_told(x, "foo"));
+	(void)node_of(x, "foo");
+}
+END_TEST
+
+START_TEST(many_dead_directories_come_back)
+{
+	uint64_t without = checkpoint(), d[40], with;
+	char name[8];
+
+	for (int i = 0; i < 40; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		d[i] = make_dir(ROOT_NODE, name);
+	}
+	with = checkpoint();
+	restore(without);
+	for (int i = 0; i < 40; i += 3)
+		view_forget(view, d[i], 1);
+	ck_assert_int_eq(restore(with).mode, RESTORE_NAMES);
+	for (int i = 0; i < 40; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		ck_assert_int_eq(node_of(ROOT_NODE, name) == d[i], i % 3 != 0);
+	}
+	ck_assert_int_eq(restore(without).mode, RESTORE_NAMES);
+}
+END_TEST
+
+START_TEST(a_name_that_was_looked_up_anew_is_left_alone_afterwards)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new"); /* and somebody has it open from now on */
+	restore(id);
+	(void)node_of(ROOT_NODE, "a"); /* something may be mounted on it now */
+	told_nothing();
+	view_tidy(view);
+	ck_assert(!was_told(ROOT_NODE, "a"));
+}
+END_TEST
+
+int main(void)
+{
+	TCase *t = tcase_create("told");
+
+	tcase_add_checked_fixture(t, setup, view_teardown);
+	tcase_add_test(t, a_listed_directory_gets_a_barrier_and_a_second_epoch);
+	tcase_add_test(t, a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked);
+	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
+	tcase_add_test(t, what_is_renamed_while_the_kernel_is_told_is_told_as_well);
+	tcase_add_test(t, renames_without_end_do_not_hold_up_a_restore);
+	tcase_add_test(t, rights_are_told_before_names);
+	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
+	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
+	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
+	tcase_add_test(t, many_dead_directories_come_back);
+	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
+	return run_case("view_told", t);
+}
