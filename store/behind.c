@@ -347,10 +347,22 @@ bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const 
 	return false;
 }
 
-static int settle_slot(struct slot *s)
+/* The slot's lock is held: one that was given up is anybody's when nothing is pending in it. */
+static void reuse_if_done(struct slot *s)
+{
+	if (!s->given_up)
+		return;
+	for (unsigned i = 0; i < PIECES_MAX; i++)
+		if (s->files[i])
+			return;
+	s->taken = s->given_up = false;
+	mark(s); /* it may be a former daemon's */
+}
+
+/* The slot's lock is held. */
+static int copy_pieces(struct slot *s)
 {
 	int failed = 0;
-	LOCK_GUARD(&s->lock);
 
 	for (unsigned i = 0; i < PIECES_MAX; i++) {
 		struct piece *piece = &s->head->pieces[i];
@@ -366,10 +378,25 @@ static int settle_slot(struct slot *s)
 		else
 			piece_done(s, i);
 	}
-	if (failed == 0 && s->given_up) {
-		s->taken = s->given_up = false;
-		mark(s); /* it may be a former daemon's */
+	return failed;
+}
+
+static int settle_slot(struct slot *s)
+{
+	bool told = true;
+	int failed;
+
+	{
+		LOCK_GUARD(&s->lock);
+		failed = copy_pieces(s);
+		if (failed < 0) /* under the lock: while something is pending */
+			told = atomic_exchange(&s->behind->stuck, true);
+		else
+			reuse_if_done(s);
 	}
+	if (!told)
+		return note(&s->behind->noter, failed, "the stage: what was written last stays in "
+			    "memory until it can be copied: %s", err_str(failed));
 	return failed;
 }
 
@@ -385,16 +412,12 @@ int behind_settle(struct behind *b)
 		if (r < 0)
 			failed = r;
 	}
-	if (failed < 0 && !atomic_exchange(&b->stuck, true))
-		return note(&b->noter, failed, "the stage: what was written last stays in memory "
-			    "until it can be copied: %s", err_str(failed));
 	return failed;
 }
 
 int behind_served(struct behind *b)
 {
 	struct slot *s = serving;
-	int r;
 
 	if (!s || atomic_load(&b->pending) == 0)
 		return 0;
@@ -404,8 +427,7 @@ int behind_served(struct behind *b)
 		(void)raise(SIGKILL);
 	}
 #endif
-	r = settle_slot(s);
-	return r < 0 ? behind_settle(b) /* which tells */ : 0;
+	return settle_slot(s);
 }
 
 void behind_give_up(struct behind *b, uint8_t *mem)
@@ -518,5 +540,6 @@ void behind_cancel(struct behind *b, const struct stage_file *file, uint64_t to,
 		for (unsigned k = 0; k < PIECES_MAX; k++)
 			if (overlaps(s, k, file, to, len))
 				piece_done(s, k);
+		reuse_if_done(s);
 	}
 }

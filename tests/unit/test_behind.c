@@ -248,6 +248,24 @@ START_TEST(what_cannot_be_copied_is_read_where_it_is)
 }
 END_TEST
 
+START_TEST(a_slot_that_was_given_up_is_used_again_when_its_bytes_are_not_wanted)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	struct blob *a = make(data);
+	unsigned n = 0;
+
+	full_disk(true);
+	ck_err(stage_slot_served(s.stage), -EFBIG);
+	stage_slot_serve(s.stage, NULL);
+	stage_slot_give_up(s.stage, slot);
+	blob_unref(a); /* as when it was sealed */
+	full_disk(false);
+	while (stage_slot_take(s.stage))
+		n++;
+	ck_assert_uint_eq(n, 4); /* all of them */
+}
+END_TEST
+
 START_TEST(nothing_more_is_left_while_copies_fail)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
@@ -578,6 +596,7 @@ int main(void)
 		short_bytes_and_those_of_other_memory_are_copied_at_once,
 		a_full_disk_keeps_them_in_memory_and_fails_the_sync,
 		what_cannot_be_copied_is_read_where_it_is,
+		a_slot_that_was_given_up_is_used_again_when_its_bytes_are_not_wanted,
 		nothing_more_is_left_while_copies_fail,
 		what_cannot_be_copied_outlives_the_daemon,
 		and_the_boot,
