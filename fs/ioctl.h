@@ -75,7 +75,7 @@ struct plyfs_read {
 	char data[12288];
 };
 
-/* EAGAIN of RESTORE, UNDO, CALL and KEEP_MOUNTS: some 70 wait in this view; when some are done. */
+/* EAGAIN of RESTORE, UNDO, CALL and KEEP_MOUNTS: some 80 wait in this view; when some are done. */
 #define PLYFS_IOC_CHECKPOINT _IOWR('p', 0x40, struct plyfs_checkpoint)
 #define PLYFS_IOC_RESTORE _IOWR('p', 0x41, struct plyfs_restore)
 #define PLYFS_IOC_UNDO _IOWR('p', 0x42, struct plyfs_restore)
