@@ -79,13 +79,40 @@ int rex_new(const struct rex_place *place, struct rex **ret)
 
 /* ---- the table ---- */
 
-static struct session *find_locked(struct rex *rex, const char *name)
+/* Where it is linked, and NULL if there is none; without a name any one. */
+static struct session **find_locked(struct rex *rex, const char *name)
 {
-	struct session *s = rex->sessions;
+	struct session **p = &rex->sessions;
 
-	while (s && strcmp(s->name, name) != 0)
-		s = s->next;
-	return s;
+	while (*p && name && strcmp((*p)->name, name) != 0)
+		p = &(*p)->next;
+	return p;
+}
+
+/* With a reference for the caller beside the table's; PLY_EXISTS, or what was said of a failure. */
+static int session_add(struct rex *rex, const char *name, struct session **ret)
+{
+	LOCK_GUARD(&rex->lock);
+	struct session *s;
+
+	if (*find_locked(rex, name))
+		return PLY_EXISTS;
+	if (rex->count == rex->place.max_sessions)
+		return fail(PLY_STATE, "there are %u sessions already; close some", rex->count);
+	s = calloc(1, sizeof(*s));
+	if (s)
+		s->name = strdup(name);
+	if (!s || !s->name) {
+		free(s);
+		return fail_memory();
+	}
+	s->refs = 2;
+	pthread_cond_init(&s->turn, NULL);
+	s->next = rex->sessions;
+	rex->sessions = s;
+	rex->count++;
+	*ret = s;
+	return 0;
 }
 
 static void session_unref(struct rex *rex, struct session *s)
@@ -106,7 +133,7 @@ static void session_unref(struct rex *rex, struct session *s)
 static struct session *session_get(struct rex *rex, const char *name)
 {
 	LOCK_GUARD(&rex->lock);
-	struct session *s = find_locked(rex, name);
+	struct session *s = *find_locked(rex, name);
 
 	if (s && s->shell)
 		s->refs++;
@@ -116,26 +143,49 @@ static struct session *session_get(struct rex *rex, const char *name)
 }
 
 /* Out of the table, whose reference the caller gets; NULL when it is not there (any more). */
+static struct session *take_locked(struct rex *rex, const char *name)
+{
+	struct session **p = find_locked(rex, name), *s = *p;
+
+	if (s) {
+		*p = s->next;
+		s->closed = true;
+		rex->count--;
+	}
+	return s;
+}
+
 static struct session *session_take(struct rex *rex, const char *name)
 {
 	LOCK_GUARD(&rex->lock);
 
-	for (struct session **p = &rex->sessions; *p; p = &(*p)->next) {
-		struct session *s = *p;
+	return take_locked(rex, name);
+}
 
-		if (name && strcmp(s->name, name) != 0)
-			continue;
-		*p = s->next;
-		s->closed = true;
-		rex->count--;
-		return s;
-	}
-	return NULL;
+/*
+ * What its start came to: it has its shell, or it leaves the table, or it was closed meanwhile and
+ * the shell is of no use any more. shell is taken. The status that the start has for its client.
+ */
+static int session_started(struct rex *rex, struct session *s, int status, struct shell *shell)
+{
+	bool closed;
+
+	pthread_mutex_lock(&rex->lock);
+	closed = s->closed;
+	if (!closed)
+		s->shell = shell;
+	if (!closed && status < 0)
+		take_locked(rex, s->name)->refs--;
+	pthread_mutex_unlock(&rex->lock);
+	if (!closed || status < 0)
+		return status;
+	shell_free(shell);
+	return fail(PLY_SESSION_GONE, "the session was ended");
 }
 
 static void session_close(struct rex *rex, struct session *s)
 {
-	if (s->shell) /* else create_session ends it */
+	if (s->shell) /* else session_started ends it */
 		(void)shell_end(s->shell); /* it is gone either way */
 	session_unref(rex, s);
 }
@@ -269,69 +319,21 @@ struct create_request {
 	double timeout;
 };
 
-static void create_session(void *arg, const struct http_request *q, struct http_response *r)
+static int start_shell(struct rex *rex, const struct create_request *c, struct shell **ret,
+		       struct ply_text *output)
 {
-	struct rex *rex = arg;
-	static const struct model_field fields[] = {
-		{ "startup_source", MODEL_STRINGS, offsetof(struct create_request, sources), 0,
-		  false, NULL },
-		{ "session", MODEL_STRING, offsetof(struct create_request, session), 0, false,
-		  NULL },
-		{ "startup_timeout", MODEL_FLOAT, offsetof(struct create_request, timeout), 0,
-		  false, NULL },
-	};
-	struct create_request c = { .session = "default", .timeout = 1 };
-	struct ply_list sources = { 0 };
-	struct ply_text output = { 0 };
-	struct session *s = NULL;
-	struct shell *shell = NULL;
-	struct model m;
-	bool closed;
+	_cleanup_(ply_list_free) struct ply_list sources = { 0 };
 	int status = 0;
 
-	model_parse(&m, q->body, q->body_len);
-	(void)model_tag(&m, "session_type", session_types, true);
-	model_read(&m, fields, ARRAY_SIZE(fields), &c);
-	if (reply_complaint(r, 422, &m))
-		goto out;
-
-	pthread_mutex_lock(&rex->lock);
-	if (find_locked(rex, c.session)) {
-		status = PLY_EXISTS;
-	} else if (rex->count == rex->place.max_sessions) {
-		status = fail(PLY_STATE, "there are %u sessions already; close some", rex->count);
-	} else {
-		s = calloc(1, sizeof(*s));
-		if (s)
-			s->name = strdup(c.session);
-		if (s && s->name) {
-			s->refs = 2; /* the table's and ours */
-			pthread_cond_init(&s->turn, NULL);
-			s->next = rex->sessions;
-			rex->sessions = s;
-			rex->count++;
-		} else {
-			free(s);
-			s = NULL;
-			status = fail_memory();
-		}
-	}
-	pthread_mutex_unlock(&rex->lock);
-	if (status == PLY_EXISTS)
-		rex_raisef(r, "swerex.exceptions.SessionExistsError", "session %s already exists",
-			   c.session);
-	else if (status < 0)
-		raise_status(r, status);
-	if (!s)
-		goto out;
-
-	for (size_t i = 0; status == 0 && i < json_array_size(c.sources); i++) {
-		json_t *path = json_array_get(c.sources, i);
+	for (size_t i = 0; status == 0 && i < json_array_size(c->sources); i++) {
+		json_t *path = json_array_get(c->sources, i);
 
 		status = list_append(&sources, json_string_value(path), json_string_length(path));
 	}
-	if (status == 0) {
-		const struct shell_options o = {
+	if (status < 0)
+		return status;
+	return shell_start(
+		&(struct shell_options){
 			.keeper = rex->place.keeper,
 			.path = "bash",
 			.cwd = rex->place.cwd,
@@ -341,31 +343,30 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 			.env = (const char *const[]){ "TERM=dumb", "PS1=" PROMPT,
 						      "PS2=", "PS0=", NULL },
 			.sources = (const char *const *)sources.items,
-			.timeout = c.timeout,
+			.timeout = c->timeout,
 			.output_limit = rex->place.output_limit,
-		};
+		},
+		ret, output);
+}
 
-		status = shell_start(&o, &shell, &output);
-	}
+static void make_session(struct rex *rex, const struct create_request *c, struct http_response *r)
+{
+	struct ply_text output = { 0 };
+	struct shell *shell = NULL;
+	struct session *s = NULL;
+	int status = session_add(rex, c->session, &s);
 
-	pthread_mutex_lock(&rex->lock);
-	closed = s->closed;
-	if (!closed)
-		s->shell = shell;
-	if (!closed && status < 0) {
-		struct session **p = &rex->sessions;
-
-		while (*p != s)
-			p = &(*p)->next;
-		*p = s->next;
-		rex->count--;
-		s->refs--;
+	if (status == PLY_EXISTS) {
+		rex_raisef(r, "swerex.exceptions.SessionExistsError", "session %s already exists",
+			   c->session);
+		return;
 	}
-	pthread_mutex_unlock(&rex->lock);
-	if (closed && status == 0) {
-		shell_free(shell);
-		status = fail(PLY_SESSION_GONE, "the session was ended");
+	if (status < 0) {
+		raise_status(r, status);
+		return;
 	}
+	status = start_shell(rex, c, &shell, &output);
+	status = session_started(rex, s, status, shell);
 	if (status < 0)
 		raise_status(r, status);
 	else
@@ -373,9 +374,27 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 			   json_pack("{s:o, s:s}", "output", output_json(&output), "session_type",
 				     "bash"));
 	session_unref(rex, s);
-out:
-	ply_list_free(&sources);
 	ply_text_free(&output);
+}
+
+static void create_session(void *arg, const struct http_request *q, struct http_response *r)
+{
+	static const struct model_field fields[] = {
+		{ "startup_source", MODEL_STRINGS, offsetof(struct create_request, sources), 0,
+		  false, NULL },
+		{ "session", MODEL_STRING, offsetof(struct create_request, session), 0, false,
+		  NULL },
+		{ "startup_timeout", MODEL_FLOAT, offsetof(struct create_request, timeout), 0,
+		  false, NULL },
+	};
+	struct create_request c = { .session = "default", .timeout = 1 };
+	struct model m;
+
+	model_parse(&m, q->body, q->body_len);
+	(void)model_tag(&m, "session_type", session_types, true);
+	model_read(&m, fields, ARRAY_SIZE(fields), &c);
+	if (!reply_complaint(r, 422, &m))
+		make_session(arg, &c, r);
 	model_release(&m);
 }
 
