@@ -49,10 +49,15 @@ static int append_command(struct ply_text *text, json_t *command)
 	return s < 0 ? s : text_append_str(text, "]");
 }
 
+static json_t *output_json(const struct ply_text *out)
+{
+	return rex_text(out->data ? out->data : "", out->len);
+}
+
 /* repr of what the client would have been sent. */
 static int append_output(struct ply_text *text, const struct ply_text *out)
 {
-	json_t *sent = rex_text(out->data ? out->data : "", out->len);
+	json_t *sent = output_json(out);
 	int s = !sent ? fail_memory()
 		      : text_append_repr(text, json_string_value(sent), json_string_length(sent));
 
@@ -138,11 +143,42 @@ memory:
 	return -1;
 }
 
-static void words_free(char **words)
+/* The directory as Python would enter it; what it would refuse is raised. *ret_whole is given. */
+static int execute_cwd(struct rex *rex, struct execute_request *e, char **ret_whole,
+		       struct http_response *r)
 {
-	for (char **w = words; w && *w; w++)
+	const struct rex_place *place = rex_get_place(rex);
+	int dir;
+
+	if (!e->cwd)
+		return 0;
+	if (!*e->cwd) {
+		rex_raise_errno(r, ENOENT, "", 0);
+		return -1;
+	}
+	dir = rex_open(rex, e->cwd, O_PATH | O_DIRECTORY, 0);
+	/* What a container has beside its view only the command can see. */
+	if (dir < 0 && !(dir == -EACCES && place->locate)) {
+		rex_raise_errno(r, -dir, e->cwd, strlen(e->cwd));
+		return -1;
+	}
+	closep(&dir);
+	if (e->cwd[0] == '/' || !place->cwd || place->wrap)
+		return 0;
+	if (asprintf(ret_whole, "%s/%s", place->cwd, e->cwd) < 0) {
+		*ret_whole = NULL;
+		rex_raisef(r, "builtins.MemoryError", "out of memory");
+		return -1;
+	}
+	e->cwd = *ret_whole;
+	return 0;
+}
+
+static void words_freep(char ***words)
+{
+	for (char **w = *words; w && *w; w++)
 		free(*w);
-	free(words);
+	free(*words);
 }
 
 const char *const rex_enter[] = { "/bin/sh", "-c", "cd -- \"$1\" && shift && exec \"$@\"", "sh",
@@ -189,10 +225,95 @@ static int rex_wrap(const struct rex_place *place, const char *const *argv, cons
 	return r;
 }
 
+/* Runs the words in the place. *ret_exec_error: why there was nothing to run, if it is known. */
+static int run(const struct rex_place *place, const struct execute_request *e,
+	       const struct ply_list *argv, const struct ply_list *env, int *ret_exec_error,
+	       struct ply_result *ret)
+{
+	static const char *const none[] = { NULL };
+	const char *const *words = (const char *const *)argv->items, *const *variables = NULL;
+	_cleanup_(words_freep) char **wrapped = NULL;
+	int status;
+
+	if (e->env)
+		variables = env->items ? (const char *const *)env->items : none;
+	status = rex_wrap(place, words, e->cwd, variables, &wrapped);
+	if (status < 0)
+		return status;
+	return proc_run(place->keeper,
+			&(struct proc_options){
+				.argv = wrapped ? (const char *const *)wrapped : words,
+				.limits = place->limits,
+				.env = wrapped ? NULL : variables,
+				.cwd = e->cwd && !wrapped ? e->cwd : place->cwd,
+				.fds = { -1, -1, -1 },
+				.ret_exec_error = wrapped ? NULL : ret_exec_error,
+			},
+			&(struct proc_capture){
+				.merge = e->merge,
+				.all_output = !wrapped, /* as local_run */
+				.limit = place->output_limit,
+				.timeout = isnan(e->timeout) ? 0 : fmax(e->timeout, 1e-6),
+			},
+			ret);
+}
+
+static void reply_result(struct http_response *r, const struct rex_place *place,
+			 const struct execute_request *e, const struct ply_result *result)
+{
+	char number[32];
+
+	if (result->timed_out)
+		rex_raisef(r, "swerex.exceptions.CommandTimeoutError",
+			   "Timeout (%ss) exceeded while running command",
+			   rex_float(e->timeout, number));
+	else if (result->truncated)
+		rex_raise_limit(r, place);
+	else if (e->check && result->exit_code != 0)
+		raise_execute(r, e, result);
+	else
+		reply_json(r, 200,
+			   json_pack("{s:o, s:o, s:i}", "stdout", output_json(&result->out),
+				     "stderr", output_json(&result->err), "exit_code",
+				     result->exit_code));
+}
+
+static void execute(struct rex *rex, const struct http_request *q, struct execute_request *e,
+		    struct http_response *r)
+{
+	const struct rex_place *place = rex_get_place(rex);
+	_cleanup_(ply_list_free) struct ply_list argv = { 0 }, env = { 0 };
+	_cleanup_(ply_result_free) struct ply_result result = { 0 };
+	_cleanup_free_ char *cwd = NULL;
+	_cleanup_(client_unwatch) int watch = -1;
+	int status, error = 0;
+
+	if (execute_words(e, &argv, &env, r) < 0)
+		return;
+	if (!argv.items[0][0]) {
+		rex_raise_errno(r, EACCES, "", 0);
+		return;
+	}
+	if (execute_cwd(rex, e, &cwd, r) < 0)
+		return;
+
+	watch = client_watch(q);
+	status = run(place, e, &argv, &env, &error, &result);
+	if (status == PLY_NOT_FOUND && !error)
+		error = ENOENT;
+	if (status == PLY_DENIED && !error)
+		error = EACCES;
+	if (status >= 0)
+		reply_result(r, place, e, &result);
+	else if (error)
+		rex_raise_errno(r, error, argv.items[0], strlen(argv.items[0]));
+	else
+		rex_raisef(r, status == PLY_NO_MEMORY ? "builtins.MemoryError" : "builtins.OSError",
+			   "%s", ply_error());
+}
+
 void rex_execute(void *arg, const struct http_request *q, struct http_response *r)
 {
-	struct rex *rex = arg;
-	const struct rex_place *place = rex_get_place(rex);
 	static const struct model_field fields[] = {
 		{ "command", MODEL_STRING_OR_STRINGS, offsetof(struct execute_request, command), 0,
 		  true, NULL },
@@ -209,103 +330,11 @@ void rex_execute(void *arg, const struct http_request *q, struct http_response *
 		  false, NULL },
 	};
 	struct execute_request e = { .timeout = NAN, .error_msg = "" };
-	struct ply_list argv = { 0 }, env = { 0 };
-	struct ply_result result = { 0 };
-	_cleanup_free_ char *cwd = NULL;
-	const char *none[] = { NULL };
-	const char *const *variables = NULL;
-	_cleanup_(client_unwatch) int watch = -1;
-	char **wrapped = NULL;
 	struct model m;
-	int status, exec_error = 0;
 
 	model_parse(&m, q->body, q->body_len);
 	model_read(&m, fields, ARRAY_SIZE(fields), &e);
-	if (reply_complaint(r, 422, &m))
-		goto out;
-	if (execute_words(&e, &argv, &env, r) < 0)
-		goto out;
-	if (!argv.items[0][0]) {
-		rex_raise_errno(r, EACCES, "", 0);
-		goto out;
-	}
-	if (e.cwd && !*e.cwd) {
-		rex_raise_errno(r, ENOENT, "", 0);
-		goto out;
-	}
-	if (e.cwd) {
-		int dir = rex_open(rex, e.cwd, O_PATH | O_DIRECTORY, 0);
-
-		/* What a container has beside its view only the command can see. */
-		if (dir < 0 && !(dir == -EACCES && place->locate)) {
-			rex_raise_errno(r, -dir, e.cwd, strlen(e.cwd));
-			goto out;
-		}
-		closep(&dir);
-		if (e.cwd[0] != '/' && place->cwd && !place->wrap) {
-			if (asprintf(&cwd, "%s/%s", place->cwd, e.cwd) < 0) {
-				cwd = NULL;
-				rex_raisef(r, "builtins.MemoryError", "out of memory");
-				goto out;
-			}
-			e.cwd = cwd;
-		}
-	}
-	if (e.env)
-		variables = env.items ? (const char *const *)env.items : none;
-
-	watch = client_watch(q);
-	status = rex_wrap(place, (const char *const *)argv.items, e.cwd, variables, &wrapped);
-	if (status >= 0)
-		status = proc_run(
-			place->keeper,
-			&(struct proc_options){
-				.argv = (const char *const *)(wrapped ? wrapped : argv.items),
-				.limits = place->limits,
-				.env = wrapped ? NULL : variables,
-				.cwd = e.cwd && !wrapped ? e.cwd : place->cwd,
-				.fds = { -1, -1, -1 },
-				.ret_exec_error = wrapped ? NULL : &exec_error,
-			},
-			&(struct proc_capture){
-				.merge = e.merge,
-				.all_output = !wrapped, /* as local_run */
-				.limit = place->output_limit,
-				.timeout = isnan(e.timeout) ? 0 : fmax(e.timeout, 1e-6),
-			},
-			&result);
-	if (status < 0 && exec_error) {
-		rex_raise_errno(r, exec_error, argv.items[0], strlen(argv.items[0]));
-	} else if (status == PLY_NOT_FOUND) {
-		rex_raise_errno(r, ENOENT, argv.items[0], strlen(argv.items[0]));
-	} else if (status == PLY_DENIED) {
-		rex_raise_errno(r, EACCES, argv.items[0], strlen(argv.items[0]));
-	} else if (status < 0) {
-		rex_raisef(r, status == PLY_NO_MEMORY ? "builtins.MemoryError" : "builtins.OSError",
-			   "%s", ply_error());
-	} else if (result.timed_out) {
-		char number[32];
-
-		rex_raisef(r, "swerex.exceptions.CommandTimeoutError",
-			   "Timeout (%ss) exceeded while running command",
-			   rex_float(e.timeout, number));
-	} else if (result.truncated) {
-		rex_raise_limit(r, place);
-	} else if (e.check && result.exit_code != 0) {
-		raise_execute(r, &e, &result);
-	} else {
-		reply_json(
-			r, 200,
-			json_pack("{s:o, s:o, s:i}", "stdout",
-				  rex_text(result.out.data ? result.out.data : "", result.out.len),
-				  "stderr",
-				  rex_text(result.err.data ? result.err.data : "", result.err.len),
-				  "exit_code", result.exit_code));
-	}
-out:
-	words_free(wrapped);
-	ply_result_free(&result);
-	ply_list_free(&argv);
-	ply_list_free(&env);
+	if (!reply_complaint(r, 422, &m))
+		execute(arg, q, &e, r);
 	model_release(&m);
 }
