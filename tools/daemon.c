@@ -465,13 +465,9 @@ static bool is_hopeless(int r)
 	}
 }
 
-static int serve(struct daemon *d, int idle_ms)
+/* Returns the exit code. */
+static int open_store(struct daemon *d)
 {
-	struct loop l = {
-		.daemon = d, .epoll_fd = -1, .listen_fd = -1, .signal_fd = -1, .idle_ms = idle_ms
-	};
-	int64_t began;
-	bool all_over;
 	int r;
 
 	if (ready_fd >= 0 || successor)
@@ -484,55 +480,86 @@ static int serve(struct daemon *d, int idle_ms)
 		views_leave_formers(d);
 		return successor && is_hopeless(r) ? SUPERVISED_HOPELESS : 1;
 	}
-	r = log_open(d->dir_fd, true);
-	if (r < 0) {
-		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
-		goto fail;
-	}
-	r = readers_new_for(SPARE_READERS, store_stage(d->store), &d->readers);
-	if (r < 0) {
-		start_failed("starting readers: %s", err_str(r));
-		goto fail;
-	}
-	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
-	began = now_ms();
-	r = views_resume(d);
+	return 0;
+}
+
+static void resume_views(struct daemon *d)
+{
+	unsigned n;
+	int r = views_resume(d);
+
 	if (r < 0) {
 		start_failed("going on with the views: %s", err_str(r));
 		_exit(1); /* as if we were killed: the next one finds all as it was */
 	}
-	if (!views_count(d))
+	n = views_count(d);
+	if (!n)
 		copies_remove(d->store, true); /* W2 */
-	if (successor && views_count(d))
-		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), views_count(d),
-			   views_count(d) == 1 ? "" : "s");
-	r = listen_on_socket(d, &l.listen_fd);
-	if (r == 0)
-		r = loop_open(&l);
+	else if (successor)
+		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), n,
+			   n == 1 ? "" : "s");
+}
+
+/* From an open store to a socket that clients find; < 0: the reason is told. */
+static int begin(struct daemon *d, struct loop *l)
+{
+	int r = log_open(d->dir_fd, true);
+
 	if (r < 0) {
+		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
+		return r;
+	}
+	r = readers_new_for(SPARE_READERS, store_stage(d->store), &d->readers);
+	if (r < 0) {
+		start_failed("starting readers: %s", err_str(r));
+		return r;
+	}
+	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
+	resume_views(d);
+	r = listen_on_socket(d, &l->listen_fd);
+	if (r == 0)
+		r = loop_open(l);
+	if (r < 0)
 		start_failed("listening on '%s/sock': %s", d->store_path, err_str(r));
-		goto fail;
-	}
+	return r;
+}
 
-	daemon_log("plyfsd %s serves '%s', pid %d", PLYFS_VERSION, d->store_path, (int)getpid());
-	tell_ready();
-	loop_run(&l);
-	if (atomic_load(&d->replaced) && !l.told) {
-		/* As if we were killed, with less to be done again. Clients wait: see above. */
-		daemon_log("pid %d ends for another program", (int)getpid());
-		r = store_sync(d->store);
-		if (r < 0)
-			daemon_log("warning: the last commit failed: %s, ignoring", err_str(r));
-		_exit(0);
-	}
+/* What could not begin ends. Returns the exit code. */
+static int give_up(struct daemon *d)
+{
+	if (views_count(d))
+		_exit(1); /* views are served already: the next daemon goes on with them */
+	views_leave_formers(d);
+	if (d->readers)
+		readers_free(d->readers);
+	(void)store_close(d->store); /* nothing was changed */
+	return 1;
+}
 
-	/* D1, D2 */
+/* As if we were killed, with less to be done again. Clients wait: see above. */
+static _Noreturn void make_way(struct daemon *d)
+{
+	int r;
+
+	daemon_log("pid %d ends for another program", (int)getpid());
+	r = store_sync(d->store);
+	if (r < 0)
+		daemon_log("warning: the last commit failed: %s, ignoring", err_str(r));
+	_exit(0);
+}
+
+/* D1, D2. Returns the exit code. */
+static int end(struct daemon *d, struct loop *l)
+{
+	int64_t began;
+	bool all_over;
+	int r;
+
 	supervisor_stopping(d->supervisor);
 	(void)unlinkat(d->dir_fd, "sock", 0); /* if it stays, the next daemon removes it */
-	closep(&l.listen_fd);
-	l.listen_fd = -1;
+	closep(&l->listen_fd);
 	all_over = views_end_all(d);
-	if (!end_conns(&l) || !all_over) {
+	if (!end_conns(l) || !all_over) {
 		/* What lives on would use a closed store. The supervisor takes off the mounts. */
 		r = store_sync(d->store);
 		daemon_log("ends although views or clients are busy%s%s", r < 0 ? ": " : "",
@@ -550,14 +577,26 @@ static int serve(struct daemon *d, int idle_ms)
 	(void)flock(d->options.lock_fd, LOCK_UN); /* the supervisor is a moment behind */
 	daemon_log("pid %d ends, closed in %lld ms", (int)getpid(), (long long)(now_ms() - began));
 	return r < 0;
-fail:
-	if (views_count(d))
-		_exit(1); /* views are served already: the next daemon goes on with them */
-	views_leave_formers(d);
-	if (d->readers)
-		readers_free(d->readers);
-	(void)store_close(d->store); /* nothing was changed */
-	return 1;
+}
+
+static int serve(struct daemon *d, int idle_ms)
+{
+	struct loop l = {
+		.daemon = d, .epoll_fd = -1, .listen_fd = -1, .signal_fd = -1, .idle_ms = idle_ms
+	};
+	int r = open_store(d);
+
+	if (r)
+		return r;
+	if (begin(d, &l) < 0)
+		return give_up(d);
+
+	daemon_log("plyfsd %s serves '%s', pid %d", PLYFS_VERSION, d->store_path, (int)getpid());
+	tell_ready();
+	loop_run(&l);
+	if (atomic_load(&d->replaced) && !l.told)
+		make_way(d);
+	return end(d, &l);
 }
 
 static int init_store(const char *path)
