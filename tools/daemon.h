@@ -67,6 +67,25 @@ void daemon_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void daemon_wake(struct daemon *d);
 bool daemon_may(const struct daemon *d, uid_t uid);
 
+/* ---- the main loop (loop.c) ---- */
+
+struct loop {
+	struct daemon *daemon; /* borrowed */
+	int listen_fd;	       /* the store's socket; the caller's */
+	int epoll_fd, signal_fd;
+	struct conn *conns;
+	int idle_ms; /* so long without views and clients, and it ends */
+	bool met;    /* a client */
+	bool told;   /* a signal came */
+};
+
+/* daemon, listen_fd and idle_ms are set; SIGTERM and SIGINT are blocked. -errno. */
+int loop_open(struct loop *l);
+/* Until a signal comes, the daemon is replaced or shall end soon, or nobody wants anything. */
+void loop_run(struct loop *l);
+/* After the socket is gone: verbs are cancelled and end. False: some will not. */
+bool loop_end(struct loop *l);
+
 /* ---- views (views.c) ---- */
 
 /* The view of a branch, lent until views_put; NULL when it is not mounted. */

@@ -18,7 +18,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tools/daemon.h"
 
-/* What daemon.c has. */
+/* What loop.c has. */
 void daemon_wake(struct daemon *d)
 {
 }
