@@ -124,6 +124,14 @@ struct work {
 	char *buf;
 };
 
+static void work_release(struct work *w)
+{
+	free(w->buf);
+	closep(&w->dir_fd);
+	tree_free(w->base.tree);
+	tree_free(w->fs.tree);
+}
+
 /* ---- what the directory holds ---- */
 
 static int has_bytes(struct work *w, const struct fs *fs, const struct inode *i, int fd)
@@ -473,6 +481,37 @@ static int find_base(void *arg, const struct snap_info *info)
 	return 0;
 }
 
+/* The state that the directory had last, the view's own, and how they differ. */
+static int compare(struct cmd *c, struct cmd_state *then, struct cmd_state *now, struct changes *l)
+{
+	struct base base = {};
+	char id[SNAP_ID_SIZE];
+	int r;
+
+	r = snap_each(c->store, find_base, &base);
+	if (r < 0)
+		return cmd_fail(c, r, "reading the snapshots");
+	if (!base.id)
+		return cmd_fail(c, 0, "this store has no import to compare with");
+	r = cmd_state(c, snap_id_to_text(base.id, id), then);
+	if (r == 0)
+		r = cmd_state(c, BRANCH_DEFAULT, now);
+	if (r)
+		return r;
+	r = fs_diff(c->store, then->root, now->root, then->lineage == now->lineage, DIFF_DIRS,
+		    on_change, l);
+	return r < 0 ? cmd_fail(c, r, "comparing") : CMD_DONE;
+}
+
+static void list(struct cmd *c, const struct changes *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		fprintf(c->out, "%c ", l->v[i].kind);
+		print_quoted(c->out, l->v[i].path, "");
+		fputc('\n', c->out);
+	}
+}
+
 static void tell(struct cmd *c, const struct changes *l, const char *dir)
 {
 	_cleanup_free_ char *word = shell_word(dir), *store = shell_word(c->daemon->store_path);
@@ -500,6 +539,38 @@ static int mark_base(struct cmd *c, struct branch *b, const char *dir)
 	snprintf(label, sizeof(label), "written back to %s", dir);
 	r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
 	return r < 0 ? cmd_fail(c, r, "marking what was written back") : CMD_DONE;
+}
+
+static int work_open(struct cmd *c, const struct cmd_state *then, const struct cmd_state *now,
+		     struct work *w)
+{
+	int r = cmd_openat(c, c->args.v[0], O_RDONLY | O_DIRECTORY, 0, &w->dir_fd);
+
+	if (r < 0)
+		return cmd_fail(c, r, "'%s'", c->args.v[0]);
+	w->c = c;
+	w->root = geteuid() == 0;
+	w->base.store = w->fs.store = c->store;
+	w->buf = malloc(COPY_BYTES);
+	r = w->buf ? tree_new(store_nodes(c->store), now->root, &w->fs.tree) : -ENOMEM;
+	if (r == 0)
+		r = tree_new(store_nodes(c->store), then->root, &w->base.tree);
+	return r < 0 ? cmd_fail(c, r, "writing back") : CMD_DONE;
+}
+
+/* *ret_claimed: the same once more while nobody can mount it, NULL if it is mounted. */
+static int claim(struct cmd *c, bool dry, struct branch **ret, struct branch **ret_claimed)
+{
+	int r = branch_open(c->store, BRANCH_DEFAULT, ret);
+
+	if (r == 0) {
+		r = branch_mount(*ret); /* the state stands still meanwhile */
+		if (r == 0)
+			*ret_claimed = *ret;
+		else if (dry)
+			r = 0; /* a view covers the directory: there is no looking at it */
+	}
+	return r < 0 ? cmd_fail(c, r, BRANCH_DEFAULT) : CMD_DONE;
 }
 
 static void unclaim(struct branch **b)
@@ -544,78 +615,34 @@ int cmd_writeback(struct cmd *c)
 	_cleanup_(changes_release) struct changes l = {};
 	_cleanup_(branch_closep) struct branch *b = NULL;
 	_cleanup_(unclaim) struct branch *claimed = NULL;
-	_cleanup_(tree_freep) struct tree *tree = NULL, *base_tree = NULL;
-	_cleanup_close_ int dir_fd = -1;
-	_cleanup_free_ char *buf = NULL;
-	struct base base = {};
-	char id[SNAP_ID_SIZE];
-	struct work w;
+	_cleanup_(work_release) struct work w = { .dir_fd = -1 };
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
-	if (r)
-		return r;
-	r = branch_open(c->store, BRANCH_DEFAULT, &b);
-	if (r == 0) {
-		r = branch_mount(b); /* the state stands still meanwhile */
-		if (r == 0)
-			claimed = b;
-		else if (dry)
-			r = 0; /* a view covers the directory: there is no looking at it */
-	}
-	if (r < 0)
-		return cmd_fail(c, r, BRANCH_DEFAULT);
-	r = snap_each(c->store, find_base, &base);
-	if (r < 0)
-		return cmd_fail(c, r, "reading the snapshots");
-	if (!base.id)
-		return cmd_fail(c, 0, "this store has no import to compare with");
-	r = cmd_state(c, snap_id_to_text(base.id, id), &then);
 	if (r == 0)
-		r = cmd_state(c, BRANCH_DEFAULT, &now);
+		r = claim(c, dry, &b, &claimed);
+	if (r == 0)
+		r = compare(c, &then, &now, &l);
 	if (r)
 		return r;
-	r = fs_diff(c->store, then.root, now.root, then.lineage == now.lineage, DIFF_DIRS,
-		    on_change, &l);
-	if (r < 0)
-		return cmd_fail(c, r, "comparing");
-
 	if (only_tell) {
 		tell(c, &l, c->args.v[0]);
 		return CMD_DONE;
 	}
 	if (dry) {
-		for (size_t i = 0; i < l.n; i++) {
-			fprintf(c->out, "%c ", l.v[i].kind);
-			print_quoted(c->out, l.v[i].path, "");
-			fputc('\n', c->out);
-		}
+		list(c, &l);
 		if (exit_code || force || !claimed)
 			return exit_code && l.n ? CMD_FAILED : CMD_DONE;
 	}
 
-	r = cmd_openat(c, c->args.v[0], O_RDONLY | O_DIRECTORY, 0, &dir_fd);
-	if (r < 0)
-		return cmd_fail(c, r, "'%s'", c->args.v[0]);
-	r = tree_new(store_nodes(c->store), now.root, &tree);
-	if (r == 0)
-		r = tree_new(store_nodes(c->store), then.root, &base_tree);
-	buf = malloc(COPY_BYTES);
-	if (r < 0 || !buf)
-		return cmd_fail(c, r < 0 ? r : -ENOMEM, "writing back");
-	w = (struct work){ .c = c,
-			   .base = { .store = c->store, .tree = base_tree },
-			   .fs = { .store = c->store, .tree = tree },
-			   .dir_fd = dir_fd,
-			   .root = geteuid() == 0,
-			   .buf = buf };
-	if (!force)
+	r = work_open(c, &then, &now, &w);
+	if (r == 0 && !force)
 		r = refuse_foreign(&w, &l);
 	if (r || dry)
 		return r;
 	r = apply(&w, &l);
 	if (r)
 		return r;
-	warn_of_commits(c, dir_fd);
+	warn_of_commits(c, w.dir_fd);
 	return mark_base(c, b, c->args.v[0]);
 }
