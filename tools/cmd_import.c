@@ -192,7 +192,7 @@ static int settle(struct cmd *c, struct branch *old, const char *name, const cha
 	return r;
 }
 
-/* The states of an image's layers become snapshots where they are none yet. */
+/* The states of an image's layers, if there are any, become snapshots where they are none yet. */
 static int settle_layers(struct cmd *c, const char *name, struct image *image, uint64_t *ret_parent,
 			 uint64_t *ret_lineage)
 {
@@ -219,6 +219,26 @@ static int settle_layers(struct cmd *c, const char *name, struct image *image, u
 	*ret_parent = parent;
 	*ret_lineage = lineage ? lineage : store_take_lineage(c->store);
 	return 0;
+}
+
+/* ret->root and, of an image with layers, those. */
+static int read_source(struct cmd *c, const struct source *from, bool oci,
+		       const struct import_ops *ops, struct image *ret,
+		       struct transfer_stats *stats)
+{
+	int r;
+
+	if (oci) {
+		r = import_oci(c->store, from->fd, from->ref, ops, ret, stats);
+		if (r == 0 && json_memory_was_short())
+			r = -ENOMEM; /* its configuration may not be what was read */
+		return r;
+	}
+	if (from->rev)
+		return import_git(c->store, from->path, from->rev, ops, &ret->root, stats);
+	if (from->is_dir)
+		return import_directory(c->store, from->fd, ops, &ret->root, stats);
+	return import_tar(c->store, from->fd, ops, &ret->root, stats);
 }
 
 /* Whatever was being read or made: what helps is the same. */
@@ -263,11 +283,10 @@ int cmd_import(struct cmd *c)
 	_cleanup_(branch_closep) struct branch *old = NULL;
 	_cleanup_(branch_unmountp) struct branch *claimed = NULL;
 	_cleanup_(import_endp) struct store *importing = NULL;
-	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(image_release) struct image image = { 0 };
 	_cleanup_(transfer_talk_release) struct transfer_talk talk = { 0 };
 	struct transfer_stats stats = { 0 };
-	uint64_t id, parent = 0, lineage;
+	uint64_t id, parent, lineage;
 	int r;
 
 	r = cmd_parse(c, options, ARRAY_SIZE(options), 1, 1);
@@ -295,29 +314,16 @@ int cmd_import(struct cmd *c)
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", source.text);
 	importing = c->store;
-	if (oci) {
-		r = import_oci(c->store, source.fd, source.ref, &talk.ops, &image, &stats);
-		if (r == 0 && json_memory_was_short())
-			r = -ENOMEM; /* its configuration may not be what was read */
-	} else if (source.rev) {
-		r = import_git(c->store, source.path, source.rev, &talk.ops, &root, &stats);
-	} else if (source.is_dir) {
-		r = import_directory(c->store, source.fd, &talk.ops, &root, &stats);
-	} else {
-		r = import_tar(c->store, source.fd, &talk.ops, &root, &stats);
-	}
+	r = read_source(c, &source, oci, &talk.ops, &image, &stats);
 	cmd_progress_end(c);
 	if (is_full(c, r))
 		return CMD_FAILED;
 	if (r < 0)
 		return transfer_talk_fail(&talk, r, source.text);
 
-	if (oci)
-		r = settle_layers(c, name, &image, &parent, &lineage);
-	else
-		lineage = store_take_lineage(c->store);
+	r = settle_layers(c, name, &image, &parent, &lineage);
 	if (r == 0)
-		r = settle(c, old, name, label, oci ? image.root : root, parent, lineage, &id);
+		r = settle(c, old, name, label, image.root, parent, lineage, &id);
 	if (is_full(c, r))
 		return CMD_FAILED;
 	if (r < 0)
