@@ -24,7 +24,8 @@
 static const char usage[] = "usage: swerex-remote [-h] [-v] [--host HOST] [--port PORT] "
 			    "--auth-token AUTH_TOKEN\n";
 
-int main(int argc, char **argv)
+/* The exit code, or -1: it is to serve. */
+static int parse(int argc, char **argv, struct serve_options *o)
 {
 	static const struct option options[] = {
 		{ "host", required_argument, NULL, 'H' },
@@ -34,21 +35,14 @@ int main(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
-	struct serve_options o = { .host = "0.0.0.0", .port = 8000 };
-	struct serve *serve;
-	sigset_t set;
 	long port;
 	char *end;
-	int c, sig;
-
-	if (strcmp(argv[0], "plyfs-keeper") == 0)
-		return keeper_program();
-	keeper_is("/proc/self/exe");
+	int c;
 
 	while ((c = getopt_long(argc, argv, "vh", options, NULL)) >= 0) {
 		switch (c) {
 		case 'H':
-			o.host = strcmp(optarg, "localhost") == 0 ? "127.0.0.1" : optarg;
+			o->host = strcmp(optarg, "localhost") == 0 ? "127.0.0.1" : optarg;
 			break;
 		case 'p':
 			port = strtol(optarg, &end, 10);
@@ -58,10 +52,10 @@ int main(int argc, char **argv)
 					usage, optarg);
 				return 2;
 			}
-			o.port = (uint16_t)port;
+			o->port = (uint16_t)port;
 			break;
 		case 't':
-			o.token = optarg;
+			o->token = optarg;
 			break;
 		case 'v':
 			if (argc > 2) {
@@ -85,12 +79,28 @@ int main(int argc, char **argv)
 			return 2;
 		}
 	}
-	if (!o.token || optind < argc) {
+	if (!o->token || optind < argc) {
 		fprintf(stderr, "%sswerex-remote: error: %s\n", usage,
-			o.token ? "unrecognized arguments" :
-				  "the following arguments are required: --auth-token");
+			o->token ? "unrecognized arguments"
+				 : "the following arguments are required: --auth-token");
 		return 2;
 	}
+	return -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct serve_options o = { .host = "0.0.0.0", .port = 8000 };
+	struct serve *serve;
+	sigset_t set;
+	int r, sig;
+
+	if (strcmp(argv[0], "plyfs-keeper") == 0)
+		return keeper_program();
+	keeper_is("/proc/self/exe");
+	r = parse(argc, argv, &o);
+	if (r >= 0)
+		return r;
 
 	/* Before any thread: they inherit it, and signals come to sigwait alone. */
 	sigemptyset(&set);
