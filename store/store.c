@@ -400,18 +400,10 @@ int store_lock(int dir_fd, int *ret_fd)
 	return r < 0 ? r : 0;
 }
 
-int store_open_with(int dir_fd, const struct store_options *options, const struct noter *noter,
-		    struct store **ret)
+static int open_dir(struct store *s, int dir_fd, const struct store_options *options)
 {
-	_cleanup_(store_freep) struct store *s = NULL;
-	bool old_format;
-	struct stat st;
-	int r;
+	int r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &s->dir_fd);
 
-	r = store_new(noter, &s);
-	if (r < 0)
-		return r;
-	r = os_openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &s->dir_fd);
 	if (r < 0)
 		return r;
 	if (options && options->lock_fd > 0)
@@ -420,55 +412,56 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 		r = lock_dir(s->dir_fd, s->uuid, &s->lock_fd);
 	if (r < 0)
 		return r;
-	old_format = r == EXISTS;
 	s->id_key = get_le64(s->uuid) ^ get_le64(s->uuid + 8);
-	if (old_format) { /* from now on an older plyfs would overlook the journal */
-		r = store_write_format(s->dir_fd, s->uuid);
-		if (r == 0)
-			r = os_fsync(s->dir_fd);
-		if (r < 0)
-			return r;
-	}
+	if (r != EXISTS)
+		return 0;
+	/* From now on an older plyfs would overlook the journal. */
+	r = store_write_format(s->dir_fd, s->uuid);
+	return r < 0 ? r : os_fsync(s->dir_fd);
+}
 
-	r = os_statat(s->dir_fd, "index/data.mdb", &st);
+static int open_parts(struct store *s)
+{
+	struct stat st;
+	int r = os_statat(s->dir_fd, "index/data.mdb", &st);
+
 	if (r == -ENOENT) /* made by store_init: an empty one instead would lose everything */
 		r = note(&s->noter, -ERR_INDEX_BROKEN, "index/data.mdb is missing");
-	if (r < 0)
-		return r;
-	r = index_open(s->dir_fd, &s->noter, &s->index);
-	if (r < 0)
-		return r;
-	r = chunks_open(s->dir_fd, s->index, &s->noter, &s->chunks);
-	if (r < 0)
-		return r;
-	r = table_open(s->chunks, s->index, s->uuid, &s->tables);
-	if (r < 0)
-		return r;
-	r = stage_open(s->dir_fd, s->chunks, &s->noter, &s->stage);
-	if (r < 0)
-		return r;
-	r = nodes_new(s->chunks, &s->noter, &s->nodes);
-	if (r < 0)
-		return r;
+	if (r == 0)
+		r = index_open(s->dir_fd, &s->noter, &s->index);
+	if (r == 0)
+		r = chunks_open(s->dir_fd, s->index, &s->noter, &s->chunks);
+	if (r == 0)
+		r = table_open(s->chunks, s->index, s->uuid, &s->tables);
+	if (r == 0)
+		r = stage_open(s->dir_fd, s->chunks, &s->noter, &s->stage);
+	if (r == 0)
+		r = nodes_new(s->chunks, &s->noter, &s->nodes);
+	return r;
+}
 
-	r = read_counters(s);
-	if (r < 0)
-		return r;
-	r = snap_load_all(s);
-	if (r < 0)
-		return r;
-	r = branch_load_all(s);
-	if (r < 0)
-		return r;
-	r = read_table_lsn(s);
-	if (r < 0)
-		return r;
-	r = journal_open(s->dir_fd, &s->noter, &s->journal);
-	if (r < 0)
-		return r;
-	r = store_replay(s, options);
-	if (r < 0)
-		return r;
+/* What the index has, and what only the journal has. */
+static int load(struct store *s, const struct store_options *options)
+{
+	int r = read_counters(s);
+
+	if (r == 0)
+		r = snap_load_all(s);
+	if (r == 0)
+		r = branch_load_all(s);
+	if (r == 0)
+		r = read_table_lsn(s);
+	if (r == 0)
+		r = journal_open(s->dir_fd, &s->noter, &s->journal);
+	if (r == 0)
+		r = store_replay(s, options);
+	return r;
+}
+
+static int start(struct store *s, const struct store_options *options)
+{
+	int r;
+
 	s->logging = !(options && options->journal_off);
 	if (!s->logging && s->recovered_operations == 0)
 		stage_hold(s->stage, NULL);
@@ -481,12 +474,28 @@ int store_open_with(int dir_fd, const struct store_options *options, const struc
 	if (r < 0)
 		return r;
 	r = committer_start(s);
-	if (r < 0) {
+	if (r < 0)
 		(void)sealer_stop(s); /* nothing was changed yet */
-		return r;
-	}
-	store_commit_lost(s);
+	return r;
+}
 
+int store_open_with(int dir_fd, const struct store_options *options, const struct noter *noter,
+		    struct store **ret)
+{
+	_cleanup_(store_freep) struct store *s = NULL;
+	int r = store_new(noter, &s);
+
+	if (r == 0)
+		r = open_dir(s, dir_fd, options);
+	if (r == 0)
+		r = open_parts(s);
+	if (r == 0)
+		r = load(s, options);
+	if (r == 0)
+		r = start(s, options);
+	if (r < 0)
+		return r;
+	store_commit_lost(s);
 	*ret = TAKE_PTR(s);
 	return 0;
 }
