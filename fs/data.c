@@ -10,6 +10,8 @@
  *   inline     the whole file is at most INLINE_MAX bytes: they live in its item
  *   in place   one extent covers the write and nobody else sees its blob: a file that is rewritten
  *              between two checkpoints costs its size once
+ *   inside     one extent begins before the write and covers it: a new blob between what stays of
+ *              it. As a new blob below, in fewer steps: random writes are mostly this
  *   append     the write begins where an extent ends that is the end of its blob: the blob grows. A
  *              log written in lines of 100 bytes has one extent per BLOB_MAX all the same
  *   new blob   anything else, widened to the blocks around (or to a short extent just before) when
@@ -72,29 +74,22 @@ static void add_bytes(struct inode *i, uint64_t added, uint64_t removed)
 	i->bytes = sum > removed ? sum - removed : 0; /* a damaged count does not wrap */
 }
 
-/* 0: the write was made inside an extent. AGAIN: not possible. */
-static int write_in_place(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf,
-			  size_t len)
+/* 0: the write was made in the blob of an extent that covers it. AGAIN: not possible. */
+static int write_in_place(const struct fs *fs, uint64_t ino, const struct extent *e, uint64_t off,
+			  const void *buf, size_t len)
 {
-	struct extent e;
-	struct key k;
+	struct key k = item_key(ino, ITEM_EXTENT, e->off);
 	int r;
 
-	r = extent_last(fs, ino, off, &e);
-	if (r < 0)
-		return r;
-	if (r == ABSENT || e.ref.kind != REF_BLOB || extent_end(&e) < off + len ||
-	    blob_is_fixed(e.ref.blob)) /* else the touch would be for nothing */
+	if (e->ref.kind != REF_BLOB || blob_is_fixed(e->ref.blob)) /* the touch would be in vain */
 		return AGAIN;
-
-	k = item_key(ino, ITEM_EXTENT, e.off);
 	r = tree_touch(fs->tree, &k);
 	if (r != 0)
 		return r < 0 ? r : AGAIN;
-	if (!blob_is_sole(e.ref.blob))
+	if (!blob_is_sole(e->ref.blob))
 		return AGAIN;
 
-	return blob_write(e.ref.blob, e.ref.off + (uint32_t)(off - e.off), buf, len);
+	return blob_write(e->ref.blob, e->ref.off + (uint32_t)(off - e->off), buf, len);
 }
 
 /* 0: *len bytes (perhaps fewer than asked: the blob is full) were appended. AGAIN: not possible. */
@@ -127,8 +122,8 @@ static int plan_append(const struct fs *fs, const struct extent *before, uint64_
 }
 
 /* A new blob with lo..off from the file, then buf, then off+len..hi from the file. */
-static int plan_blob(const struct fs *fs, uint64_t ino, uint64_t lo, uint64_t off, const void *buf,
-		     size_t len, uint64_t hi, struct piece *ret)
+static int make_blob(const struct fs *fs, uint64_t ino, uint64_t lo, uint64_t off, const void *buf,
+		     size_t len, uint64_t hi, struct blob **ret)
 {
 	_cleanup_free_ uint8_t *wide = NULL;
 	size_t total = (size_t)(hi - lo);
@@ -148,9 +143,28 @@ static int plan_blob(const struct fs *fs, uint64_t ino, uint64_t lo, uint64_t of
 			return r;
 		buf = wide;
 	}
+	return blob_new(store_stage(fs->store), buf, total, ret);
+}
 
-	*ret = (struct piece){ .off = lo, .len = (uint32_t)total, .fresh = lo };
-	return blob_new(store_stage(fs->store), buf, total, &ret->blob);
+/* 0: the write was made between what stays of an extent that covers it. AGAIN: not possible. */
+static int write_inside(const struct fs *fs, struct inode *i, const struct extent *e, uint64_t off,
+			const void *buf, size_t len)
+{
+	uint64_t lo = MAX(e->off, ALIGN_DOWN(off, BLOCK_BYTES)), end = off + len, removed = 0;
+	uint64_t hi = MIN(extent_end(e), ALIGN_UP(end, BLOCK_BYTES));
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
+	int r;
+
+	/* At its beginning the extent before it may grow. */
+	if (off == e->off || e->bytes || off / BLOB_MAX != (end - 1) / BLOB_MAX)
+		return AGAIN;
+	r = make_blob(fs, i->ino, lo, off, buf, len, hi, &blob);
+	if (r == 0)
+		r = extent_cut(fs, i->ino, e, lo, hi, &removed);
+	if (r == 0)
+		r = extent_put(fs, i->ino, lo, (uint32_t)(hi - lo),
+			       &(struct ref){ .kind = REF_BLOB, .blob = blob });
+	return r; /* as many bytes as before */
 }
 
 /* Moves *lo down over the short extents that end there; see MERGE_MAX. */
@@ -215,7 +229,8 @@ static int plan_piece(const struct fs *fs, const struct inode *i, uint64_t off, 
 				lo = off;
 		}
 	}
-	return plan_blob(fs, ino, lo, off, buf, *len, hi, ret);
+	*ret = (struct piece){ .off = lo, .len = (uint32_t)(hi - lo), .fresh = lo };
+	return make_blob(fs, ino, lo, off, buf, *len, hi, &ret->blob);
 }
 
 /* Makes room for a piece's item; one that covers the same bytes is left to be replaced. */
@@ -323,15 +338,23 @@ static int data_write(const struct fs *fs, struct inode *i, uint64_t off, const 
 		      size_t len)
 {
 	uint64_t end = off + len;
+	struct extent e;
 	int r;
 
 	if (MAX(i->size, end) <= INLINE_MAX)
 		return write_inline(fs, i, off, buf, len);
 
 	if (end <= i->size && len <= BLOB_MAX) {
-		r = write_in_place(fs, i->ino, off, buf, len);
-		if (r <= 0)
+		r = extent_last(fs, i->ino, off, &e);
+		if (r < 0)
 			return r;
+		if (r == 0 && extent_end(&e) >= end) {
+			r = write_in_place(fs, i->ino, &e, off, buf, len);
+			if (r == AGAIN)
+				r = write_inside(fs, i, &e, off, buf, len);
+			if (r <= 0)
+				return r;
+		}
 	}
 	return write_pieces(fs, i, off, buf, len);
 }

@@ -201,8 +201,7 @@ static int cut_inline(const struct fs *fs, uint64_t ino, const struct extent *e,
 	return r;
 }
 
-/* Takes from..to out of an extent, which it overlaps. */
-static int cut(const struct fs *fs, uint64_t ino, const struct extent *lent, uint64_t from,
+int extent_cut(const struct fs *fs, uint64_t ino, const struct extent *lent, uint64_t from,
 	       uint64_t to, uint64_t *removed)
 {
 	_cleanup_(ref_release) struct ref ref = { .kind = REF_NONE };
@@ -252,7 +251,7 @@ int extents_punch(const struct fs *fs, uint64_t ino, uint64_t from, uint64_t to,
 			return 0;
 
 		end = extent_end(&e);
-		r = cut(fs, ino, &e, from, to, removed);
+		r = extent_cut(fs, ino, &e, from, to, removed);
 		if (r < 0)
 			return r;
 		from = end;

@@ -146,6 +146,12 @@ int extent_put(const struct fs *fs, uint64_t ino, uint64_t off, uint32_t len,
 int extent_put_inline(const struct fs *fs, uint64_t ino, const void *bytes, uint32_t len);
 int extent_del(const struct fs *fs, uint64_t ino, uint64_t off);
 /*
+ * Takes from..to out of one extent (lent by the tree as it is), which they overlap. As
+ * extents_punch.
+ */
+int extent_cut(const struct fs *fs, uint64_t ino, const struct extent *lent, uint64_t from,
+	       uint64_t to, uint64_t *removed);
+/*
  * Makes from..to a hole: trims, splits and removes. Inside an inline extent bytes become zero. Adds
  * the number of bytes that are no longer data to *removed.
  */
