@@ -594,6 +594,29 @@ static int insert(const struct fs *fs, struct inode *i, uint64_t off, uint64_t l
 	return 0;
 }
 
+/* -ENOSPC where more of off..end is a hole than the disk has room for: see fs.h. */
+static int expect_room(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t end)
+{
+	uint64_t hole = end - off, room;
+	struct extent e;
+	int r;
+
+	for (uint64_t pos = off; pos < end; pos = extent_end(&e)) {
+		r = extent_after(fs, ino, pos, &e);
+		if (r < 0)
+			return r;
+		if (r == ABSENT || e.off >= end)
+			break;
+		hole -= MIN(extent_end(&e), end) - MAX(e.off, pos);
+	}
+	if (hole == 0)
+		return 0;
+	r = stage_room(store_stage(fs->store), &room);
+	if (r < 0)
+		return r;
+	return hole > room ? -ENOSPC : 0;
+}
+
 int fs_fallocate(const struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len)
 {
 	uint64_t removed = 0;
@@ -614,9 +637,12 @@ int fs_fallocate(const struct fs *fs, uint64_t ino, int mode, uint64_t off, uint
 
 	switch (mode) {
 	case 0:
-		i.size = MAX(i.size, off + len);
-		break;
 	case FALLOC_FL_KEEP_SIZE:
+		r = expect_room(fs, ino, off, off + len);
+		if (r < 0)
+			return r;
+		if (mode == 0)
+			i.size = MAX(i.size, off + len);
 		break;
 	case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE:
 	case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE:

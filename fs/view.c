@@ -469,11 +469,9 @@ int view_stat(struct view *v, struct view_stats *ret)
 	r = store_stats(v->store, &stats);
 	if (r < 0)
 		return r;
-	r = os_free_bytes(store_dir_fd(v->store), &free_bytes);
+	r = stage_room(store_stage(v->store), &free_bytes);
 	if (r < 0)
 		return r;
-
-	free_bytes = stage_room(store_stage(v->store), free_bytes);
 
 	LOCK_GUARD(&v->table_lock);
 	ret->bytes_used = stats.pack_bytes + stats.unsealed_bytes;

@@ -257,10 +257,16 @@ static uint64_t kept_free(const struct stage *s, uint64_t len)
 	return s->unsealed + len + (s->blobs + 1) * SEAL_OVERHEAD + RESERVE_BYTES;
 }
 
-uint64_t stage_room(struct stage *s, uint64_t free_bytes)
+int stage_room(struct stage *s, uint64_t *ret_bytes)
 {
+	uint64_t free_bytes;
+	int r = os_free_bytes(s->dir_fd, &free_bytes);
+
+	if (r < 0)
+		return r;
 	LOCK_GUARD(&s->lock);
-	return free_bytes - MIN(free_bytes, kept_free(s, 0));
+	*ret_bytes = free_bytes - MIN(free_bytes, kept_free(s, 0));
+	return 0;
 }
 
 /* -ENOSPC when len more bytes could not be sealed with the reserve left over. */

@@ -51,10 +51,10 @@ void stage_hold_still(struct stage *s, bool still);
 int stage_sync(struct stage *s);
 
 /*
- * What new blobs may take of a disk's free bytes, not all at once: until one is sealed its bytes
+ * What new blobs may take of the disk's free bytes, not all at once: until one is sealed its bytes
  * are there twice.
  */
-uint64_t stage_room(struct stage *s, uint64_t free_bytes);
+int stage_room(struct stage *s, uint64_t *ret_bytes);
 /* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
 /* The former alone, without a lock: each write of a view looks. */

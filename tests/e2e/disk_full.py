@@ -46,6 +46,25 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     store.ply("check", "--read-data")
 
 
+def test_fallocate_refuses_what_the_disk_cannot_hold(t):
+    ply.small_disk(t)
+    view = t.view({"old": os.urandom(20 << 20)})
+    free = os.statvfs(view.path).f_bavail * os.statvfs(view.path).f_frsize
+    with open(view.at("f"), "w+b") as f:
+        try:
+            os.posix_fallocate(f.fileno(), 0, free + (8 << 20))
+            raise AssertionError("there is no room for it")
+        except OSError as e:
+            assert e.errno == errno.ENOSPC, e
+        assert os.fstat(f.fileno()).st_size == 0
+        os.posix_fallocate(f.fileno(), 0, free - (8 << 20))
+        assert os.fstat(f.fileno()).st_size == free - (8 << 20)
+    # What is there already takes no room.
+    with open(view.at("old"), "r+b") as f:
+        os.posix_fallocate(f.fileno(), 0, free + (8 << 20))
+        assert os.fstat(f.fileno()).st_size == free + (8 << 20)
+
+
 def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):
     ply.small_disk(t, 24)
     view = t.view({"big": os.urandom(30 << 20)})
