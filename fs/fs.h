@@ -201,8 +201,8 @@ int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, s
 	     bool kill_priv);
 /*
  * W: mode as fallocate(2): 0 and KEEP_SIZE (what the disk has no room for now is -ENOSPC, but none
- * is set aside; mode 0 extends the size), PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE (+KEEP_SIZE), COLLAPSE_RANGE,
- * INSERT_RANGE (block-aligned); others -EOPNOTSUPP.
+ * is set aside; mode 0 extends the size), PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE (+KEEP_SIZE),
+ * COLLAPSE_RANGE, INSERT_RANGE (block-aligned); others -EOPNOTSUPP.
  */
 int fs_fallocate(const struct fs *fs, uint64_t ino, int mode, uint64_t off, uint64_t len);
 /* R: SEEK_DATA, SEEK_HOLE; -ENXIO */

@@ -497,6 +497,14 @@ static void let_sealer_catch_up(struct view *v)
 	(void)store_sync(v->store);
 }
 
+/* Data found no room: is there some now? No lock is held. */
+static bool made_room(struct view *v)
+{
+	if (v->kernel.will_block)
+		v->kernel.will_block(v->kernel.arg);
+	return store_make_room(v->store) == 0;
+}
+
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
 static int unlinked(struct view *v, const struct bound *b, const struct inode *i)
 {
@@ -696,8 +704,8 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 
-int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, const struct past_cache *past)
+static int write_once(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
+		      bool kill_priv, const struct past_cache *past)
 {
 	CHANGE_GUARD(v);
 	struct bound b;
@@ -717,7 +725,17 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 	return r;
 }
 
-int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
+int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
+	       bool kill_priv, const struct past_cache *past)
+{
+	int r = write_once(v, node, off, buf, len, kill_priv, past);
+
+	if (r == -ENOSPC && made_room(v))
+		r = write_once(v, node, off, buf, len, kill_priv, past);
+	return r;
+}
+
+static int fallocate_once(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
 {
 	CHANGE_GUARD(v);
 	struct bound b;
@@ -727,6 +745,15 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 		return 0;
 	r = vnode_bind_to_change(v, node, &b);
 	return r < 0 ? r : done(v, fs_fallocate(&b.fs, b.ino, mode, off, len), MEMO_DATA);
+}
+
+int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
+{
+	int r = fallocate_once(v, node, mode, off, len);
+
+	if (r == -ENOSPC && made_room(v))
+		r = fallocate_once(v, node, mode, off, len);
+	return r;
 }
 
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,

@@ -792,6 +792,11 @@ static int add_pack(void *arg, uint32_t pack, uint64_t size)
 	return 0;
 }
 
+uint64_t chunks_appended(struct chunks *c)
+{
+	return packs_appended(c->packs);
+}
+
 int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,
 		 uint64_t *ret_chunks)
 {

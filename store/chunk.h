@@ -156,6 +156,8 @@ int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *na
 /* Sweeps leave packs from this one on alone (table.h has records there); 0: none. */
 void chunks_keep_packs(struct chunks *c, uint32_t from);
 
+/* Bytes that went to pack files since they were opened. No lock. */
+uint64_t chunks_appended(struct chunks *c);
 /* Bytes of pack files on disk, number of packs, number of committed chunks. */
 int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,
 		 uint64_t *ret_chunks);

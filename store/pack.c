@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -67,6 +68,7 @@ struct packs {
 	uint32_t last;          /* under write_lock: highest pack number known */
 	bool continue_last;     /* under write_lock: the last pack is an earlier process's */
 	bool dir_dirty;         /* under write_lock: a new name in it is not synced yet */
+	_Atomic uint64_t appended; /* changes under write_lock, read without it */
 	uint64_t unasked; /* under write_lock: bytes appended since the disk's room was asked */
 
 	pthread_mutex_t fds_lock;
@@ -579,7 +581,13 @@ int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret
 	*ret_pack = w->pack;
 	*ret_off = w->end;
 	w->end += len;
+	atomic_fetch_add_explicit(&p->appended, len, memory_order_relaxed);
 	return 0;
+}
+
+uint64_t packs_appended(struct packs *p)
+{
+	return atomic_load_explicit(&p->appended, memory_order_relaxed);
 }
 
 /* ---- syncing ---- */

@@ -748,6 +748,8 @@ static void *sealer_main(void *arg)
 				s->close_error = r;
 			pthread_cond_broadcast(&s->done);
 			pthread_mutex_unlock(&s->table);
+			if (mode == SEAL_LIVE)
+				gc_if_due(s);
 		}
 		snap_reap(s);
 		branch_reap(s);
@@ -782,7 +784,7 @@ int sealer_stop(struct store *s)
 		return 0;
 	{
 		LOCK_GUARD(&s->table);
-		s->stop = true;
+		__atomic_store_n(&s->stop, true, __ATOMIC_RELAXED); /* a gc may be looking */
 		pthread_cond_signal(&s->wake);
 	}
 	pthread_join(s->sealer, NULL);

@@ -55,6 +55,20 @@
  */
 #define RESERVE_BYTES ((uint64_t)16 << 20)
 
+/*
+ * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes
+ * in its stride (an unpacked archive, a build) would wait; more only lies in the store twice.
+ */
+#define BEHIND_BYTES ((uint64_t)256 << 20)
+
+/*
+ * On a disk that is nearly full less: what is staged takes as much again when it is sealed, so
+ * with a quarter of the room there, a half is left for who goes on until the round ends. But not
+ * less than a round is worth, which takes some 10 ms and two syncs.
+ */
+#define BEHIND_SHARE 3 /* of what is free beside it */
+#define BEHIND_MIN ((uint64_t)1 << 20)
+
 /* Sealing adds a record header and padding to each blob's bytes. */
 #define SEAL_OVERHEAD 48
 
@@ -242,10 +256,14 @@ static void file_release(struct stage *s, struct stage_file *file, uint64_t len)
 
 static int ask_free_bytes(struct stage *s)
 {
+	uint64_t share;
 	int r = os_free_bytes(s->dir_fd, &s->free_bytes);
 
 	if (r < 0)
 		return r;
+	share = (s->free_bytes - MIN(s->free_bytes, RESERVE_BYTES)) / BEHIND_SHARE;
+	atomic_store_explicit(&s->behind_bytes, MAX(BEHIND_MIN, MIN(BEHIND_BYTES, share)),
+			      memory_order_relaxed);
 	s->checked_ns = os_now_ns();
 	s->since_check = 0;
 	return 0;
@@ -368,6 +386,7 @@ int stage_open(int dir_fd, struct chunks *chunks, const struct noter *noter, str
 		s->noter = *noter;
 	s->lsn = &never;
 	s->since_check = CHECK_BYTES; /* the first blob asks */
+	atomic_init(&s->behind_bytes, BEHIND_BYTES);
 	pthread_mutex_init(&s->lock, NULL);
 	for (unsigned i = 0; i < STAGE_LOCKS; i++)
 		pthread_rwlock_init(&s->locks[i], NULL);
@@ -509,17 +528,13 @@ int stage_sync(struct stage *s)
 	return r;
 }
 
-uint64_t stage_held(struct stage *s)
+bool stage_is_behind(struct stage *s)
 {
-	uint64_t unsealed = stage_unsealed(s);
+	uint64_t unsealed = atomic_load_explicit(&s->unsealed, memory_order_relaxed);
 	uint64_t placed = atomic_load_explicit(&s->placed, memory_order_relaxed);
+	uint64_t most = atomic_load_explicit(&s->behind_bytes, memory_order_relaxed);
 
-	return placed - MIN(placed, unsealed);
-}
-
-uint64_t stage_unsealed(struct stage *s)
-{
-	return atomic_load_explicit(&s->unsealed, memory_order_relaxed);
+	return unsealed > most || placed > most + unsealed;
 }
 
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk)

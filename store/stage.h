@@ -34,8 +34,6 @@ void stage_close(struct stage *s);
  */
 void stage_hold(struct stage *s, const _Atomic uint64_t *lsn);
 void stage_release(struct stage *s, uint64_t covered);
-/* Bytes of files that wait so, and others that are of no blob. No lock. */
-uint64_t stage_held(struct stage *s);
 /*
  * New blobs go to another file from now on: the sealer's rounds begin so. Else one file would take
  * all of them, never be empty, and want new pages for each byte until it is full.
@@ -57,8 +55,11 @@ int stage_sync(struct stage *s);
 int stage_room(struct stage *s, uint64_t *ret_bytes);
 /* Bytes of blobs that are not sealed, and bytes of stage files on disk. */
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
-/* The former alone, without a lock: each write of a view looks. */
-uint64_t stage_unsealed(struct stage *s);
+/*
+ * More waits here than should, to be sealed or, deleted since, for its records to be covered:
+ * whoever writes waits for a round of the sealer. No lock: each write of a view looks.
+ */
+bool stage_is_behind(struct stage *s);
 /*
  * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
  * if nothing came for some time. Without it at most three files' worth stays.

@@ -85,6 +85,7 @@ struct stage {
 	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */
 	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
 	_Atomic uint64_t unsealed, placed, disk;
+	_Atomic uint64_t behind_bytes;   /* stage_is_behind; changes under lock, read without it */
 	uint64_t blobs;                  /* under lock: how many */
 	const _Atomic uint64_t *lsn;    /* the journal's last record, borrowed; NULL: no journal */
 	uint64_t covered;               /* under lock: records up to it are in the index */

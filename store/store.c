@@ -280,7 +280,7 @@ static int store_new(const struct noter *noter, struct store **ret)
 	pthread_cond_init(&s->wake, &monotonic);
 	pthread_cond_init(&s->commit_wake, &monotonic);
 	pthread_mutex_init(&s->commit_lock, NULL);
-	pthread_cond_init(&s->done, NULL);
+	pthread_cond_init(&s->done, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	link_init(&s->queue);
 	link_init(&s->rewrite);
@@ -615,17 +615,9 @@ void store_unpin_root(struct store *s, struct root *root)
 	free(pin);
 }
 
-/*
- * Two seconds of a disk that writes 128 MiB a second: less, and a burst that the page cache takes
- * in its stride (an unpacked archive, a build) would wait; more only lies in the store twice. The
- * same for bytes that were overwritten or deleted and wait for their records to be covered.
- */
-#define BEHIND_BYTES ((uint64_t)256 << 20)
-
 bool store_is_behind(struct store *s)
 {
-	return stage_unsealed(s->stage) > BEHIND_BYTES || stage_held(s->stage) > BEHIND_BYTES ||
-	       journal_bytes(s->journal) > JOURNAL_BEHIND;
+	return stage_is_behind(s->stage) || journal_bytes(s->journal) > JOURNAL_BEHIND;
 }
 
 /* ---- memory ---- */

@@ -318,6 +318,12 @@ struct gc_stats {
  * what lies behind the damage could not be told from garbage.
  */
 int store_gc(struct store *s, const struct progress *progress, struct gc_stats *ret);
+/*
+ * Data was refused for want of room: seals, and collects what may have become garbage since the
+ * last gc. 0: it is worth another try; ABSENT: the disk is full of what is needed, an import runs,
+ * or the last gc took too long for another one so soon. No lock is held.
+ */
+int store_make_room(struct store *s);
 
 /* An importer holds this while its chunks are not reachable from a branch yet. */
 int store_import_begin(struct store *s); /* waits for a gc that runs */

@@ -275,6 +275,11 @@ struct store {
 	bool sealing, gc;
 	unsigned imports;
 
+	/* of whoever has gc's claim: the packs' bytes after the last one or, before, at open */
+	uint64_t gc_kept;
+	uint64_t gc_appended; /* what had been appended to them then */
+	uint64_t gc_began_ns, gc_ended_ns; /* of the last one; 0: all they hold may be garbage */
+
 	/* group commits (commit.c) */
 	pthread_mutex_t commit_lock; /* one at a time; before all others */
 	pthread_t committer;
@@ -449,7 +454,7 @@ void sealer_kick(struct store *s);
 int seal_round(struct store *s, enum seal_mode mode);
 
 /*
- * gc.c: claims. claim_all keeps sealing and imports away (-EBUSY with an import or another gc);
+ * gc.c: claims. claim_all keeps sealing and imports away (waits for a gc; -EBUSY with an import);
  * claim_records keeps sealing away, claim_share lets it go on and keeps only gc away, as an
  * import does (store_import_end ends that).
  */
@@ -457,3 +462,5 @@ int claim_all(struct store *s);
 void claim_end(struct store *s);
 void claim_records(struct store *s);
 void claim_share(struct store *s);
+/* The sealer's, between its rounds: a gc, if it is time for one. */
+void gc_if_due(struct store *s);

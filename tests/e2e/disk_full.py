@@ -29,6 +29,13 @@ def fill(view, name, megabytes):
     return done, 0
 
 
+def view_on_a_small_disk(t, megabytes, files):
+    ply.small_disk(t, megabytes)
+    store = t.store("disk/store")
+    store.import_(t.tree(files))
+    return store.mount()
+
+
 def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     ply.small_disk(t)
     store = t.store("disk/store")
@@ -47,9 +54,8 @@ def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
 
 
 def test_fallocate_refuses_what_the_disk_cannot_hold(t):
-    ply.small_disk(t)
-    view = t.view({"old": os.urandom(20 << 20)})
-    free = os.statvfs(view.path).f_bavail * os.statvfs(view.path).f_frsize
+    view = view_on_a_small_disk(t, 96, {"old": os.urandom(20 << 20)})
+    free = ply.room(view.path)
     with open(view.at("f"), "w+b") as f:
         try:
             os.posix_fallocate(f.fileno(), 0, free + (8 << 20))
@@ -63,6 +69,29 @@ def test_fallocate_refuses_what_the_disk_cannot_hold(t):
     with open(view.at("old"), "r+b") as f:
         os.posix_fallocate(f.fileno(), 0, free + (8 << 20))
         assert os.fstat(f.fileno()).st_size == free + (8 << 20)
+
+
+def test_a_fast_writer_gets_what_df_promises(t):
+    view = view_on_a_small_disk(t, 192, {"a": "precious"})
+    free = ply.room(view.path)
+    done, code = fill(view, "f", 192)
+    assert code == errno.ENOSPC and done > free * 0.85, (done, free, code)
+    assert view.read("a") == "precious"
+
+
+def test_what_was_deleted_makes_room_by_itself(t):
+    view = view_on_a_small_disk(t, 192, {"a": "precious"})
+    for i in range(12):
+        assert fill(view, "f", 40) == (40 << 20, 0), i
+        os.unlink(view.at("f"))
+    for i in range(4):  # at once, when not a byte is left
+        assert fill(view, "f", 192)[1] == errno.ENOSPC
+        os.unlink(view.at("f"))
+        assert fill(view, "g", 60) == (60 << 20, 0), i
+        os.unlink(view.at("g"))
+    assert view.read("a") == "precious"
+    view.store.ply("check", "--read-data")
+    assert "gc: freed" in ply.read(t.at("disk/store/daemon.log"))
 
 
 def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):

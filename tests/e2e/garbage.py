@@ -156,5 +156,21 @@ def test_a_gc_killed_in_the_middle_leaves_a_sound_store(t):
     ply.assert_same_tree(view.at("d000"), t.at("source/d000"))
 
 
+def test_what_is_written_over_and_over_is_collected_by_itself(t):
+    if not ply.LONG:
+        ply.skip("3 GB are written, as only 1 GiB more starts it (PLYFS_TEST_LONG); "
+                 "disk_full.py has it on a small disk")
+    view = t.view({"a": "kept"})
+    for _ in range(12):
+        with open(view.at("f"), "wb") as f:
+            for _ in range(256):
+                f.write(os.urandom(1 << 20))
+        view.store.ply("checkpoint", "--sync", view.path)
+        view.store.ply("drop", "main~0")
+    sizes = view.store.status()["sizes"]
+    assert sizes["pack_bytes"] < 1600 << 20, sizes
+    view.store.ply("check", "--read-data", timeout=170)
+
+
 if __name__ == "__main__":
     ply.main()
