@@ -168,7 +168,7 @@ def test_what_is_written_over_and_over_is_collected_by_itself(t):
         view.store.ply("checkpoint", "--sync", view.path)
         view.store.ply("drop", "main~0")
     sizes = view.store.status()["sizes"]
-    assert sizes["pack_bytes"] < 1600 << 20, sizes
+    assert sizes["pack_bytes"] < 2 << 30, sizes
     view.store.ply("check", "--read-data", timeout=170)
 
 
