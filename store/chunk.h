@@ -147,10 +147,10 @@ struct sweep_stats {
  * Removes every committed chunk for which live() is false: index entries first (committed), then
  * packs that hold nothing live are deleted, and packs more than a quarter dead are rewritten.
  * Crash-safe at any point: at worst unreferenced bytes or packs stay for the next sweep. Nothing
- * may be pending. progress may be NULL: done and total in bytes.
+ * may be pending. progress may be NULL: done and total in bytes; < 0 ends it there.
  */
 int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
-		 void (*progress)(void *arg, uint64_t done, uint64_t total),
+		 int (*progress)(void *arg, uint64_t done, uint64_t total),
 		 struct sweep_stats *ret_stats);
 
 /* Sweeps leave packs from this one on alone (table.h has records there); 0: none. */

@@ -353,12 +353,13 @@ static bool is_marked(void *arg, const struct name *name)
 	       nameset_find(&gc->nodes, name) != NAMESET_NONE;
 }
 
-static void sweep_progress(void *arg, uint64_t done, uint64_t total)
+static int sweep_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct gc *gc = arg;
 
 	if (gc->progress && gc->progress->fn)
 		gc->progress->fn(gc->progress->arg, "sweeping", done, total);
+	return cancelled(gc->progress) ? -ERR_CANCELLED : 0;
 }
 
 static int mark_all(struct gc *gc)

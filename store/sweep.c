@@ -54,7 +54,7 @@ struct sweep {
 	struct chunks *c;
 	bool (*is_live)(void *arg, const struct name *name);
 	void *is_live_arg;
-	void (*progress)(void *arg, uint64_t done, uint64_t total);
+	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	void *progress_arg;
 	struct sweep_stats stats;
 
@@ -309,9 +309,7 @@ static int copy_record(struct sweep *s, struct move *m)
 		return r;
 
 	s->done += len;
-	if (s->progress)
-		s->progress(s->progress_arg, MIN(s->done, s->total), s->total);
-	return 0;
+	return s->progress ? s->progress(s->progress_arg, MIN(s->done, s->total), s->total) : 0;
 }
 
 static int copy_records(struct sweep *s, size_t from, size_t to)
@@ -476,7 +474,7 @@ void chunks_keep_packs(struct chunks *c, uint32_t from)
 }
 
 int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
-		 void (*progress)(void *arg, uint64_t done, uint64_t total),
+		 int (*progress)(void *arg, uint64_t done, uint64_t total),
 		 struct sweep_stats *ret_stats)
 {
 	_cleanup_(sweep_release) struct sweep s = {
@@ -522,7 +520,7 @@ int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *na
 		return r;
 
 	if (progress)
-		progress(arg, s.total, s.total);
+		(void)progress(arg, s.total, s.total);
 	r = packs_each(c->packs, add_after, &s);
 	if (r < 0)
 		return r;

@@ -110,9 +110,15 @@ START_TEST(all_dead_leaves_no_pack)
 }
 END_TEST
 
-static void count_progress(void *arg, uint64_t done, uint64_t total)
+static int count_progress(void *arg, uint64_t done, uint64_t total)
 {
 	ck_assert_uint_le(done, total);
+	return 0;
+}
+
+static int stop_half_way(void *arg, uint64_t done, uint64_t total)
+{
+	return done > total / 2 ? -ERR_CANCELLED : 0;
 }
 
 START_TEST(a_pack_mostly_dead_is_rewritten)
@@ -130,6 +136,22 @@ START_TEST(a_pack_mostly_dead_is_rewritten)
 	expect_state();
 	scratch_close(&s);
 	scratch_open(&s);
+	expect_state();
+}
+END_TEST
+
+START_TEST(one_that_was_stopped_is_done_by_the_next)
+{
+	struct sweep_stats stats;
+	uint64_t bytes;
+
+	keep(0, N, 4);
+	ck_err(chunks_sweep(s.chunks, is_live, NULL, stop_half_way, &stats), -ERR_CANCELLED);
+	expect_state();
+	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_assert_uint_eq(stats.chunks_kept, N / 4);
+	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before / 3);
+	ck_assert_uint_eq(count_packs(&bytes), 1);
 	expect_state();
 }
 END_TEST
@@ -439,6 +461,7 @@ int main(void)
 		nothing_dead_changes_nothing,
 		all_dead_leaves_no_pack,
 		a_pack_mostly_dead_is_rewritten,
+		one_that_was_stopped_is_done_by_the_next,
 		a_pack_a_little_dead_stays,
 		pending_chunks_stop_a_sweep,
 		storing_goes_on_after_a_sweep,
