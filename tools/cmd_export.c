@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* plyfs export: a state becomes a directory or a tar file. */
+/* plyfs export: a state becomes a directory, a tar file or a commit. */
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,8 +10,10 @@
 #include <sys/stat.h>
 
 #include "env/transfer/transfer.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/cmd.h"
+#include "tools/cmd_util.h"
 #include "tools/transfer_talk.h"
 
 /* 1, 0 or -errno. */
@@ -125,25 +127,91 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 	return transfer_talk_fail(talk, r, path);
 }
 
+/* What an export answers with, beside its statistics. */
+struct made {
+	char commit[COMMIT_ID_SIZE]; /* "": none */
+	char *ref;		     /* owned */
+};
+
+static void made_release(struct made *m)
+{
+	free(m->ref);
+}
+
+/* Of a snapshot its own time and label; a branch's present state is of now. */
+static int name_commit(struct cmd *c, const struct cmd_state *state, const char *branch,
+		       char **ret_message, int64_t *ret_time, char **ret_ref)
+{
+	const char *name = state->id ? state->name : state->name + strlen("branch ");
+	struct snap_info info = { .time_ns = os_now_ns() };
+	int r = state->id ? snap_get(c->store, state->id, &info) : 0;
+
+	if (r == 0 && (asprintf(ret_message, "%s%s", *info.label ? info.label : "plyfs ",
+				*info.label ? "" : name) < 0 ||
+		       asprintf(ret_ref, "refs/%s/%s", branch ? "heads" : "plyfs",
+				branch ? branch : name) < 0))
+		r = -ENOMEM;
+	*ret_time = info.time_ns / 1000000000;
+	return r;
+}
+
+static int to_git(struct cmd *c, const struct cmd_state *state, const char *text,
+		  struct transfer_talk *talk, struct made *made, struct transfer_stats *ret)
+{
+	_cleanup_free_ char *repo = NULL, *path = NULL, *message = NULL;
+	struct export_commit commit = { .umask = c->umask };
+	const char *branch = NULL;
+	int r;
+
+	(void)transfer_split(c, text, &repo, &branch);
+	r = cmd_path(c, repo ? repo : text, &path);
+	if (r == 0)
+		r = name_commit(c, state, branch, &message, &commit.time, &made->ref);
+	if (r < 0)
+		return cmd_fail(c, r, "'%s'", text);
+	commit.path = path;
+	commit.ref = made->ref;
+	commit.message = message;
+	r = export_git(c->store, state->root, &commit, &talk->ops, made->commit, ret);
+	cmd_progress_end(c);
+	return r < 0 ? transfer_talk_fail(talk, r, text) : CMD_DONE;
+}
+
+static int report(struct cmd *c, const struct made *made, const struct transfer_stats *stats)
+{
+	json_t *object = json_pack("{s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)stats->files,
+				   "directories", (json_int_t)stats->dirs, "others",
+				   (json_int_t)stats->others, "bytes", (json_int_t)stats->bytes,
+				   "skipped", (json_int_t)stats->skipped);
+
+	if (object && made->ref &&
+	    (json_object_set_new(object, "commit", json_string(made->commit)) < 0 ||
+	     json_object_set_new(object, "ref", json_text(made->ref)) < 0))
+		return cmd_fail(c, -ENOMEM, "JSON");
+	return cmd_json(c, object);
+}
+
 int cmd_export(struct cmd *c)
 {
-	const char *dir = NULL, *tar = NULL;
+	const char *dir = NULL, *tar = NULL, *git = NULL;
 	bool json = false;
 	const struct option_def options[] = {
 		{ .name = "dir", .text = &dir },
 		{ .name = "tar", .text = &tar },
+		{ .name = "git", .text = &git },
 		{ .name = "json", .flag = &json },
 	};
 	_cleanup_state_ struct cmd_state state = { 0 };
 	_cleanup_(transfer_talk_release) struct transfer_talk talk = { 0 };
+	_cleanup_(made_release) struct made made = { 0 };
 	struct transfer_stats stats = { 0 };
 	int r;
 
 	r = cmd_parse(c, options, ARRAY_SIZE(options), 1, 1);
 	if (r)
 		return r;
-	if (!dir == !tar)
-		return cmd_misuse(c, "wants one of --dir D and --tar F");
+	if (!!dir + !!tar + !!git != 1 || !*(dir ?: tar ?: git))
+		return cmd_misuse(c, "wants one of --dir D, --tar F and --git REPO");
 	if (json && tar && strcmp(tar, "-") == 0)
 		return cmd_misuse(c, "--json and a tar file cannot both go to stdout");
 
@@ -151,12 +219,15 @@ int cmd_export(struct cmd *c)
 	if (r)
 		return r;
 	transfer_talk_init(&talk, c);
-	r = dir ? to_dir(c, state.root, dir, &talk, &stats)
-		: to_tar(c, state.root, tar, &talk, &stats);
-	if (r || !json)
-		return r;
-	return cmd_json(c, json_pack("{s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)stats.files,
-				     "directories", (json_int_t)stats.dirs, "others",
-				     (json_int_t)stats.others, "bytes", (json_int_t)stats.bytes,
-				     "skipped", (json_int_t)stats.skipped));
+	if (dir)
+		r = to_dir(c, state.root, dir, &talk, &stats);
+	else if (tar)
+		r = to_tar(c, state.root, tar, &talk, &stats);
+	else
+		r = to_git(c, &state, git, &talk, &made, &stats);
+	if (r == CMD_DONE && json)
+		return report(c, &made, &stats);
+	if (r == CMD_DONE && git)
+		fprintf(c->out, "%s\n", made.commit);
+	return r;
 }

@@ -55,20 +55,6 @@ static bool is_bare_repository(int dir_fd)
 	       fstatat(dir_fd, "config", &config, 0) == 0 && S_ISREG(config.st_mode);
 }
 
-/* SOURCE#REV, unless there is a file of that name. */
-static bool split_rev(struct cmd *c, const char *text, char **ret_path, const char **ret_rev)
-{
-	const char *hash = strrchr(text, '#');
-	struct stat st;
-
-	if (!hash || hash == text || !hash[1] || c->cwd_fd < 0 ||
-	    fstatat(c->cwd_fd, text, &st, 0) == 0)
-		return false;
-	*ret_path = strndup(text, (size_t)(hash - text));
-	*ret_rev = hash + 1;
-	return *ret_path != NULL;
-}
-
 /* DIR[:TAG|@DIGEST]: the whole is the directory where there is one of that name. */
 static int layout_open(struct cmd *c, const char *text, struct source *ret)
 {
@@ -110,7 +96,7 @@ static int source_open(struct cmd *c, const char *text, const char *rev, struct 
 		ret->fd = c->in_fd;
 		return CMD_DONE;
 	}
-	if (rev || split_rev(c, text, &repo, &rev)) {
+	if (rev || transfer_split(c, text, &repo, &rev)) {
 		r = cmd_path(c, repo ? repo : text, &ret->path);
 		if (r < 0)
 			return cmd_fail(c, r, "'%s'", text);

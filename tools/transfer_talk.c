@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void keep_note(void *arg, const char *line)
 {
@@ -39,4 +40,17 @@ int transfer_talk_fail(struct transfer_talk *t, int r, const char *what)
 	if (t->note)
 		return cmd_fail(t->cmd, r, "'%s': %s", what, t->note);
 	return cmd_fail(t->cmd, r, "'%s'", what);
+}
+
+bool transfer_split(struct cmd *c, const char *text, char **ret_path, const char **ret_word)
+{
+	const char *hash = strrchr(text, '#');
+	struct stat st;
+
+	if (!hash || hash == text || !hash[1] || c->cwd_fd < 0 ||
+	    fstatat(c->cwd_fd, text, &st, 0) == 0)
+		return false;
+	*ret_path = strndup(text, (size_t)(hash - text));
+	*ret_word = hash + 1;
+	return *ret_path != NULL;
 }

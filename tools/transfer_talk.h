@@ -23,3 +23,9 @@ void transfer_talk_release(struct transfer_talk *t);
  * One line for a failure; returns CMD_FAILED. what: the source or target, when nothing was noted.
  */
 int transfer_talk_fail(struct transfer_talk *t, int r, const char *what);
+
+/*
+ * REPOSITORY#WORD, unless there is a file of that name: true, *ret_path (given) and *ret_word (lent
+ * by text) are set.
+ */
+bool transfer_split(struct cmd *c, const char *text, char **ret_path, const char **ret_word);

@@ -166,7 +166,7 @@ static const char completion_tail[] =
 	"\t\t--kind) _plyfs_words 'local git container' ;;\n"
 	"\t\t--at-exit) _plyfs_words 'keep checkpoint discard' ;;\n"
 	"\t\t--without) _plyfs_words \"$_plyfs_levers\" ;;\n"
-	"\t\t--store|--at|--in|--dir|--tar|--*-file|--certificate|--key) _plyfs_files ;;\n"
+	"\t\t--store|--at|--in|--dir|--tar|--git|--*-file|--certificate|--key) _plyfs_files ;;\n"
 	"\t\tesac\n"
 	"\t\treturn\n"
 	"\tfi\n"

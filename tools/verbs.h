@@ -172,10 +172,12 @@
 	  "Works without a store. Exits 1 when mounting will not work.\n") \
 	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
 	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
-	X(export, FILES, "ID (--dir D | --tar F)", "write a state out", \
+	X(export, FILES, "ID (--dir D | --tar F | --git REPO[#BRANCH])", "write a state out", \
 	  "ID: a snapshot, or a branch (its present state).\n" \
 	  "  --dir D         a directory, absent or empty\n" \
 	  "  --tar F         a tar file (PAX); '-': on stdout\n" \
+	  "  --git REPO      a commit in a git repository; prints its id. With #BRANCH it\n" \
+	  "                  is that branch's next one, else the ref refs/plyfs/ID names it\n" \
 	  "  --json          statistics of the export\n") \
 	X(gc, DAEMON, "[--json]", "give back the space of what was dropped", \
 	  "Views may stay mounted.\n" \

@@ -5,7 +5,9 @@
 
 #include <errno.h>
 #include <git2.h>
+#include <string.h>
 
+#include "env/dotgit.h"
 #include "env/formats/program.h"
 
 /*
@@ -14,10 +16,26 @@
  */
 _Noreturn void git_read(struct chan *c, const char *path, const char *rev);
 /*
+ * A commit of the files and symlinks that come as REC_MEMBER with their REC_DATA, names in the
+ * order of a walk, until REC_END; the answer's REC_END has its id. Bytes that are not sent are
+ * zeros. words: the repository, the ref, the umask in octal, the time, the message. (git_write.c)
+ */
+_Noreturn void git_write(struct chan *c, char *const words[]);
+/*
  * For each REC_SIDES with its contents: the hunks (or the GIT binary patch) in REC_TEXT, unless
  * only the count is wanted, then REC_COUNT. Until the daemon goes. (git_hunks.c)
  */
 _Noreturn void git_hunks(struct chan *c);
+
+/* Ends the program with `code` when it cannot be opened. */
+git_repository *git_open(struct chan *c, const char *path, int code);
+
+/* What git refuses in trees: a name that is or could be taken for "." or ".." or ".git". */
+static inline bool git_name_is_bad(const char *name)
+{
+	return !*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+	       dotgit_in(name);
+}
 
 static inline const char *git_why(void)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* plyfs-git: revisions in, hunks of patches out, by libgit2; see program.h. */
+/* plyfs-git: revisions in and out, hunks of patches, by libgit2; see program.h. */
 
 #include "env/formats/git.h"
+#include "store/base/err.h"
 
 /*
  * Debian's libgit2 reads the certificates of all authorities when it starts, for connections that
@@ -16,16 +17,37 @@ int mbedtls_x509_crt_parse_file(void *chain, const char *path)
 	return 0;
 }
 
+git_repository *git_open(struct chan *c, const char *path, int code)
+{
+	git_repository *repo = NULL;
+	int r = git_repository_open_ext(&repo, path, GIT_REPOSITORY_OPEN_NO_SEARCH, NULL);
+
+	/* 1.5 forgets the code when nothing is configured; the message names the option. */
+	if (r == GIT_EOWNER || (r < 0 && strstr(git_why(), "safe.directory")))
+		program_fail(c, -EPERM,
+			     "repository '%s' belongs to somebody else; if you trust it: "
+			     "git config --global --add safe.directory '%s'",
+			     path, path);
+	if (r == GIT_ENOTFOUND && code == -ERR_TARGET)
+		program_fail(c, -ENOENT, "no git repository is there; 'git init --bare' makes one");
+	if (r < 0)
+		program_fail(c, code, "repository '%s': %s", path, git_why());
+	return repo;
+}
+
 int main(int argc, char **argv)
 {
 	struct chan c;
 	bool reads = argc == 4 && strcmp(argv[1], "read") == 0;
+	bool writes = argc == 7 && strcmp(argv[1], "write") == 0;
 
-	program_begin(&c, !reads);
+	program_begin(&c, !reads && !writes);
 	if (git_libgit2_init() < 0)
 		program_fail(&c, -ENOMEM, "starting libgit2");
 	if (reads)
 		git_read(&c, argv[2], argv[3]);
+	if (writes)
+		git_write(&c, argv + 2);
 	if (argc == 2 && strcmp(argv[1], "patch") == 0)
 		git_hunks(&c);
 	program_fail(&c, -EINVAL, "plyfs-git: '%s'", argc > 1 ? argv[1] : "");

@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "env/dotgit.h"
 #include "env/formats/git.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -110,8 +109,7 @@ static void put_entry(struct reader *gr)
 	put_path(gr, l->path_len, name);
 	if (strlen(name) > NAME_LEN_MAX)
 		program_fail(gr->c, -ENAMETOOLONG, "entry '%s'", gr->path);
-	if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-	    dotgit_in(name)) /* invariant 1 */
+	if (git_name_is_bad(name)) /* invariant 1 */
 		program_fail(gr->c, -ERR_UNSAFE_PATH, "entry '%s'", gr->path);
 
 	switch (mode) {
@@ -133,20 +131,6 @@ static void put_entry(struct reader *gr)
 		program_fail(gr->c, -ERR_SOURCE, "'%s': mode %o is none of git's", gr->path,
 			     (unsigned)mode);
 	}
-}
-
-static void open_repository(struct reader *gr, const char *path)
-{
-	int r = git_repository_open_ext(&gr->repo, path, GIT_REPOSITORY_OPEN_NO_SEARCH, NULL);
-
-	/* 1.5 forgets the code when nothing is configured; the message names the option. */
-	if (r == GIT_EOWNER || (r < 0 && strstr(git_why(), "safe.directory")))
-		program_fail(gr->c, -EPERM,
-			     "repository '%s' belongs to somebody else; if you trust it: "
-			     "git config --global --add safe.directory '%s'",
-			     path, path);
-	if (r < 0)
-		program_fail(gr->c, -ERR_SOURCE, "repository '%s': %s", path, git_why());
 }
 
 static void find_tree(struct reader *gr, const char *rev, git_oid *ret_tree)
@@ -180,7 +164,7 @@ void git_read(struct chan *c, const char *path, const char *rev)
 	git_oid tree;
 
 	put_path(&gr, 0, "");
-	open_repository(&gr, path);
+	gr.repo = git_open(c, path, -ERR_SOURCE);
 	find_tree(&gr, rev, &tree);
 	put_member(&gr, S_IFDIR | 0755, 0, NULL);
 	push(&gr, &tree, 0);

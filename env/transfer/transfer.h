@@ -85,6 +85,26 @@ int export_directory(struct store *s, struct root *root, int dir_fd, const struc
 int export_tar(struct store *s, struct root *root, int fd, const struct import_ops *ops,
 	       struct transfer_stats *ret);
 
+/* A commit that is to be made. */
+struct export_commit {
+	const char *path;    /* the repository, bare or with a working tree */
+	const char *ref;     /* of refs/heads/ the tip is the parent, others are replaced */
+	const char *message; /* without the end of its line */
+	int64_t time;	     /* of author and committer: s since 1970 */
+	unsigned umask;	     /* for the files of the repository */
+};
+#define COMMIT_ID_SIZE 41 /* SHA-1 in hex, which is all that libgit2 knows */
+/*
+ * A commit of what git can hold: regular files with the owner's executable bit, symlinks, the
+ * directories that hold some. Names that git cannot have (".git" and the like, special files,
+ * directories without files) are told in one line, and counted as skipped. Objects come first, the
+ * ref last: what ends before leaves objects that git gc takes away. HEAD, index and working tree
+ * stay as they are; a branch that is checked out is refused. (formats/git_write.c)
+ */
+int export_git(struct store *s, struct root *root, const struct export_commit *commit,
+	       const struct import_ops *ops, char ret_id[static COMMIT_ID_SIZE],
+	       struct transfer_stats *ret);
+
 struct change;
 /*
  * Changes as git tells them. The contents are compared by a program of its own (plyfs-git), which

@@ -63,6 +63,7 @@ enum outcome {
 	X(ERR_ITEM_DAMAGED, EIO, "an item of the file tree is damaged")                            \
 	X(ERR_UNSAFE_PATH, EINVAL, "a path leads out of the tree")                                 \
 	X(ERR_SOURCE, EIO, "the source cannot be read")                                            \
+	X(ERR_TARGET, EIO, "the target cannot be written")                                         \
 	X(ERR_CANCELLED, ECANCELED, "cancelled")
 
 #define ERR_BASE 4096 /* above MAX_ERRNO (4095) of Linux */

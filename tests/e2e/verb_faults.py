@@ -8,6 +8,7 @@ of an image, an environment, the answer to git's question, another daemon in pla
 one. It is made, or words say why not and nothing of it stays; the same can be made right after.
 """
 import errno
+import glob
 import json
 import os
 import re
@@ -153,8 +154,8 @@ def test_so_it_is_of_a_revision_when_what_reads_it_is_killed(t):
     imports(t, "plyfs-git", 8, repository(t), kinds=ply.Faults.KILLED)
 
 
-def outputs(t, program, some, *verb, kinds=3):
-    """The verb's output is whole, or one line says why it ended."""
+def outputs(t, program, some, *verb, kinds=3, mend=lambda: None):
+    """The verb's output is whole, or one line says why it ended. mend: what a person would do then."""
     faults = faults_of(t, program, kinds)
     store = t.store()
     store.import_(t.tree({"a": "1\n" * 5000, "b": "b\n", "dir/lnk": "2\n", "bin": "\0" * 9000}))
@@ -175,6 +176,8 @@ def outputs(t, program, some, *verb, kinds=3):
         assert p.returncode in (0, 1) and p.stderr.count(b"\n") == p.returncode, shown
         assert p.returncode == 1 or p.stdout == right, p.stdout
         went_on(store)
+        if p.returncode:
+            mend()
         assert store.ply(*verb, text=False).stdout == right
         return p.returncode == 0
 
@@ -192,6 +195,33 @@ def test_so_it_is_when_what_writes_it_fails(t):
 
 def test_so_it_is_when_what_writes_it_is_killed(t):
     outputs(t, "plyfs-tar", 8, "export", "main", "--tar", "-", kinds=ply.Faults.KILLED)
+
+
+def to_git(t, program, some, kinds=3):
+    ply.need_tool("git")
+    t.sh("git init -q --bare repo")
+
+    def unlock():
+        # One call before the ref is renamed into its place, its lock stays, as git's own would.
+        locks = glob.glob(t.at("repo/**/*.lock"), recursive=True)
+        assert all(re.search(r"/refs/plyfs/[0-9a-f]{12}\.lock$", lock) for lock in locks), locks
+        for lock in locks:
+            os.unlink(lock)
+
+    outputs(t, program, some, "export", "main~0", "--git", "repo", kinds=kinds, mend=unlock)
+    t.sh("git -C repo fsck --strict && git -C repo gc -q --prune=now && ! ls repo/objects/tmp*")
+
+
+def test_a_commit_is_whole_or_told(t):
+    to_git(t, "plyfsd", 8)
+
+
+def test_so_it_is_when_what_makes_it_fails(t):
+    to_git(t, "plyfs-git", 8)
+
+
+def test_so_it_is_when_what_makes_it_is_killed(t):
+    to_git(t, "plyfs-git", 8, kinds=ply.Faults.KILLED)
 
 
 def test_a_patch_is_whole_or_told(t):

@@ -467,6 +467,7 @@ def test_completion_offers_what_is_meant(t):
             "restore @": ["@a $(touch made) b"], "restore @ a": ["@a $(touch made) b"],
             "restore f2 f": ["files", "f2"], "diff main f": ["f2"], "export m": ["main"],
             "export main --d": ["--dir"], "export main --dir f": ["files", "f2"],
+            "export main --git f": ["files", "f2"],
             "dump m": ["main"], "mount --snapshot m": ["main"], "env create --from m": ["main"],
             "fork main f": [], "checkpoint -m f": [], "run --timeout f": [],
             "--store OTHER log --branch ": ["elsewhere"], "drop --store = OTHER ": ["elsewhere"],

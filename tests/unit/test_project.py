@@ -23,7 +23,7 @@ ROOMS = {
     "env": ["env", "fs", "store/base"],  # of fs the ioctl header, of store/base util.h only
     "env/serve": ["env/serve", "env", "fs", "store/base"],  # of fs the ioctl header
     "env/formats": ["env/formats", "env", "fs", "store/base"],  # of env dotgit.h, of fs inode.h only
-    "env/transfer": ["env/transfer", "env/formats", "fs", "store", "store/base"],
+    "env/transfer": ["env/transfer", "env/formats", "env", "fs", "store", "store/base"],  # of env dotgit.h
     "env/examples": [],  # <plyfs.h>, as users have it
     "tools": ["tools", "env", "env/serve", "env/transfer", "fs", "store", "store/base"],
     "tools/bench": ["tools/bench", "fs", "store/base"],  # ioctl.h; floor.c: the adapter
