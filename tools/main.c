@@ -288,6 +288,9 @@ int main(int argc, char **argv)
 		k--;
 	}
 
+	if (cl.store_option && !*cl.store_option) /* a variable that was not set: not the view's */
+		return client_misuse(&cl, "--store wants a value");
+
 	for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
 		if (strcmp(verbs[v].name, cl.argv[0]))
 			continue;

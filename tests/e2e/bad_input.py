@@ -212,6 +212,20 @@ def test_wrong_words_are_misuse(t):
         store.fails(*args, code=2)
 
 
+def test_an_empty_store_name_is_misuse(t):
+    view = t.view({"f": "1"})
+    run = lambda *args, **kw: t.run([ply.PLYFS, *args], check=False, **kw)
+    for words in ("status", "log", "checkpoint", "doctor", "env list", "session list", "mount d",
+                  "run true", "init", "test", "serve"):
+        for args in (["--store", "", *words.split()], ["--store=", *words.split()],
+                     [*words.split()[:1], "--store", "", *words.split()[1:]]):
+            p = run(*args, cwd=view.path)
+            assert (p.returncode, p.stdout, p.stderr) == (2, "", "plyfs: --store wants a value\n"), p
+    for where, code in ((t.path, 2), (view.path, 0)):  # as if it were not set
+        p = run("log", cwd=where, env=dict(t.env, PLYFS_STORE=""))
+        assert p.returncode == code and ("which store?" in p.stderr) == (code == 2), p
+
+
 def test_wrong_words_in_the_environment_of_the_daemon(t):
     store = t.store()
     store.stop()
