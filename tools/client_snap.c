@@ -194,6 +194,11 @@ int client_fork(struct client *cl)
 
 	if (r)
 		return r;
+	if (!at && (m.private || mount_how(&m.options)))
+		return client_misuse(cl, "--%s goes with --at",
+				     m.private		  ? "private"
+				     : m.options.io_uring ? "io-uring"
+							  : "without");
 	name = cl->args.v[0];
 	if (strlen(name) >= sizeof(q.name))
 		return client_misuse(cl, "a branch name has at most %zu bytes", sizeof(q.name) - 1);

@@ -226,6 +226,15 @@ def test_an_empty_store_name_is_misuse(t):
         assert p.returncode == code and ("which store?" in p.stderr) == (code == 2), p
 
 
+def test_options_of_a_mount_are_not_for_a_fork_without_one(t):
+    view = t.view({"f": "1"})
+    for how, kw in (([], {}), (["--from", "main"], {}), ([], {"cwd": view.path})):
+        for option in (["--private"], ["--io-uring"], ["--without", "cache"]):
+            said = view.store.fails("fork", *how, "new", *option, code=2, **kw)
+            assert said == "plyfs fork: %s goes with --at\n" % option[0], said
+    assert {b["name"] for b in view.store.json("tree")["branches"]} == {"main"}
+
+
 def test_wrong_words_in_the_environment_of_the_daemon(t):
     store = t.store()
     store.stop()
