@@ -370,9 +370,9 @@ int client_mount(struct client *cl)
 	bool fresh = false, update = false, fsmonitor = false, passthrough = false;
 	struct fuse_mount m = {};
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },
-		{ .name = "snapshot", .text = &snapshot },
-		{ .name = "at", .text = &at },
+		{ .name = "branch", .word = &branch },
+		{ .name = "snapshot", .word = &snapshot },
+		{ .name = "at", .word = &at },
 		{ .name = "fresh", .flag = &fresh },
 		{ .name = "update", .flag = &update },
 		{ .name = "fsmonitor", .flag = &fsmonitor },

@@ -48,7 +48,7 @@ int client_checkpoint(struct client *cl)
 	bool sync_too = false;
 	const struct option_def defs[] = {
 		{ .name = "label", .letter = 'm', .text = &label },
-		{ .name = "branch", .text = &branch },
+		{ .name = "branch", .word = &branch },
 		{ .name = "sync", .flag = &sync_too },
 	};
 	struct plyfs_checkpoint c = {};
@@ -89,7 +89,7 @@ int client_restore(struct client *cl)
 {
 	const char *branch = NULL, *id;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },
+		{ .name = "branch", .word = &branch },
 	};
 	struct plyfs_restore q = {};
 	_cleanup_free_ char *word = NULL, *again = NULL;
@@ -129,7 +129,7 @@ int client_undo(struct client *cl)
 {
 	const char *branch = NULL;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },
+		{ .name = "branch", .word = &branch },
 	};
 	struct plyfs_restore q = {};
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
@@ -184,8 +184,8 @@ int client_fork(struct client *cl)
 	const char *from = NULL, *at = NULL, *name;
 	struct fuse_mount m = {};
 	const struct option_def defs[] = {
-		{ .name = "from", .text = &from },
-		{ .name = "at", .text = &at },
+		{ .name = "from", .word = &from },
+		{ .name = "at", .word = &at },
 		{ .name = "private", .flag = &m.private },
 		OPTIONS_MOUNT(&m.options),
 	};

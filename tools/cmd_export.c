@@ -196,9 +196,9 @@ int cmd_export(struct cmd *c)
 	const char *dir = NULL, *tar = NULL, *git = NULL;
 	bool json = false;
 	const struct option_def options[] = {
-		{ .name = "dir", .text = &dir },
-		{ .name = "tar", .text = &tar },
-		{ .name = "git", .text = &git },
+		{ .name = "dir", .word = &dir },
+		{ .name = "tar", .word = &tar },
+		{ .name = "git", .word = &git },
 		{ .name = "json", .flag = &json },
 	};
 	_cleanup_state_ struct cmd_state state = { 0 };
@@ -210,7 +210,7 @@ int cmd_export(struct cmd *c)
 	r = cmd_parse(c, options, ARRAY_SIZE(options), 1, 1);
 	if (r)
 		return r;
-	if (!!dir + !!tar + !!git != 1 || !*(dir ?: tar ?: git))
+	if (!!dir + !!tar + !!git != 1)
 		return cmd_misuse(c, "wants one of --dir D, --tar F and --git REPO");
 	if (json && tar && strcmp(tar, "-") == 0)
 		return cmd_misuse(c, "--json and a tar file cannot both go to stdout");

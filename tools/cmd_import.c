@@ -258,9 +258,9 @@ int cmd_import(struct cmd *c)
 	const char *name = BRANCH_DEFAULT, *label = NULL, *rev = NULL;
 	bool replace = false, json = false, oci = false;
 	const struct option_def options[] = {
-		{ .name = "branch", .text = &name },
+		{ .name = "branch", .word = &name },
 		{ .name = "label", .letter = 'm', .text = &label },
-		{ .name = "rev", .text = &rev },
+		{ .name = "rev", .word = &rev },
 		{ .name = "oci", .flag = &oci },
 		{ .name = "replace", .flag = &replace },
 		{ .name = "json", .flag = &json },

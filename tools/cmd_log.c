@@ -196,7 +196,7 @@ int cmd_log(struct cmd *c)
 	uint64_t count = UINT64_MAX;
 	bool json = false;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },
+		{ .name = "branch", .word = &branch },
 		{ .name = "count", .letter = 'n', .number = &count },
 		{ .name = "json", .flag = &json },
 	};

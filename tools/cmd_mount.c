@@ -139,9 +139,9 @@ int cmd_mount(struct cmd *c)
 	bool passthrough = false;
 	uint32_t how;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &branch },
-		{ .name = "snapshot", .text = &snapshot },
-		{ .name = "at", .text = &at },
+		{ .name = "branch", .word = &branch },
+		{ .name = "snapshot", .word = &snapshot },
+		{ .name = "at", .word = &at },
 		{ .name = "passthrough", .flag = &passthrough },
 		OPTIONS_MOUNT(&options),
 	};

@@ -62,7 +62,7 @@ int cmd_checkpoint(struct cmd *c)
 	bool sync_too = false;
 	const struct option_def defs[] = {
 		{ .name = "label", .letter = 'm', .text = &label },
-		{ .name = "branch", .text = &name },
+		{ .name = "branch", .word = &name },
 		{ .name = "sync", .flag = &sync_too },
 	};
 	_cleanup_(target_release) struct target t = {};
@@ -104,7 +104,7 @@ static int go_back(struct cmd *c, bool undo)
 {
 	const char *name = NULL;
 	const struct option_def defs[] = {
-		{ .name = "branch", .text = &name },
+		{ .name = "branch", .word = &name },
 	};
 	_cleanup_(target_release) struct target t = {};
 	struct restore_info info;
@@ -206,8 +206,8 @@ int cmd_fork(struct cmd *c)
 	const char *from = NULL, *at = NULL, *verb = NULL, *name;
 	struct mount_options options = {};
 	const struct option_def defs[] = {
-		{ .name = "from", .text = &from },
-		{ .name = "at", .text = &at },
+		{ .name = "from", .word = &from },
+		{ .name = "at", .word = &at },
 		{ .name = "for", .text = &verb }, /* of the client: the verb that was called */
 		OPTIONS_MOUNT(&options),
 	};

@@ -52,6 +52,12 @@ int option_set(const struct option_def *d, const char *value, char *why, size_t 
 		*d->text = value;
 		return 0;
 	}
+	if (d->word) {
+		if (!*value) /* as a variable that was not set leaves it */
+			return MISTAKE("--%s wants a value", d->name);
+		*d->word = value;
+		return 0;
+	}
 	if (d->bits)
 		return set_bits(d, value, why, why_size);
 

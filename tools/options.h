@@ -19,6 +19,7 @@ struct option_def {
 	/* Exactly one of these: where to put what was found. */
 	bool *flag;
 	const char **text; /* lent: points into argv */
+	const char **word; /* the same, of what has a name: "" is no value */
 	uint64_t *number;  /* decimal */
 	uint64_t *size;	   /* bytes; K, M, G or T behind it are powers of 1024 */
 	double *seconds;   /* decimal with fraction, not negative */

@@ -235,6 +235,22 @@ def test_options_of_a_mount_are_not_for_a_fork_without_one(t):
     assert {b["name"] for b in view.store.json("tree")["branches"]} == {"main"}
 
 
+def test_empty_names_are_misuse(t):
+    view = t.view({"f": "1"})
+    os.mkdir(t.at("at"))
+    for args in (["mount", "--branch", "", "--at", "at"], ["mount", "--snapshot=", "--at", "at"],
+                 ["mount", "--at", ""], ["checkpoint", "--branch", ""], ["restore", "--branch", "", "main"],
+                 ["undo", "--branch", ""], ["log", "--branch", ""], ["fork", "--from", "", "new"],
+                 ["fork", "new", "--at", ""], ["import", "--branch", "", "source"],
+                 ["import", "--rev", "", "source"], ["export", "main", "--dir", ""],
+                 ["export", "main", "--tar", ""], ["export", "main", "--git", ""]):
+        option = next(a for a in args if a.startswith("--") and (a.endswith("=") or args[args.index(a) + 1] == ""))
+        said = view.store.fails(*args, code=2)
+        assert said == "plyfs %s: %s wants a value (try 'plyfs %s --help')\n" % (
+            args[0], option.rstrip("="), args[0]), said
+    assert {b["name"] for b in view.store.json("tree")["branches"]} == {"main"}
+
+
 def test_wrong_words_in_the_environment_of_the_daemon(t):
     store = t.store()
     store.stop()
