@@ -448,6 +448,17 @@ int client_mount(struct client *cl)
 #define HOLDERS_TRIES 20
 #define HOLDERS_NS 100000000
 
+static int not_mounted(struct client *cl, const char *path)
+{
+	return client_fail(cl, "no plyfs view is mounted on '%s'", path);
+}
+
+/* Is that why an attempt to unmount ended with r? */
+static bool somebody_was_faster(const char *path, int r)
+{
+	return r == -EINVAL && mounts_is_plyfs(path) == 0;
+}
+
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
 {
 	char snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
@@ -480,6 +491,8 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 				   mountpoint, *users ? " by " : "", users);
 	if (r == -EPERM)
 		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
+	if (somebody_was_faster(mountpoint, r))
+		return not_mounted(cl, mountpoint);
 	if (r < 0)
 		return client_fail(cl, "unmounting '%s': %s", mountpoint, strerror(-r));
 	if (lazy || !cl->in_view)
@@ -550,11 +563,13 @@ int client_unmount(struct client *cl)
 	if (r < 0)
 		return client_fail(cl, "reading what is mounted: %s", strerror(-r));
 	if (r == 0)
-		return client_fail(cl, "no plyfs view is mounted on '%s'", path);
+		return not_mounted(cl, path);
 
 	r = client_look_with_patience(cl, path);
 	if (r == -ENOTCONN) {
 		r = mounts_unmount(path, true);
+		if (somebody_was_faster(path, r))
+			return not_mounted(cl, path);
 		if (r < 0)
 			return client_fail(cl, "taking the dead view off '%s': %s", path,
 					   strerror(-r));

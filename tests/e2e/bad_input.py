@@ -70,6 +70,18 @@ def test_unmounting_what_is_no_view(t):
     assert view.read("a.txt") == "one\n"
 
 
+def test_of_two_who_unmount_one_is_told_that_nothing_is_mounted(t):
+    store = t.store()
+    store.import_(t.tree({"f": "1"}))
+    for _ in range(40):
+        view = store.mount()
+        two = [subprocess.Popen([ply.PLYFS, "unmount", view.path], env=t.env, stderr=subprocess.PIPE,
+                                text=True) for _ in range(2)]
+        said = sorted(p.communicate(timeout=60)[1] for p in two)
+        assert said[0] == "" and said[1] in ("", "plyfs unmount: no plyfs view is mounted on '%s'\n"
+                                             % view.path), said
+
+
 def test_no_dev_fuse(t):
     ply.need_root()
     if t.run(["unshare", "-m", "true"], check=False).returncode:
