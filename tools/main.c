@@ -139,9 +139,8 @@ int client_status(struct client *cl)
 	r = client_send(cl, false, cl->argc, cl->argv, -1);
 	if (r != NO_DAEMON)
 		return r;
-	if (faccessat(cl->store_fd, "format", F_OK, 0) < 0)
-		return client_fail(cl, "'%s' is no plyfs store, or lost its format file: 'plyfs "
-				       "salvage' writes that anew", cl->store);
+	if (faccessat(cl->store_fd, "format", F_OK, 0) < 0) /* a daemon only says why it ends */
+		return client_send(cl, true, cl->argc, cl->argv, -1);
 
 	if (json) {
 		printf("{\"daemon\": null, \"store\": ");

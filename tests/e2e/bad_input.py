@@ -343,7 +343,8 @@ def test_a_damaged_or_missing_format_file(t):
                 f.write(wrong)
         for words in (["log"], ["init"], ["init", store.path]):
             store.fails(*words, says="format file is damaged or gone; 'plyfs salvage'")
-    store.fails("status", says="'plyfs salvage'")
+    assert store.fails("status") == ("plyfs status: opening store '%s': the format file is damaged or gone; "
+                                     "'plyfs salvage' writes it anew\n" % store.path)
     store.ply("salvage")
     store.ply("log")
 
@@ -351,7 +352,8 @@ def test_a_damaged_or_missing_format_file(t):
 def test_the_status_of_what_is_no_store(t):
     for words in (["status"], ["status", "--json"]):
         p = t.run([ply.PLYFS, "--store", t.path, *words], check=False)
-        assert p.returncode == 1 and "is no plyfs store" in p.stderr and not p.stdout, p
+        assert (p.returncode, p.stdout, p.stderr) == (1, "", "plyfs status: opening store '%s': not a "
+                                                      "plyfs store; make one with 'plyfs init'\n" % t.path), p
 
 
 def flip(path, offset):
