@@ -25,6 +25,11 @@ static void tell(const struct ply_tests *t)
 		(void)fputc('\n', stderr);
 	if (t->timed_out)
 		(void)fprintf(stderr, "plyfs test: timed out\n");
+	else if (!*t->runner && t->exit_code < 0)
+		(void)fprintf(stderr,
+			      "plyfs test: killed by signal %d; no test runner's report was "
+			      "found\n",
+			      -t->exit_code);
 	else if (!*t->runner)
 		(void)fprintf(stderr, "plyfs test: exit %d; no test runner's report was found\n",
 			      t->exit_code);

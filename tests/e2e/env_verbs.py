@@ -223,6 +223,13 @@ def test_a_test_run_that_takes_too_long_is_killed(t):
 
 # ---- session ----
 
+def test_of_tests_that_a_signal_ended_the_signal_is_told(t):
+    env, path = over_directory(t)
+    p = env("test", "--", "kill -9 $$", cwd=path, check=False)
+    assert (p.returncode, p.stderr) == (
+        137, "plyfs test: killed by signal 9; no test runner's report was found\n"), p
+
+
 def session(t):
     env, path = over_directory(t)
     env("session", "start", "s", cwd=path)
