@@ -136,7 +136,19 @@ static int find(const struct cmd *c, const char *in, const char *name, int *ret_
 	return DONE;
 }
 
+static int ask(int sock, uint32_t op, struct session_answer *a)
+{
+	const struct session_request q = { .op = op };
+	_cleanup_close_ int fd = -1;
+	int r = host_send(sock, &q, sizeof(q), -1);
+
+	return r < 0 ? r : host_receive(sock, a, sizeof(*a), &fd);
+}
+
 /* ---- run ---- */
+
+/* A command may well end with 1; few do with this one, which env, nohup and timeout have, too. */
+#define RUN_FAILED 125
 
 /* All of stdin, in a memfd that will hold the request's bytes. */
 static int copy_stdin(int to, uint64_t *ret_len)
@@ -202,10 +214,28 @@ static void interrupt(int dir, const char *name)
 		(void)host_send(sock, &q, sizeof(q), -1); /* the command's end is the answer */
 }
 
-/* The answer; each Ctrl-C meanwhile goes to the command. */
-static int wait_answer(int sock, int dir, const char *name, struct session_answer *a, int *ret_out)
+/* A line for the shell waits for the end of what was begun with --expect, which nobody sees. */
+#define ASKS_MS 1000 /* most commands are over by then */
+
+static void tell_of_asking(const struct cmd *c, int dir, const char *name)
+{
+	_cleanup_close_ int sock = -1;
+	struct session_answer a;
+
+	if (host_reach(dir, name, &sock) < 0 || ask(sock, SESSION_INFO, &a) < 0 || !a.asks)
+		return;
+	(void)cmd_fail(c,
+		       "waiting for what asks in '%s', if it has not ended: --expect or --quit "
+		       "answers it, 'plyfs session interrupt %s' ends it",
+		       a.name, a.name);
+}
+
+/* The answer; each Ctrl-C meanwhile goes to the command. plain: it is for the shell alone. */
+static int wait_answer(const struct cmd *c, int sock, int dir, const char *name, bool plain,
+		       struct session_answer *a, int *ret_out)
 {
 	_cleanup_close_ int signals = -1;
+	int wait = plain ? ASKS_MS : -1;
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -216,8 +246,13 @@ static int wait_answer(int sock, int dir, const char *name, struct session_answe
 		struct pollfd polls[] = { { .fd = sock, .events = POLLIN },
 					  { .fd = signals, .events = POLLIN } };
 		struct signalfd_siginfo info;
+		int n = poll(polls, 2, wait);
 
-		if (poll(polls, 2, -1) < 0)
+		if (n == 0) {
+			tell_of_asking(c, dir, name);
+			wait = -1;
+		}
+		if (n <= 0)
 			continue;
 		if (polls[0].revents)
 			return host_receive(sock, a, sizeof(*a), ret_out);
@@ -242,7 +277,8 @@ static int print(const struct cmd *c, int fd)
 	}
 }
 
-int verb_session_run(struct cmd *c)
+/* FAILED: it was not run, or nobody knows what came of it; that is told. */
+static int run(struct cmd *c, int *ret_code)
 {
 	_cleanup_close_ int dir = -1, sock = -1, bytes = -1, out = -1;
 	struct session_request q = { .op = SESSION_RUN };
@@ -266,29 +302,31 @@ int verb_session_run(struct cmd *c)
 		return r;
 	r = host_send(sock, &q, sizeof(q), bytes);
 	if (r == 0)
-		r = wait_answer(sock, dir, name, &a, &out);
+		r = wait_answer(c, sock, dir, name, !q.expects && !q.quits, &a, &out);
 	if (r < 0)
 		return cmd_fail(c, "the session has ended");
 	r = out >= 0 ? print(c, out) : DONE;
 	if (r)
 		return r;
 	if (a.status == PLY_TIMEOUT)
-		return TIMED_OUT;
-	if (a.status < 0)
+		*ret_code = TIMED_OUT;
+	else if (a.status < 0)
 		return cmd_fail(c, "%s", a.text);
-	return a.matched >= 0 ? DONE : a.exit_code < 0 ? 128 - a.exit_code : a.exit_code;
+	else
+		*ret_code = a.matched >= 0    ? DONE
+			    : a.exit_code < 0 ? 128 - a.exit_code
+					      : a.exit_code;
+	return DONE;
+}
+
+int verb_session_run(struct cmd *c)
+{
+	int code, r = run(c, &code);
+
+	return r == DONE ? code : r == FAILED ? RUN_FAILED : r;
 }
 
 /* ---- interrupt, list, end ---- */
-
-static int ask(int sock, uint32_t op, struct session_answer *a)
-{
-	const struct session_request q = { .op = op };
-	_cleanup_close_ int fd = -1;
-	int r = host_send(sock, &q, sizeof(q), -1);
-
-	return r < 0 ? r : host_receive(sock, a, sizeof(*a), &fd);
-}
 
 int verb_session_interrupt(struct cmd *c)
 {

@@ -6,6 +6,9 @@
  * the verbs say to each other on a socket (SOCK_SEQPACKET) in a directory of ours alone. One
  * request per connection. What may be long (a command, its output) is in a memfd beside it.
  *
+ * A command that nobody waits for any more, since who asked was killed, is interrupted; who comes
+ * meanwhile waits for that.
+ *
  * The process ends with its shell, when it is told to, on SIGTERM, and when its view is unmounted.
  */
 
@@ -37,6 +40,7 @@ struct session_answer { /* with the output in a memfd, if it was SESSION_RUN */
 	int32_t matched; /* the expression was seen: 0; else -1 */
 	pid_t pid;
 	bool busy;
+	bool asks; /* a program was begun that asks, and nothing has told of its end */
 	char name[64];
 	char dir[4096];
 	char text[1024]; /* ply_error() */

@@ -35,9 +35,11 @@ struct host {
 	const char *name;	     /* immutable */
 	int over;		     /* an eventfd: somebody asked for the end */
 	pthread_mutex_t lock;
-	pthread_cond_t idle;
-	unsigned users; /* under lock: threads that use the session */
-	bool ended;	/* under lock: there are to be no new ones */
+	pthread_cond_t idle; /* users is 0, or runner is -1 */
+	unsigned users;	     /* under lock: threads that use the session */
+	int runner;	     /* under lock, borrowed: where the answer of what runs goes; -1 */
+	bool asks;	     /* under lock: session_answer's */
+	bool ended;	     /* under lock: there are to be no new ones */
 };
 
 /* ---- a command ---- */
@@ -94,6 +96,41 @@ static void *run_command(void *arg)
 	return NULL;
 }
 
+static bool has_hung_up(int sock)
+{
+	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/*
+ * A command of a caller that was killed is being interrupted, which takes a few seconds at most:
+ * not what the next one should be told. False: whose turn it is has hung up meanwhile.
+ */
+static bool take_turn(struct host *h, int sock)
+{
+	LOCK_GUARD(&h->lock);
+	while (h->runner >= 0 && has_hung_up(h->runner))
+		pthread_cond_wait(&h->idle, &h->lock);
+	if (has_hung_up(sock))
+		return false;
+	if (h->runner < 0) /* else the session itself says that it is busy */
+		h->runner = sock;
+	return true;
+}
+
+static void end_turn(struct host *h, int sock, const struct session_answer *a)
+{
+	LOCK_GUARD(&h->lock);
+
+	if (h->runner != sock)
+		return;
+	h->runner = -1;
+	if (a->status != PLY_SYNTAX)
+		h->asks = a->status == 0 && a->matched >= 0;
+	pthread_cond_broadcast(&h->idle);
+}
+
 /* Runs it; interrupts it when the other side hangs up. */
 static void serve_run(struct host *h, int sock, const struct session_request *q, int bytes_fd)
 {
@@ -121,6 +158,7 @@ static void serve_run(struct host *h, int sock, const struct session_request *q,
 		}
 		(void)pthread_join(thread, NULL);
 	}
+	end_turn(h, sock, &run.answer);
 	(void)host_send(sock, &run.answer, sizeof(run.answer), run.output); /* it may be gone */
 	if (bytes != MAP_FAILED)
 		(void)munmap(bytes, q->len);
@@ -164,7 +202,8 @@ static void *serve(void *arg)
 	switch (q.op) {
 	case SESSION_RUN:
 		if (enter(h)) {
-			serve_run(h, sock, &q, bytes);
+			if (take_turn(h, sock))
+				serve_run(h, sock, &q, bytes);
 			leave(h);
 		}
 		return NULL;
@@ -176,12 +215,16 @@ static void *serve(void *arg)
 		if (a.status < 0)
 			(void)snprintf(a.text, sizeof(a.text), "%s", ply_error());
 		leave(h);
+		pthread_mutex_lock(&h->lock);
+		h->asks &= a.status < 0;
+		pthread_mutex_unlock(&h->lock);
 		break;
 	case SESSION_INFO:
 		(void)snprintf(a.name, sizeof(a.name), "%s", h->name);
 		(void)snprintf(a.dir, sizeof(a.dir), "%s", h->place->dir);
 		pthread_mutex_lock(&h->lock);
 		a.busy = h->users > 0;
+		a.asks = h->asks;
 		pthread_mutex_unlock(&h->lock);
 		break;
 	case SESSION_END:
@@ -309,6 +352,7 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 {
 	struct host h = { .place = p,
 			  .name = name,
+			  .runner = -1,
 			  .lock = PTHREAD_MUTEX_INITIALIZER,
 			  .idle = PTHREAD_COND_INITIALIZER };
 	struct ply_env *env = NULL;

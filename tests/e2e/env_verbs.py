@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -153,8 +154,8 @@ def test_mistakes_are_told_in_one_line(t):
     env.fails("env", "destroy", "nobody", says="no environment 'nobody'")
     env.fails("env", "destroy", "--write-back", "nobody", says="no environment")
     env.fails("env", "frobnicate", code=2, says="create, list, destroy")
-    env.fails("session", "run", "x", "--", "true", cwd=t.path, says="not in a plyfs view")
-    env.fails("session", "run", "x", "--", "true", cwd=path, says="no session 'x'")
+    env.fails("session", "run", "x", "--", "true", cwd=t.path, says="not in a plyfs view", code=125)
+    env.fails("session", "run", "x", "--", "true", cwd=path, says="no session 'x'", code=125)
     env.fails("test", cwd=t.path, says="not in a plyfs view")
     env.fails("shell", "--at-exit", "maybe", code=2, cwd=path, says="keep, checkpoint or discard")
     assert [e["name"] for e in env.list("env")] == ["work"]
@@ -246,7 +247,7 @@ def test_a_session_keeps_its_state(t):
     assert run("--", "printf", "%s|", "a b", "$X").stdout == "a b|$X|"
     assert run("-", input="for i in 1 2; do\n  echo $i\ndone\n").stdout == "1\n2\n"
     assert run("--", "printf 'no newline'").stdout == "no newline"
-    env.fails("session", "run", "s", "--", "for do", cwd=path, says="syntax")
+    env.fails("session", "run", "s", "--", "for do", cwd=path, says="syntax", code=125)
     assert run("--", "echo $X").stdout == "42\n"
 
 
@@ -343,10 +344,41 @@ def test_interrupt_ends_what_runs(t):
 def test_a_busy_session_says_so(t):
     env, path = session(t)
     p = begun(env, path, "sleep 68.%d" % os.getpid())
-    env.fails("session", "run", "s", "--", "true", cwd=path, says="running|busy")
+    env.fails("session", "run", "s", "--", "true", cwd=path, says="running|busy", code=125)
     env("session", "end", "s", cwd=path)
     p.communicate(timeout=30)
-    assert p.returncode == 1, p.returncode
+    assert p.returncode == 125, p.returncode
+    env.fails("session", "run", "s", "--", "true", cwd=path, says="no session", code=125)
+
+
+def test_what_a_killed_caller_leaves_running_is_waited_for(t):
+    env, path = session(t)
+    for _ in range(2):
+        p = begun(env, path, "sh -c \"trap '' INT; sleep 68.%d\"" % os.getpid())
+        p.kill()
+        p.communicate(timeout=30)
+        assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
+
+
+def test_who_waits_for_a_program_that_asks_is_told(t):
+    env, path = session(t)
+    run = lambda *a, **kw: env("session", "run", *a, cwd=path, **kw)
+    asks = ("--expect", "name\\? ", "s", "--", "bash -c 'read -p \"name? \" n'")
+    run(*asks)
+    p = subprocess.Popen([ply.PLYFS, "session", "run", "s", "--", "echo x"], cwd=path, env=env.t.env,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ply.wait_for("a word", lambda: select.select([p.stderr], [], [], 0)[0])
+    said = p.stderr.readline()
+    assert said == ("plyfs session run: waiting for what asks in 's', if it has not ended: --expect or --quit "
+                    "answers it, 'plyfs session interrupt s' ends it\n"), said
+    env("session", "interrupt", "s", cwd=path)
+    out, rest = p.communicate(timeout=30)
+    assert rest == "" and p.returncode == 0 and out.endswith("x\n"), (p, out, rest)
+    # None is told of that is not there any more, or of a command that just takes a while.
+    assert run("s", "--", "sleep 1.5; echo y").stdout == "y\n"
+    run(*asks)
+    run("--quit", "s", "--", "me")
+    assert run("s", "--", "sleep 1.5; echo y").stderr == ""
 
 
 def test_programs_that_ask_are_talked_to(t):
