@@ -41,7 +41,8 @@ struct cmd {
 	int cwd_fd;	 /* the client's working directory, or -1: see cmd_openat */
 	int fuse_fd;	 /* a mounted /dev/fuse for mount and fork --at, taken by them; else -1 */
 
-	bool out_tty, err_tty;
+	bool out_tty;
+	bool draws;	    /* stderr is a terminal that can clear a line */
 	unsigned columns;   /* of the client's terminal; 80 when unknown */
 	const char *branch; /* of the view that the client is in; "" when in none */
 	uint64_t snapshot;  /* of the read-only view that the client is in; else 0 */

@@ -66,6 +66,12 @@ static const char *env_of(const struct wire_request *q, const char *name)
 	return NULL;
 }
 
+/* As a progress bar wants it: other terminals, an editor's as a rule, show what it sends. */
+static bool clears_lines(const char *term)
+{
+	return term && *term && strcmp(term, "dumb") != 0;
+}
+
 /* Answers a connection's hello; false when it is refused. */
 static bool greet(struct daemon *d, int sock)
 {
@@ -110,7 +116,8 @@ static void *conn_main(void *arg)
 	c->umask = env_of(&q, "UMASK") ? strtoul(env_of(&q, "UMASK"), NULL, 8) & 0777 : 0077;
 	c->columns = stream_columns(env_of(&q, "COLUMNS"), q.fd[WIRE_OUT], q.fd[WIRE_ERR]);
 	c->out_tty = q.fd[WIRE_OUT] >= 0 && isatty(q.fd[WIRE_OUT]);
-	c->err_tty = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]);
+	c->draws = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]) &&
+		   clears_lines(env_of(&q, "TERM"));
 	c->out = stream_to_fd(q.fd[WIRE_OUT], false, &c->cancel);
 	c->err = stream_to_fd(q.fd[WIRE_ERR], true, &c->cancel);
 	if (c->out && c->err) {

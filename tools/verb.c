@@ -53,7 +53,7 @@ static void draw_bar(void *arg, const char *what, uint64_t done, uint64_t total)
 	struct cmd *c = arg;
 	const uint64_t now = now_ns();
 
-	if (!c->err_tty || now - c->bar_ns < 100000000)
+	if (!c->draws || now - c->bar_ns < 100000000)
 		return;
 	c->bar_ns = now;
 	c->bar_shown = true;

@@ -3,6 +3,7 @@
 # group: verbs
 # timeout: 180
 """The program's verbs as people and scripts meet them: what they print, and their exit codes."""
+import contextlib
 import json
 import os
 import re
@@ -278,6 +279,22 @@ def test_export_to_a_directory_and_a_tar(t):
     tar = view.store.ply("export", snap, "--tar", "-", text=False).stdout
     assert tar == open(t.at("f.tar"), "rb").read()
     assert sorted(t.run(["tar", "-tf", t.at("f.tar")]).stdout.split())[-1].endswith("c.txt")
+
+
+def test_a_bar_is_drawn_only_where_a_line_can_be_cleared(t):
+    source = ply.make_bulk(t.at("source"), 2000)
+    store = t.store()
+    for term, drawn in (("xterm", True), ("dumb", False), ("", False), (None, False)):
+        env = {k: v for k, v in dict(t.env, PLYFS_STORE=store.path, TERM=term).items() if v is not None}
+        ours, theirs = os.openpty()
+        t.run([ply.PLYFS, "import", "--branch", "b-%s" % term, source], env=env, stderr=theirs)
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):
+            while True:
+                said += os.read(ours, 65536)
+        os.close(ours)
+        assert (b"\x1b[K" in said) == drawn and (drawn or said == b""), (term, said)
 
 
 def test_import_reads_a_tar_from_stdin(t):
