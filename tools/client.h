@@ -48,6 +48,8 @@ int client_misuse(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Of a verb that printed to stdout: DONE, or says that it did not arrive. */
 int client_printed(const struct client *cl);
+/* A string, quoted, on stdout; other bytes than UTF-8 become U+0080..U+00FF. */
+void client_print_json(const char *text);
 void client_talk(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 

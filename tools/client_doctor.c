@@ -28,17 +28,29 @@
 /* A flag of INIT (proto 7.40), which <linux/fuse.h> of Debian 12 does not have. */
 #define OFFERS_PASSTHROUGH (UINT64_C(1) << 37)
 
-/* One line: "ok", "note" (works, but) or "BAD" (will not work). */
+static struct {
+	bool json;
+	unsigned n; /* that were reported */
+} said;
+
+/* One line: "ok", "note" (works, but) or "BAD" (will not work). Or an object of JSON. */
 static void report(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void report(const char *kind, const char *fmt, ...)
 {
+	char text[2 * PATH_MAX]; /* a view's path twice, and words; longer ones are cut */
 	va_list ap;
 
-	printf("%-5s ", kind);
 	va_start(ap, fmt);
-	vprintf(fmt, ap);
+	(void)vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	putchar('\n');
+	if (!said.json) {
+		printf("%-5s %s\n", kind, text);
+		return;
+	}
+	printf("%s\n    {\"kind\": \"%s\", \"text\": ", said.n++ ? "," : "",
+	       strcmp(kind, "BAD") ? kind : "bad");
+	client_print_json(text);
+	putchar('}');
 }
 
 static bool check_device(void)
@@ -270,11 +282,14 @@ static bool try_mount(struct client *cl)
 
 int client_doctor(struct client *cl)
 {
-	int r = client_parse(cl, NULL, 0, 0, 0, 0), stale = 0;
+	const struct option_def defs[] = { { .name = "json", .flag = &said.json } };
+	int r = client_parse(cl, defs, 1, 0, 0, 0), stale = 0;
 	bool good;
 
 	if (r)
 		return r;
+	if (said.json)
+		printf("{\n  \"checks\": [");
 	good = check_device();
 	check_kernel();
 	check_cpus();
@@ -286,6 +301,9 @@ int client_doctor(struct client *cl)
 	if (r == 0 && !stale)
 		report("ok", "all views answer");
 	good = good && try_mount(cl);
-	printf("%s\n", good ? "views can be mounted here" : "views cannot be mounted here");
+	if (said.json)
+		printf("\n  ],\n  \"good\": %s\n}\n", good ? "true" : "false");
+	else
+		printf("%s\n", good ? "views can be mounted here" : "views cannot be mounted here");
 	return client_printed(cl) || !good ? FAILED : DONE;
 }

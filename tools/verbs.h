@@ -168,8 +168,9 @@
 	  "Starts no daemon.\n" \
 	  "  --ops           requests of the kernel to each view, by kind\n" \
 	  "  --json          one object; \"daemon\" is null when none runs\n") \
-	X(doctor, LOCAL, "", "look whether this machine can mount views", \
-	  "Works without a store. Exits 1 when mounting will not work.\n") \
+	X(doctor, LOCAL, "[--json]", "look whether this machine can mount views", \
+	  "Works without a store. Exits 1 when mounting will not work.\n" \
+	  "  --json          {\"checks\": [{\"kind\": ..., \"text\": ...}], \"good\": ...}\n") \
 	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
 	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
 	X(export, FILES, "ID (--dir D | --tar F | --git REPO[#BRANCH])", "write a state out", \

@@ -503,6 +503,15 @@ def test_completion_offers_what_is_meant(t):
     view.store.ply("env", "destroy", "an-env")
 
 
+def test_what_the_doctor_says_is_json_as_well(t):
+    p = t.run([ply.PLYFS, "doctor"], check=False)
+    got = json.loads(t.run([ply.PLYFS, "doctor", "--json"], check=False).stdout)
+    lines = [line.split(None, 1) for line in p.stdout.splitlines()]
+    assert [[c["kind"], c["text"]] for c in got["checks"]] == [
+        [kind.lower(), text] for kind, text in lines[:-1]], (got, lines)
+    assert got["good"] == (p.returncode == 0) and got["good"] == ("cannot" not in p.stdout.splitlines()[-1])
+
+
 def test_broken_pipes_are_quiet(t):
     view = t.view({"f": "0"})
     for i in range(300):
