@@ -601,12 +601,11 @@ int client_unmount(struct client *cl)
 /* The directory tells the store, as it does to mount. */
 int client_writeback(struct client *cl)
 {
-	bool given = false; /* the daemon reads them */
+	/* The daemon reads them; it has more, which are for us alone. */
+	bool given = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &given },
 		{ .name = "force", .flag = &given },
-		{ .name = "tell", .flag = &given },
-		{ .name = "exit-code", .flag = &given },
 	};
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);

@@ -296,6 +296,8 @@ int cmd_diff(struct cmd *c)
 	if (names + stat + patch + json > 1)
 		return cmd_misuse(c,
 				  "--name-status, --stat, --patch and --json exclude each other");
+	if (nul && (stat || patch || json))
+		return cmd_misuse(c, "-z goes with --name-status");
 	d.nul = nul;
 
 	r = c->args.n > 0 ? cmd_state(c, c->args.v[0], &a) : last_snapshot(c, &a);

@@ -333,7 +333,6 @@ int cmd_tree(struct cmd *c)
 	bool json = false, names = false, labels = false;
 	const struct option_def defs[] = {
 		{ .name = "json", .flag = &json },
-		/* for the completion: names of branches only, and @LABELs */
 		{ .name = "names", .flag = &names },
 		{ .name = "labels", .flag = &labels },
 	};
@@ -343,6 +342,8 @@ int cmd_tree(struct cmd *c)
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 0, 0);
 	if (r)
 		return r;
+	if (json && (names || labels))
+		return cmd_misuse(c, "--json goes without --%s", names ? "names" : "labels");
 	r = history_load(c->store, &h);
 	if (r < 0)
 		return cmd_fail(c, r, "reading the snapshots");

@@ -101,11 +101,11 @@
 	  "state; without A: since the view's last snapshot.\n" \
 	  "  --name-status   a letter and a path for each change (the default)\n" \
 	  "  --stat          lines added and removed\n" \
-	  "  --patch         as git prints it; git apply takes it\n" \
+	  "  -p, --patch     as git prints it; git apply takes it\n" \
 	  "  --json          an array of objects\n" \
 	  "  --no-renames    a rename is a deletion and an addition\n" \
 	  "  --exit-code     exit 1 when there are changes\n" \
-	  "  -z              end paths with NUL, unquoted\n") \
+	  "  -z, --null      of --name-status: end paths with NUL, unquoted\n") \
 	X(env, ENV, "create|list|destroy [OPTION]... [NAME [DIR]]", \
 	  "environments: named views with their options", \
 	  "create NAME DIR: over a directory (or of the view that it is); create NAME: a\n" \
@@ -171,7 +171,9 @@
 	X(doctor, LOCAL, "[--json]", "look whether this machine can mount views", \
 	  "Works without a store. Exits 1 when mounting will not work.\n" \
 	  "  --json          {\"checks\": [{\"kind\": ..., \"text\": ...}], \"good\": ...}\n") \
-	X(tree, DAEMON, "[--json]", "snapshots and branches as a tree", \
+	X(tree, DAEMON, "[--json | --names --labels]", "snapshots and branches as a tree", \
+	  "  --names         only the names of branches, a line each\n" \
+	  "  --labels        only the labels, as @LABEL, a line each\n" \
 	  "  --json          {\"snapshots\": [...], \"branches\": [...]}\n") \
 	X(export, FILES, "ID (--dir D | --tar F | --git REPO[#BRANCH])", "write a state out", \
 	  "ID: a snapshot, or a branch (its present state).\n" \
