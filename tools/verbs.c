@@ -60,25 +60,50 @@ void help_print_verb(const struct verb_text *v)
 		printf("\n%s", v->details);
 }
 
-/* Each --word of a text, or each that takes a value, with a space before it. */
-static void print_options(const char *text, size_t len, bool valued)
+/* Words that were printed, with spaces around: the synopsis and the details have some both. */
+struct printed {
+	char words[1024]; /* the longest list, of env, has 350 */
+	size_t len;
+};
+
+static void print_once(struct printed *p, const char *word, size_t len)
+{
+	char spaced[64];
+
+	if ((size_t)snprintf(spaced, sizeof(spaced), " %.*s ", (int)len, word) >= sizeof(spaced) ||
+	    strstr(p->words, spaced) || p->len + len + 3 > sizeof(p->words))
+		return;
+	memcpy(p->words + p->len, spaced, len + 3);
+	p->len += len + 1; /* the next one's space is this one's */
+	printf(" %.*s", (int)len, word);
+}
+
+/* Each -x and --word of a text, or each --word that takes a value. */
+static void print_options(struct printed *printed, const char *text, size_t len, bool valued)
 {
 	const char *end = text + len;
 
-	for (const char *p = text; (p = memmem(p, (size_t)(end - p), "--", 2));) {
-		size_t n = 2;
+	for (const char *p = text; p < end; p++) {
+		size_t n = 1;
 
-		while (islower((unsigned char)p[n]) || p[n] == '-')
-			n++;
-		if (n > 2 && (!valued || (p[n] == ' ' && !strchr(" -|", p[n + 1]))))
-			printf(" %.*s", (int)n, p);
-		p += n;
+		if (*p != '-' || (p > text && !strchr(" [(|", p[-1])))
+			continue;
+		if (p[1] == '-')
+			for (n = 2; islower((unsigned char)p[n]) || p[n] == '-'; n++)
+				;
+		else if (isalpha((unsigned char)p[1]) && strchr(" ],|", p[2]))
+			n = valued ? 1 : 2;
+		if (n > (p[1] == '-' ? 2 : 1) &&
+		    (!valued || (p[n] == ' ' && !strchr(" -|", p[n + 1]))))
+			print_once(printed, p, n);
 	}
 }
 
 static void print_verb_options(const struct verb_text *v, bool valued)
 {
-	print_options(v->synopsis, strlen(v->synopsis), valued);
+	struct printed printed = { .words = "" };
+
+	print_options(&printed, v->synopsis, strlen(v->synopsis), valued);
 	for (const char *line = v->details; *line; line = strchr(line, '\n') + 1) {
 		size_t len = 3;
 
@@ -86,7 +111,7 @@ static void print_verb_options(const struct verb_text *v, bool valued)
 			continue;
 		while (line[len] != '\n' && (line[len] != ' ' || line[len + 1] != ' '))
 			len++;
-		print_options(line, len, valued);
+		print_options(&printed, line, len, valued);
 	}
 }
 
@@ -165,8 +190,13 @@ static const char completion_tail[] =
 	"\t\t--from|--snapshot) _plyfs_lines tree --names --labels ;;\n"
 	"\t\t--kind) _plyfs_words 'local git container' ;;\n"
 	"\t\t--at-exit) _plyfs_words 'keep checkpoint discard' ;;\n"
-	"\t\t--without) _plyfs_words \"$_plyfs_levers\" ;;\n"
-	"\t\t--store|--at|--in|--dir|--tar|--git|--*-file|--certificate|--key) _plyfs_files ;;\n"
+	"\t\t--without)\n"
+	"\t\t\t[[ $cur == *,* ]] && w=${cur%,*}, || w=\n"
+	"\t\t\tmapfile -t COMPREPLY < \\\n"
+	"\t\t\t\t<(compgen -P \"$w\" -W \"$_plyfs_levers\" -- \"${cur##*,}\") ;;\n"
+	"\t\t--store|--at|--in|--dir|--tar|--git|--*-file|--certificate|--key|--plot|"
+	"--*reference)\n"
+	"\t\t\t_plyfs_files ;;\n"
 	"\t\tesac\n"
 	"\t\treturn\n"
 	"\tfi\n"
@@ -187,8 +217,13 @@ static const char completion_tail[] =
 	"\tenv:0:*) _plyfs_words 'create list destroy' ;;\n"
 	"\tenv:1:destroy) _plyfs_lines env list ;;\n"
 	"\tcompletion:0:*) _plyfs_words bash ;;\n"
-	"\trestore:0:*|export:0:*|dump:0:*|diff:[01]:*|drop:*)\n"
-	"\t\t_plyfs_lines tree --names --labels ;;\n"
+	"\trestore:0:*|export:0:*|dump:0:*|diff:[01]:*) _plyfs_lines tree --names --labels ;;\n"
+	"\tdrop:*)\n"
+	"\t\tw=' --names --labels'\n"
+	"\t\t[[ \" ${words[*]} \" == *' --branch '* ]] && w=' --names'\n"
+	"\t\t[[ \" ${words[*]} \" == *' --snapshot '* ]] && w=' --labels'\n"
+	"\t\t_plyfs_lines tree $w ;;\n"
+	"\tbench:0:*) _plyfs_words 'snapshot view scale serve' ;;\n"
 	"\trun:*|test:*|session:*:run|env:2:create|restore:1:*|bench:*) _plyfs_files ;;\n"
 	"\tinit:0:*|import:0:*|mount:0:*|unmount:0:*) _plyfs_files ;;\n"
 	"\tcheckpoint:0:*|undo:0:*|writeback:0:*) _plyfs_files ;;\n"

@@ -18,9 +18,9 @@
  *             HOST    as BOTH, but it touches files of the client, or runs a program of its
  *                     choice: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
- *   details   for `plyfs NAME --help`, at most 79 columns. The completion offers each "--word" of
- *             the synopsis, and of lines that begin with two blanks and a dash what stands before
- *             the next two blanks. "--word VALUE", with one blank, takes a value.
+ *   details   for `plyfs NAME --help`, at most 79 columns. The completion offers each "-x" and
+ *             "--word" of the synopsis, and of lines that begin with two blanks and a dash what
+ *             stands before the next two blanks. "--word VALUE", with one blank, takes a value.
  *
  * Verbs up to VERBS_SHOWN stand in `plyfs --help`, which fits 24 lines; the rest is named there.
  */
@@ -156,7 +156,8 @@
 	  "SWE-ReX, Chimera and our own protocol (/v1/openapi.json) on one port. Of the\n" \
 	  "view that DIR (.) is in, or of a fork that goes when the server ends: by a\n" \
 	  "SIGTERM or a Ctrl-C.\n" \
-	  "  --host ADDRESS  127.0.0.1; others want a token, or --insecure\n" \
+	  "  --host ADDRESS  127.0.0.1; others want a token, or:\n" \
+	  "  --insecure      serve whoever can reach it\n" \
 	  "  --port PORT     8000; 0: any free one; it is printed\n" \
 	  "  --token-file F, --auth-token T   what clients must send; else PLYFS_TOKEN\n" \
 	  "  --cloud         POST /sandboxes makes forks, each with a port of its own\n" \
@@ -205,7 +206,14 @@
 	X(fsmonitor, BOTH, "2 TOKEN", "answer git's question what may have changed", \
 	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
 	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \
-	X(bench, LOCAL, "[ARGUMENT]...", "measure against other ways", "") \
+	X(bench, LOCAL, "snapshot|view|scale|serve [OPTION]...", "measure against other ways", \
+	  "  --quick         less of it\n" \
+	  "  --json          every measurement as one object\n" \
+	  "  --only A,B      some parts of it; not of serve\n" \
+	  "  --dir DIR       where to work ($TMPDIR, or /tmp)\n" \
+	  "  --rounds N, --history, --io-uring, --journal, --plot FILE   of view\n" \
+	  "  --reference PROGRAM, --install-reference DIR   of serve\n" \
+	  "'plyfs bench snapshot --help' says more.\n") \
 	X(daemon, HOST, "--replace", "let this version's daemon take over the views", \
 	  "After an upgrade: the daemon of this program goes on with the views of the one\n" \
 	  "that runs. Whoever works in them waits a moment. Prints the new one's pid.\n") \

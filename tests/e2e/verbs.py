@@ -467,7 +467,7 @@ def test_completion_offers_what_is_meant(t):
         . "$1"; shift
         COMP_WORDS=(plyfs "$@"); COMP_CWORD=$#
         _plyfs
-        for reply in "${COMPREPLY[@]}"; do eval "echo $reply"; done
+        for reply in "${COMPREPLY[@]}"; do eval "words=($reply)"; printf '%s\\n' "${words[*]}"; done
     """
 
     def offered(*words):
@@ -496,9 +496,17 @@ def test_completion_offers_what_is_meant(t):
             "env create --o": ["--output-limit"], "env create --m": ["--merge", "--memory"],
             "session run a": ["a-session"], "session run a-session -- sha51": ["sha512sum"],
             "session run a-session -- sha512sum f": ["files", "f2"],
-            "mount --without aw": ["awake"], "completion ": ["bash"]}.items():
+            "mount --without aw": ["awake"], "completion ": ["bash"],
+            "mount --without cache,aw": ["cache,awake"], "mount --without=awake,cach": ["awake,cache"],
+            "serve --i": ["--in", "--insecure"], "log -": ["--help", "--branch", "-n", "--count", "--json"],
+            "checkpoint -m": ["-m"], "tree --j": ["--json"], "drop --branch ": ["f2", "main"],
+            "drop --snapshot ": ["@a $(touch made) b"], "bench v": ["view"],
+            "bench view --r": ["--rounds", "--reference"], "bench view --plot f": ["files", "f2"],
+            "bench serve --only ": [], "diff -": ["--help", "--name-status", "--stat", "-p", "--patch", "--json",
+                                                  "--no-renames", "--exit-code", "-z", "--null"]}.items():
         got = offered(*words.replace("OTHER", other.path).split(" "))
         assert set(got) == set(wanted), (words, got)
+        assert len(got) == len(set(got)) or "--" not in got[0], (words, got)
     assert not os.path.exists(os.path.join(here, "made"))
     view.store.ply("env", "destroy", "an-env")
 
