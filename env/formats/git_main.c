@@ -2,6 +2,10 @@
 
 /* plyfs-git: revisions in and out, hunks of patches, by libgit2; see program.h. */
 
+#include <pwd.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "env/formats/git.h"
 #include "store/base/err.h"
 
@@ -35,6 +39,23 @@ git_repository *git_open(struct chan *c, const char *path, int code)
 	return repo;
 }
 
+/*
+ * The configuration is that of whom we run as. A daemon that root started for somebody else's store
+ * has root's HOME still, which libgit2 fails of where it may not look.
+ */
+static void find_home(void)
+{
+	const char *home = getenv("HOME"), *config = getenv("XDG_CONFIG_HOME");
+	const struct passwd *user;
+
+	if (config && access(config, X_OK) < 0 && errno == EACCES)
+		(void)unsetenv("XDG_CONFIG_HOME"); /* fails for no name of ours, as setenv */
+	if (!home || access(home, X_OK) == 0 || errno != EACCES)
+		return;
+	user = getpwuid(geteuid());
+	(void)setenv("HOME", user ? user->pw_dir : "/nonexistent", 1);
+}
+
 int main(int argc, char **argv)
 {
 	struct chan c;
@@ -42,6 +63,8 @@ int main(int argc, char **argv)
 	bool writes = argc == 7 && strcmp(argv[1], "write") == 0;
 
 	program_begin(&c, !reads && !writes);
+	if (reads || writes)
+		find_home();
 	if (git_libgit2_init() < 0)
 		program_fail(&c, -ENOMEM, "starting libgit2");
 	if (reads)

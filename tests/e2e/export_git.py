@@ -216,6 +216,22 @@ def test_a_repository_of_somebody_else_is_not_written(t):
     store.ply("export", "main", "--git", "repo")
 
 
+def test_root_writes_for_the_owner_of_a_store_as_that_one(t):
+    ply.need_root()
+    store = t.store()
+    t.tree({"f": "1"})
+    some_repository(t)
+    repository(t, "--bare")
+    t.sh("chown -R 12345 store repo from && chmod a+rx . && chmod -R a+rX source && chmod 700 home &&"
+         " git config --global user.name root && git config --global user.email root@here")
+    store.ply("import", t.at("source"))
+    commit = store.out("export", "main", "--git", "repo")
+    assert {os.stat(f).st_uid for f in glob.glob(t.at("repo/**"), recursive=True)} == {12345}
+    author = t.run(["git", "-c", "safe.directory=*", "-C", t.at("repo"), "log", "-1", "--format=%an", commit])
+    assert author.stdout == "plyfs\n", author
+    store.ply("import", "--branch", "back", "from#main")
+
+
 def test_files_are_made_with_the_callers_umask(t):
     store = t.store()
     store.import_(t.tree({"f": "1"}))
