@@ -612,7 +612,7 @@ static int tell_view(struct client *cl, struct wire_request *q)
 }
 
 /*
- * -1: our caller closed it (keep_standard_fds in main.c). What is said goes nowhere then, an answer
+ * -1: our caller closed it (standard_fds.h). What is said goes nowhere then, an answer
  * cannot be written.
  */
 static int standard_fd(int fd)

@@ -5,6 +5,7 @@
 #include "tools/env.h"
 
 #include "store/base/util.h"
+#include "tools/standard_fds.h"
 
 static const struct sub subs[] = {
 	{ "env", "create", "[OPTION]... NAME [DIR]", verb_env_create },
@@ -23,5 +24,6 @@ int cmd_ply_failed(const struct cmd *c)
 
 int main(int argc, char **argv)
 {
+	keep_standard_fds();
 	return dispatch(subs, ARRAY_SIZE(subs), argc, argv);
 }

@@ -92,7 +92,7 @@ int name_check(const struct cmd *c, const char *name)
 int cmd_flush(const struct cmd *c)
 {
 	if (fflush(stdout) || ferror(stdout))
-		return cmd_fail(c, "writing the output: %s", strerror(errno));
+		return cmd_fail(c, "the output could not be written");
 	return DONE;
 }
 

@@ -13,6 +13,7 @@
 #include "store/base/util.h"
 #include "store/base/words.h"
 #include "tools/client.h"
+#include "tools/standard_fds.h"
 #include "tools/verbs.h"
 
 static int pass_on(struct client *cl)
@@ -185,17 +186,6 @@ static void release(struct client *cl)
 	closep(&cl->view_fd);
 	closep(&cl->store_fd);
 	free(cl->store);
-}
-
-/* What our caller closed stays so: else what we open would be taken for stdin or stdout. */
-static void keep_standard_fds(void)
-{
-	int fd;
-
-	do
-		fd = open("/", O_PATH | O_CLOEXEC);
-	while (fd >= 0 && fd <= STDERR_FILENO);
-	closep(&fd);
 }
 
 int main(int argc, char **argv)

@@ -272,7 +272,7 @@ static int print(const struct cmd *c, int fd)
 		if (n <= 0)
 			return DONE;
 		if (write_all(1, buf, (size_t)n) < 0)
-			return cmd_fail(c, "writing the output: %s", strerror(errno));
+			return cmd_fail(c, "the output could not be written");
 		at += n;
 	}
 }

@@ -315,7 +315,7 @@ static void close_others(const int keep[3])
 }
 
 /* In the new process, before anything is said. */
-static void settle(int ready_fd)
+static void settle(void)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	sigset_t set;
@@ -323,8 +323,7 @@ static void settle(int ready_fd)
 	(void)setsid();
 	(void)chdir("/"); /* our place is not to keep a view busy */
 	for (int i = 0; null >= 0 && i < 3; i++)
-		if (i != ready_fd)
-			(void)dup2(null, i);
+		(void)dup2(null, i); /* what is ours lies above: see standard_fds.h */
 	(void)signal(SIGPIPE, SIG_IGN);
 	/* For the signalfd, and so for all threads. */
 	sigemptyset(&set);
@@ -366,7 +365,7 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 		(void)cmd_fail(c, "'%s': %s", p->mount, strerror(errno));
 	else
 		r = env_of_place(c, p, NULL, NULL, &env);
-	settle(ready_fd);
+	settle();
 	if (r == DONE) {
 		r = begin(&h, env);
 		(void)write_all(ready_fd, r < 0 ? ply_error() : "ready",

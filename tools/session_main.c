@@ -5,6 +5,7 @@
 #include "tools/env.h"
 
 #include "store/base/util.h"
+#include "tools/standard_fds.h"
 
 static const struct sub subs[] = {
 	{ "session", "start", "", NULL }, /* plyfs-env has it; named for the mistake's line */
@@ -16,5 +17,6 @@ static const struct sub subs[] = {
 
 int main(int argc, char **argv)
 {
+	keep_standard_fds();
 	return dispatch(subs, ARRAY_SIZE(subs), argc, argv);
 }

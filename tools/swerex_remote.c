@@ -17,6 +17,7 @@
 #include "env/proc.h"
 #include "env/serve/serve.h"
 #include "env/serve/view.h"
+#include "tools/standard_fds.h"
 
 /* Deployments stop the server and then look whether it is gone; a command has this long to end. */
 #define GRACE_SECONDS 2.0
@@ -97,6 +98,7 @@ int main(int argc, char **argv)
 
 	if (strcmp(argv[0], "plyfs-keeper") == 0)
 		return keeper_program();
+	keep_standard_fds();
 	keeper_is("/proc/self/exe");
 	r = parse(argc, argv, &o);
 	if (r >= 0)

@@ -300,6 +300,37 @@ def test_a_session_holds_nothing_of_who_started_it(t):
     assert len(env.list("session")) == 1
 
 
+def closed(t, path, how, *words):
+    """plyfs WORDS with descriptors closed by the shell."""
+    return t.run(["sh", "-c", '"$0" "$@" ' + how, ply.PLYFS, *words], cwd=path, check=False, timeout=20)
+
+
+def test_an_output_that_was_closed_is_no_socket_of_ours(t):
+    env, path = over_directory(t)
+    env("session", "start", "s", cwd=path)
+    ply.write(t.at("shell"), "#!/bin/sh\necho $$ >>a.txt\n")
+    os.chmod(t.at("shell"), 0o755)
+    t.env["SHELL"] = t.at("shell")
+    for words in (["test", "--", "echo SECRET"], ["test", "--json", "--", "true"],
+                  ["shell", "--at-exit", "checkpoint"], ["serve", "--port", "0"],
+                  ["session", "run", "s", "--", "echo x"], ["session", "list"], ["env", "list"]):
+        for how in (">&-", "<&- >&-"):
+            p = closed(t, path, how, *words)
+            assert p.returncode == 1, (how, words, p)
+            assert p.stderr.splitlines()[-1].endswith(": the output could not be written"), (words, p)
+
+
+def test_a_session_starts_whatever_is_closed(t):
+    env, path = over_directory(t)
+    for n, how in enumerate(("<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-",
+                             "<&- >&- 2>&-")):
+        p = closed(t, path, how, "session", "start", "s%d" % n)
+        assert (p.returncode, p.stdout, p.stderr) == (0, "", ""), (how, p)
+        assert env("session", "run", "s%d" % n, "--", "echo here", cwd=path).stdout == "here\n", how
+    p = closed(t, path, "<&-", "session", "run", "s0", "-")
+    assert p.returncode == 1 and "Bad file descriptor" in p.stderr, p
+
+
 def test_output_of_megabytes_is_exact(t):
     env, path = session(t)
     p = env("session", "run", "s", "--", "seq 1000000", cwd=path)
