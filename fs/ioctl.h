@@ -56,7 +56,7 @@ struct plyfs_info {
 /*
  * A verb of the program through the ioctl: args are NUL-separated (verb first). EOPNOTSUPP for one
  * that would touch files outside of the store, or run a program. Its output is fetched with
- * PLYFS_IOC_READ until `more` is 0.
+ * PLYFS_IOC_READ until `more` is 0; what it fails with, EROFS among it, is told by its status.
  * ECONNRESET, from either: the daemon died meanwhile. The verb was begun at most once, and how far
  * it came can only be seen from what it was to do.
  */

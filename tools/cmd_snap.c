@@ -33,11 +33,16 @@ static void target_release(struct target *t)
 	}
 }
 
+/* name NULL: the branch of the client's view; a snapshot's has none, and main is another view. */
 static int target_open(struct cmd *c, const char *name, struct target *ret)
 {
 	_cleanup_(branch_closep) struct branch *b = NULL;
 	int r;
 
+	if (!name && c->snapshot)
+		return cmd_fail(c, 0, "this view shows a snapshot; it cannot change; --branch NAME "
+				      "means another one");
+	name = cmd_branch_name(c, name);
 	ret->entry = views_get_branch(c->daemon, name);
 	if (ret->entry)
 		return CMD_DONE;
@@ -76,7 +81,6 @@ int cmd_checkpoint(struct cmd *c)
 		return r;
 	if (label && strlen(label) > LABEL_MAX)
 		return cmd_misuse(c, "a label has at most %d bytes", LABEL_MAX);
-	name = cmd_branch_name(c, name);
 	r = target_open(c, name, &t);
 	if (r)
 		return r;
@@ -94,7 +98,7 @@ int cmd_checkpoint(struct cmd *c)
 				"back from the disk",
 				snap_id_to_text(id, text), path);
 	if (r < 0)
-		return cmd_fail(c, r, "%s", name);
+		return cmd_fail(c, r, "%s", cmd_branch_name(c, name));
 	fprintf(c->out, "%s\n", snap_id_to_text(id, text));
 	return CMD_DONE;
 }
@@ -119,7 +123,6 @@ static int go_back(struct cmd *c, bool undo)
 		if (r < 0)
 			return cmd_fail(c, r, "%s", c->args.v[0]);
 	}
-	name = cmd_branch_name(c, name);
 	r = target_open(c, name, &t);
 	if (r)
 		return r;
@@ -130,7 +133,7 @@ static int go_back(struct cmd *c, bool undo)
 	else
 		r = undo ? branch_undo(t.branch, &id) : branch_restore(t.branch, id);
 	if (r < 0)
-		return cmd_fail(c, r, "%s", name);
+		return cmd_fail(c, r, "%s", cmd_branch_name(c, name));
 	if (t.entry)
 		view_tidy(mount_view(t.entry->mount));
 	return CMD_DONE;

@@ -129,6 +129,26 @@ def test_verbs_work_in_any_directory_of_the_view(t):
     assert view.store.ply("undo", view.at("dir"), env=env).returncode == 0
 
 
+def test_through_a_view_of_a_snapshot_no_branch_changes(t):
+    view = t.view({"a": "1"})
+    base = view.checkpoint("base")
+    view.write("a", "2")
+    view.checkpoint()
+    view.restore("@base")
+    view.write("a", "work")
+    frozen = view.store.mount(snapshot=base)
+    for words in (["restore", "@base"], ["undo"], ["checkpoint"], ["checkpoint", "--sync"]):
+        with frozen.fd() as fd:
+            status, out, err = ply.ioctl_call(fd, *words)
+        assert (status, out) == (1, "") and "shows a snapshot; it cannot change" in err, (words, status, err)
+        view.store.fails("--store", view.store.path, *words, cwd=frozen.path, says="shows a snapshot")
+        assert view.read("a") == "work", words
+    with frozen.fd() as fd:
+        assert ply.ioctl_call(fd, "checkpoint", "--branch", "main")[0] == 0
+        assert ply.ioctl_call(fd, "fork", "idea") == (0, "", "")
+    assert view.store.mount(branch="idea").read("a") == "1"
+
+
 def test_log_lists_the_newest_first(t):
     view = t.view({"f": "0"})
     ids = [view.info()["head"]]

@@ -180,6 +180,19 @@ def ioctl_info(fd):
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+def ioctl_call(fd, *words):
+    """A verb through the view: its exit code, stdout and stderr."""
+    args = b"".join(os.fsencode(w) + b"\0" for w in words)
+    handle = ioctl(fd, IOC_CALL, CALL, len(args), 0, 0, args)[2]
+    out = err = b""
+    while True:
+        _, status, more, n_out, n_err, data = ioctl(fd, IOC_READ, READ, handle, 0, 0, 0, 0, b"")
+        out += data[:n_out]
+        err += data[n_out:n_out + n_err]
+        if not more:
+            return status, out.decode(), err.decode()
+
+
 def syncfs(fd):
     if _libc.syncfs(fd) < 0:
         raise OSError(ctypes.get_errno(), "syncfs")
