@@ -659,12 +659,9 @@ static int send_through_view(struct client *cl, int argc, char **argv)
 	return answer->status;
 }
 
-int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_fd)
+int client_send(struct client *cl, bool start, int argc, char **argv)
 {
-	_cleanup_close_ int sock = -1, cwd = -1;
-	struct wire_request q = { .argc = argc, .argv = argv };
-	struct wire_answer answer;
-	char *env[64], mask[16];
+	_cleanup_close_ int sock = -1;
 	bool reachable;
 	int r;
 
@@ -687,8 +684,16 @@ int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_f
 	if (r)
 		return r;
 	r = client_connect(cl, start, &sock);
-	if (r)
-		return r;
+	return r ? r : client_ask(cl, sock, argc, argv, -1);
+}
+
+int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
+{
+	struct wire_request q = { .argc = argc, .argv = argv };
+	_cleanup_close_ int cwd = -1;
+	struct wire_answer answer;
+	char *env[64], mask[16];
+	int r;
 
 	tell_umask(mask, sizeof(mask));
 	env[q.n_env++] = mask;

@@ -88,11 +88,13 @@ int client_salvage_store(struct client *cl, const char *option /* may be NULL */
  * daemon that died is followed by another one.
  */
 int client_connect(struct client *cl, bool start, int *ret_sock);
+/* Runs words in the daemon with our descriptors and gives its exit code. fuse_fd -1: none. */
+int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd);
 /*
- * Runs words in the daemon with our descriptors and gives its exit code. fuse_fd -1: none. Where
- * the store's socket cannot be reached but we are in one of its views, through the view's ioctl.
+ * Both. Where the store's socket cannot be reached but we are in one of its views, through the
+ * view's ioctl.
  */
-int client_send(struct client *cl, bool start, int argc, char **argv, int fuse_fd);
+int client_send(struct client *cl, bool start, int argc, char **argv);
 
 /* Says what a failed control ioctl's errno means; what: what it was about, or NULL. */
 int client_ioctl_failed(const struct client *cl, int error, const char *what);
@@ -129,7 +131,10 @@ int fuse_remount(struct client *cl, const char *mountpoint, char *options);
  */
 int add_options(char **argv, int argc, const struct mount_options *o,
 		char text[static LEVERS_TEXT_SIZE]);
-/* Mounts, sends the words to the daemon, and takes the mount down when it refuses. */
+/*
+ * Mounts, sends the words to the daemon, and takes the mount down when it refuses. SIGINT, SIGTERM
+ * and SIGHUP wait meanwhile: a mount whose descriptor nobody has is dead.
+ */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);

@@ -24,7 +24,7 @@ int client_check(struct client *cl)
 	int r;
 
 	if (!wants_repair(cl))
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	r = client_store(cl);
 	if (r)
@@ -34,7 +34,7 @@ int client_check(struct client *cl)
 		r = client_salvage_store(cl, "--if-broken");
 	closep(&sock);
 	sock = -1;
-	return r ? r : client_send(cl, true, cl->argc, cl->argv, -1);
+	return r ? r : client_send(cl, true, cl->argc, cl->argv);
 }
 
 int client_salvage(struct client *cl)

@@ -27,7 +27,7 @@ int client_daemon(struct client *cl)
 		return client_misuse(cl, "wants --replace (try 'plyfs daemon --help')");
 
 	client_daemon_program(program);
-	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv, -1);
+	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv);
 	if (r == NO_DAEMON) {
 		client_talk(cl, "no daemon runs; the next one will be this version's");
 		return DONE;

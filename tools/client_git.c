@@ -45,7 +45,7 @@ int client_fsmonitor(struct client *cl)
 	argv[2] = number;
 	argv[4] = cl->args.v[0];
 	argv[5] = cl->args.v[1];
-	return client_send(cl, false, 6, argv, -1);
+	return client_send(cl, false, 6, argv);
 }
 
 /* ---- mount --fsmonitor ---- */

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -122,26 +123,47 @@ int add_options(char **argv, int argc, const struct mount_options *o,
 	return argc;
 }
 
-int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv)
+static int mount_and_ask(struct client *cl, int sock, const struct fuse_mount *m, int argc,
+			 char **argv)
 {
 	_cleanup_close_ int fuse_fd = -1;
-	int r;
+	int r = fuse_mount(cl, m, &fuse_fd);
 
-	/* The store first: a mount that nobody serves should not even begin. */
-	r = client_store(cl);
 	if (r)
 		return r;
-	r = fuse_mount(cl, m, &fuse_fd);
-	if (r)
-		return r;
-
-	r = client_send(cl, true, argc, argv, fuse_fd);
+	r = client_ask(cl, sock, argc, argv, fuse_fd);
 	if (r) {
 		closep(&fuse_fd); /* aborts the connection: whoever waits in it is let go */
 		fuse_fd = -1;
 		fuse_unmount(m->mountpoint);
-		return r;
 	}
+	return r;
+}
+
+int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv)
+{
+	_cleanup_close_ int sock = -1;
+	sigset_t ends, old;
+	int r;
+
+	/*
+	 * The daemon first: a mount that nobody serves should not even begin, and while one starts,
+	 * which may take long, a Ctrl-C ends us.
+	 */
+	r = client_store(cl);
+	if (r == DONE)
+		r = client_connect(cl, true, &sock);
+	if (r)
+		return r;
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGHUP);
+	sigprocmask(SIG_BLOCK, &ends, &old);
+	r = mount_and_ask(cl, sock, m, argc, argv);
+	sigprocmask(SIG_SETMASK, &old, NULL); /* what came meanwhile ends us: all is done, or none */
+	if (r)
+		return r;
 	if (!(m->options.without & WITHOUT(LEVER_READ_AHEAD)))
 		fuse_read_ahead(m->mountpoint);
 	return DONE;
@@ -263,7 +285,7 @@ static int send_quietly(struct client *cl, int argc, char **argv)
 
 	if (null < 0 || (saved >= 0 && dup2(null, 1) < 0))
 		return client_fail(cl, "/dev/null: %s", strerror(errno));
-	r = client_send(cl, true, argc, argv, -1);
+	r = client_send(cl, true, argc, argv);
 	if (saved >= 0)
 		(void)dup2(saved, 1); /* a descriptor that was open before */
 	return r;
@@ -518,7 +540,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	r = client_use_store(cl, cl->info.store);
 	if (r)
 		return r;
-	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv, -1);
+	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv);
 	return r == NO_DAEMON ? DONE : r;
 }
 
@@ -532,7 +554,7 @@ static int write_back(struct client *cl, const char *dir, const char *how)
 		argv[2] = (char *)"--";
 		argv[3] = (char *)dir;
 	}
-	return client_send(cl, true, how ? 4 : 3, argv, -1);
+	return client_send(cl, true, how ? 4 : 3, argv);
 }
 
 int client_unmount(struct client *cl)
@@ -613,7 +635,7 @@ int client_writeback(struct client *cl)
 	if (r)
 		return r;
 	if (client_store_name(cl))
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 	path = absolute(cl->args.v[0]);
 	if (!path)
 		return client_fail(cl, "'%s': %s", cl->args.v[0], strerror(errno));
@@ -628,5 +650,5 @@ int client_writeback(struct client *cl)
 	} else if (client_look_with_patience(cl, ".") == 0 && !cl->in_view) {
 		return client_fail(cl, "'%s' has no short-form view", cl->args.v[0]);
 	}
-	return client_send(cl, true, cl->argc, cl->argv, -1);
+	return client_send(cl, true, cl->argc, cl->argv);
 }

@@ -311,7 +311,7 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 	(void)rmdir(mountpoint);			 /* stays while it is mounted */
 	if (drop) {
 		quiet(&saved);
-		r = client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv, -1);
+		r = client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv);
 		loud(&saved);
 		if (r)
 			client_talk(cl, "branch %s stays", made);

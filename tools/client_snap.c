@@ -62,7 +62,7 @@ int client_checkpoint(struct client *cl)
 	if (r)
 		return r;
 	if (!cl->in_view)
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	c.flags = sync_too ? PLYFS_CHECKPOINT_SYNC : 0;
 	strcpy(c.label, label);
@@ -70,7 +70,7 @@ int client_checkpoint(struct client *cl)
 		char *in_words[] = { cl->argv[0], "--sync", "--branch", cl->info.branch };
 
 		if (sync_too && errno == EIO) /* the daemon can say which file that is */
-			return client_send(cl, true, ARRAY_SIZE(in_words), in_words, -1);
+			return client_send(cl, true, ARRAY_SIZE(in_words), in_words);
 		return client_ioctl_failed(cl, errno, NULL);
 	}
 	printf("%.*s\n", PLYFS_ID_SIZE, c.id);
@@ -107,7 +107,7 @@ int client_restore(struct client *cl)
 	if (r)
 		return r;
 	if (!cl->in_view)
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	strcpy(q.id, id);
 	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
@@ -140,7 +140,7 @@ int client_undo(struct client *cl)
 	if (r)
 		return r;
 	if (!cl->in_view)
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	if (ioctl(cl->view_fd, PLYFS_IOC_UNDO, &q) < 0) {
 		if (errno == ENOENT)
@@ -213,7 +213,7 @@ int client_fork(struct client *cl)
 	if (at)
 		return fork_and_mount(cl, from, name, at, &m);
 	if (from || cl->store_option || !cl->in_view || !*cl->info.branch)
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	strcpy(q.name, name);
 	if (ioctl(cl->view_fd, PLYFS_IOC_FORK, &q) < 0) {

@@ -18,7 +18,7 @@
 
 static int pass_on(struct client *cl)
 {
-	return client_send(cl, true, cl->argc, cl->argv, -1);
+	return client_send(cl, true, cl->argc, cl->argv);
 }
 
 /* Turns into plyfs-env, or plyfs-session (env.h says why there are two). */
@@ -104,7 +104,7 @@ int client_status(struct client *cl)
 
 	if (r)
 		return r;
-	r = client_send(cl, false, cl->argc, cl->argv, -1);
+	r = client_send(cl, false, cl->argc, cl->argv);
 	if (r != NO_DAEMON)
 		return r;
 	if (faccessat(cl->store_fd, "format", F_OK, 0) < 0) /* a daemon only says why it ends */

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -584,6 +585,31 @@ def test_an_interrupted_import_leaves_nothing(t):
     assert "main" not in store.out("tree", check=False)
     store.import_(source)
     store.ply("check")
+
+
+def interrupted(t, n, *words, **kw):
+    """plyfs WORDS, with a signal n/4 ms after its start; what it printed."""
+    p = subprocess.Popen([ply.PLYFS, *words], stdout=subprocess.PIPE, text=True, **kw)
+    time.sleep(n / 4000)
+    p.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[n % 3])
+    return p.communicate(timeout=30)[0]
+
+
+def test_an_interrupted_mount_is_none_or_whole(t):
+    view = t.view()
+    where = t.at("where")
+    os.mkdir(where)
+    view.store.ply("fork", "side")
+    for n in range(66):
+        for words in (["mount", "--branch", "side", "--at", where],
+                      ["fork", "fork-%d" % n, "--at", where]):
+            said = interrupted(t, n, *words, cwd=view.path, env=t.env)
+            assert (said == where + "\n") == os.path.ismount(where), (n, words, said)
+            if said:
+                assert sorted(os.listdir(where)) == ["a.txt", "dir"], (n, words)
+                view.store.ply("unmount", where)
+            else:
+                assert where not in ply.mounts_below(where), (n, words)
 
 
 def test_the_log_of_the_daemon_holds_no_noise(t):
