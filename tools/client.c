@@ -360,6 +360,8 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	char program[PATH_MAX], said[1024];
 	_cleanup_close_ int in = -1, out = -1;
 	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	sigset_t none;
 	char *argv[] = { (char *)"plyfsd", (char *)"--ready-fd=3", (char *)what, (char *)path,
 			 NULL };
 	size_t len = 0;
@@ -379,7 +381,14 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
 	posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
 	posix_spawn_file_actions_adddup2(&actions, out, 3);
-	r = posix_spawn(&pid, program, &actions, NULL, argv, environ);
+	r = posix_spawnattr_init(&attributes);
+	if (r == 0) {
+		sigemptyset(&none); /* a guard has all of them blocked */
+		(void)posix_spawnattr_setsigmask(&attributes, &none);
+		(void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+		r = posix_spawn(&pid, program, &actions, &attributes, argv, environ);
+		posix_spawnattr_destroy(&attributes);
+	}
 	posix_spawn_file_actions_destroy(&actions);
 	if (r)
 		return client_fail(cl, "starting the daemon '%s': %s", program, strerror(r));

@@ -161,7 +161,7 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 	sigaddset(&ends, SIGHUP);
 	sigprocmask(SIG_BLOCK, &ends, &old);
 	r = mount_and_ask(cl, sock, m, argc, argv);
-	sigprocmask(SIG_SETMASK, &old, NULL); /* what came meanwhile ends us: all is done, or none */
+	sigprocmask(SIG_SETMASK, &old, NULL); /* what came meanwhile ends us: all is done or none */
 	if (r)
 		return r;
 	if (!(m->options.without & WITHOUT(LEVER_READ_AHEAD)))

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * plyfs run: a command in a view. With no option but --in it is an exec; else we stay as its
- * parent, and pass on what ended it: its exit code, 128 + its signal, 124 on timeout, 127 and 126
- * when it could not be started.
+ * plyfs run: a command in a view. With no option but --in it is an exec; else we stay above it, as
+ * a front and its guard (guard.h), and pass on what ended it: its exit code, 128 + its signal, 124
+ * on timeout, 127 and 126 when it could not be started.
  *
- * The command gets a process group of its own, and the terminal if we had it. We are the subreaper
- * of whatever it starts: a timeout ends all of it, wherever it went. With --fork so does the
- * command's end, since orphans would keep the fork's view busy; and with limits, which are kept by
- * a control group that goes when we do.
+ * The command gets a process group of its own, and the terminal if we had it. The guard is the
+ * subreaper of whatever it starts: a timeout ends all of it, wherever it went, and so does our
+ * death. With --fork so does the command's end, since orphans would keep the fork's view busy; and
+ * with limits, which are kept by a control group that goes when the guard does.
  */
 
 #include "tools/client.h"
@@ -27,6 +27,7 @@
 #include "env/place.h"
 #include "env/tree.h"
 #include "store/base/util.h"
+#include "tools/guard.h"
 
 #define EXIT_TIMEOUT 124 /* as timeout(1) */
 #define EXIT_NOT_RUNNABLE 126
@@ -35,9 +36,12 @@
 /* After a polite SIGTERM a command has this long until SIGKILL. */
 #define GRACE_SECONDS 2
 
-struct how_to_run {
+struct run {
+	struct client *cl;
+	char *dir;	/* where it starts; absolute */
 	double timeout; /* 0: none */
-	bool in_fork;
+	bool in_fork, drop;
+	const char *name; /* of the fork; or NULL */
 	struct proc_limits limits;
 };
 
@@ -52,53 +56,27 @@ static int start_failed(struct client *cl, int error)
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE;
 }
 
-/* Waits for any child until `end` (0: for ever). Its pid, 0 at `end`, -1 without children. */
-static pid_t wait_child(const sigset_t *chld, double end, int *ret_status)
-{
-	for (;;) {
-		pid_t pid = waitpid(-1, ret_status, WNOHANG);
-		double left = end - now_seconds();
-		struct timespec t;
-
-		if (pid != 0)
-			return pid;
-		if (end == 0) {
-			(void)sigwaitinfo(chld, NULL); /* any reason to look again will do */
-			continue;
-		}
-		if (left <= 0)
-			return 0;
-		t.tv_sec = (time_t)left;
-		t.tv_nsec = (long)((left - (double)t.tv_sec) * 1e9);
-		(void)sigtimedwait(chld, NULL, &t);
-	}
-}
-
-static pid_t passed_on_to; /* the command's process group, for pass_on() */
-
-static void pass_on(int sig)
-{
-	if (passed_on_to > 0)
-		(void)kill(-passed_on_to, sig); /* it may be gone */
-}
-
 static int exit_code(int status)
 {
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-static void run_child(struct client *cl, const char *dir, const struct group *group,
-		      const struct proc_limits *limits, const sigset_t *mask, int failure)
+static _Noreturn void run_child(const struct run *run, const char *dir, const struct group *group,
+				const struct guard *g, int failure)
 {
+	char **argv = run->cl->args.v;
 	int error;
 
-	group_enter(group, limits);
+	(void)setpgid(0, 0);
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* who kills the front and the guard means us */
+	guard_give_terminal(g, getpid());
+	group_enter(group, &run->limits);
 	if (chdir(dir) < 0) {
 		error = errno;
 	} else {
 		(void)setenv("PWD", dir, 1); /* shells trust it; a failure costs nothing else */
-		(void)sigprocmask(SIG_SETMASK, mask, NULL);
-		execvp(cl->args.v[0], cl->args.v);
+		(void)sigprocmask(SIG_SETMASK, &g->mask, NULL);
+		execvp(argv[0], argv);
 		error = errno;
 	}
 	if (write(failure, &error, sizeof(error)) != sizeof(error))
@@ -117,101 +95,141 @@ static void no_matter(void *arg, pid_t pid, int status)
 }
 
 /* Ends all that is left below us: first asked, then killed. */
-static void end_orphans(const sigset_t *chld, pid_t group)
+static void end_orphans(pid_t group)
 {
 	const struct tree tree = { .reaped = no_matter };
 	double end = now_seconds() + GRACE_SECONDS;
+	sigset_t chld;
 
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
 	(void)kill(-group, SIGTERM);
 	tree_each(&tree, ask_to_end, NULL);
 	while (now_seconds() < end && tree_reap(&tree)) {
 		const struct timespec tick = { .tv_nsec = 50000000 };
 
-		(void)sigtimedwait(chld, NULL, &tick);
+		(void)sigtimedwait(&chld, NULL, &tick);
 	}
 	(void)tree_kill(&tree); /* what is in a wait of the kernel's: the unmount goes lazy */
 }
 
-/* Runs the command in dir; its exit code. */
-static int supervise(struct client *cl, const char *dir, const struct how_to_run *how)
+/* The command has stopped: by the terminal, or it had that and nobody else could have it. */
+static void stopped(struct guard *g, pid_t pid, int sig)
 {
-	double end = how->timeout > 0 ? now_seconds() + how->timeout : 0;
-	_cleanup_(group_freep) struct group *group = NULL;
-	bool timed_out = false, terminal, no_memory, too_many;
+	if (guard_take_terminal(g, pid) || sig != SIGSTOP)
+		guard_stop_front(g);
+}
+
+/* Whether it has ended (or is nowhere): then *ret_status is set. */
+static bool has_ended(struct guard *g, pid_t pid, int *ret_status)
+{
+	pid_t got;
+
+	while ((got = waitpid(-1, ret_status, WNOHANG | WUNTRACED)) > 0) {
+		if (got != pid)
+			continue; /* an orphan that fell to us */
+		if (!WIFSTOPPED(*ret_status))
+			return true;
+		stopped(g, pid, WSTOPSIG(*ret_status));
+	}
+	*ret_status = W_EXITCODE(FAILED, 0);
+	return got < 0 && errno == ECHILD;
+}
+
+static void signal_command(struct guard *g, pid_t pid, int sig)
+{
+	if (sig == SIGCONT)
+		guard_give_terminal(g, pid);
+	(void)kill(-pid, sig); /* it may be gone */
+}
+
+/* Until the command has ended, or we are ALONE. *ret_kill: what it started is to end as well. */
+static int attend(struct guard *g, pid_t pid, double timeout, bool *ret_kill)
+{
+	double end = timeout > 0 ? now_seconds() + timeout : 0;
+	bool overdue = false;
+	int status, what;
+
+	while (!has_ended(g, pid, &status)) {
+		what = guard_wait(g, end);
+		if (what > 0)
+			signal_command(g, pid, what);
+		if (what >= 0)
+			continue;
+		*ret_kill = true;
+		if (what == ALONE)
+			return FAILED;
+		signal_command(g, pid, overdue ? SIGKILL : SIGTERM);
+		signal_command(g, pid, SIGCONT); /* a stopped one must wake to die */
+		end = overdue ? 0 : now_seconds() + GRACE_SECONDS;
+		overdue = true;
+	}
+	return overdue ? EXIT_TIMEOUT : exit_code(status);
+}
+
+/* What it could not be started for, an errno; 0. */
+static int start(const struct run *run, const char *dir, const struct group *group,
+		 const struct guard *g, pid_t *ret_pid)
+{
 	_cleanup_close_ int in = -1, out = -1;
-	sigset_t chld, old;
-	int p[2], error, code = FAILED, status;
-	pid_t pid, got;
+	int p[2], error = 0;
+	pid_t pid;
 
 	if (pipe2(p, O_CLOEXEC) < 0)
-		return client_fail(cl, "a pipe: %s", strerror(errno));
+		return errno;
 	in = p[0];
 	out = p[1];
-	group = group_make(&how->limits);
-	if (!group_holds(group, &how->limits))
-		client_talk(cl, "no control group can be made here: --memory holds for each "
-				"process, --processes for all of the user, and not for root");
-	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* else orphans only outlive us */
-	sigemptyset(&chld);
-	sigaddset(&chld, SIGCHLD);
-	sigprocmask(SIG_BLOCK, &chld, &old);
-	terminal = isatty(0) && tcgetpgrp(0) == getpgrp();
-
 	pid = fork();
 	if (pid < 0)
-		return client_fail(cl, "fork: %s", strerror(errno));
-	if (pid == 0) {
-		setpgid(0, 0);
-		if (terminal) {
-			(void)signal(SIGTTOU, SIG_IGN); /* we are in the background for a moment */
-			(void)tcsetpgrp(0, getpid());
-			(void)signal(SIGTTOU, SIG_DFL);
-		}
-		run_child(cl, dir, group, &how->limits, &old, out);
-	}
-	setpgid(pid, pid); /* both sides do it, so that it is done whoever is first */
-	passed_on_to = pid;
-	for (int i = 0, sigs[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT }; i < 4; i++)
-		(void)signal(sigs[i], pass_on);
+		return errno;
+	if (pid == 0)
+		run_child(run, dir, group, g, out);
+	(void)setpgid(pid, pid); /* both sides do it, so that it is done whoever is first */
+	*ret_pid = pid;
 	closep(&out);
 	out = -1;
-	if (read(in, &error, sizeof(error)) == sizeof(error)) {
-		while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-			;
-		code = start_failed(cl, error);
-		goto out;
-	}
+	return read(in, &error, sizeof(error)) == sizeof(error) ? error : 0;
+}
 
-	for (;;) {
-		got = wait_child(&chld, end, &status);
-		if (got == pid) {
-			code = timed_out ? EXIT_TIMEOUT : exit_code(status);
-			break;
-		}
-		if (got < 0)
-			break;
-		if (got > 0)
-			continue; /* an orphan that fell to us */
-		(void)kill(-pid, timed_out ? SIGKILL : SIGTERM);
-		(void)kill(-pid, SIGCONT); /* a stopped one must wake to die */
-		end = timed_out ? 0 : now_seconds() + GRACE_SECONDS;
-		timed_out = true;
+/* Runs the command in dir; its exit code. */
+static int supervise(const struct run *run, const char *dir, struct guard *g)
+{
+	_cleanup_(group_freep) struct group *group = group_make(&run->limits);
+	bool ends = run->in_fork || is_limited(&run->limits), no_memory, too_many;
+	struct client *cl = run->cl;
+	int error, code;
+	pid_t pid = 0;
+
+	if (!group_holds(group, &run->limits))
+		client_talk(cl, "no control group can be made here: --memory holds for each "
+				"process, --processes for all of the user, and not for root");
+	code = guard_asked_to_end(g);
+	if (code)
+		return code == ALONE ? FAILED : 128 + code;
+	error = start(run, dir, group, g, &pid);
+	if (error) {
+		code = start_failed(cl, error);
+	} else {
+		bool killed = false;
+
+		code = attend(g, pid, run->timeout, &killed);
+		if (killed || ends)
+			end_orphans(pid);
 	}
-	if (timed_out || how->in_fork || is_limited(&how->limits))
-		end_orphans(&chld, pid);
 	group_events(group, &no_memory, &too_many);
 	if (no_memory)
 		client_talk(cl, "it met the limit of memory: a process was killed");
 	if (too_many)
 		client_talk(cl, "it met the limit of processes: some could not be started");
-out:
-	passed_on_to = 0;
-	if (terminal) {
-		(void)signal(SIGTTOU, SIG_IGN);
-		(void)tcsetpgrp(0, getpgrp());
-	}
-	sigprocmask(SIG_SETMASK, &old, NULL);
+	(void)guard_take_terminal(g, pid);
 	return code;
+}
+
+static int run_here(void *arg, struct guard *g)
+{
+	const struct run *run = arg;
+
+	return supervise(run, run->dir, g);
 }
 
 /* The part of dir's path below the root of its view ("" or "/a/b"), lent from path. */
@@ -260,9 +278,11 @@ static void loud(int *saved)
 	*saved = -1;
 }
 
-static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *how,
-		       const char *name, bool drop)
+/* All of it in the guard, so that what is mounted goes whoever is killed or interrupted when. */
+static int run_in_fork(void *arg, struct guard *g)
 {
+	const struct run *run = arg;
+	struct client *cl = run->cl;
 	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
 	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
 	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	mountpoint, (char *)"--from",
@@ -282,8 +302,8 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 	snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
 	if (!*cl->info.branch)
 		fork_argv[4] = snapshot;
-	if (name)
-		snprintf(made, sizeof(made), "%s", name);
+	if (run->name)
+		snprintf(made, sizeof(made), "%s", run->name);
 	else
 		snprintf(made, sizeof(made), "run-%lld-%d", (long long)time(NULL), (int)getpid());
 	snprintf(mountpoint, sizeof(mountpoint), "%s/plyfs-run-XXXXXX", tmp);
@@ -302,14 +322,14 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 		return r;
 	}
 
-	snprintf(inside, sizeof(inside), "%s%s", mountpoint, below_root(dir));
-	code = supervise(cl, inside, how);
+	snprintf(inside, sizeof(inside), "%s%s", mountpoint, below_root(run->dir));
+	code = supervise(run, inside, g);
 
 	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
 	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", made);
 	(void)unmount_view(cl, mountpoint, false, true); /* says why not */
 	(void)rmdir(mountpoint);			 /* stays while it is mounted */
-	if (drop) {
+	if (run->drop) {
 		quiet(&saved);
 		r = client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv);
 		loud(&saved);
@@ -323,18 +343,17 @@ static int run_in_fork(struct client *cl, char *dir, const struct how_to_run *ho
 
 int client_run(struct client *cl)
 {
-	const char *in = ".", *name = NULL;
-	struct how_to_run how = {};
-	bool drop = false;
+	struct run run = { .cl = cl };
+	const char *in = ".";
 	const struct option_def defs[] = {
-		{ .name = "fork", .flag = &how.in_fork },
-		{ .name = "drop", .flag = &drop },
+		{ .name = "fork", .flag = &run.in_fork },
+		{ .name = "drop", .flag = &run.drop },
 		{ .name = "in", .text = &in },
-		{ .name = "name", .text = &name },
-		{ .name = "timeout", .seconds = &how.timeout },
-		{ .name = "memory", .size = &how.limits.memory },
-		{ .name = "processes", .number = &how.limits.processes },
-		{ .name = "cpu-time", .number = &how.limits.cpu_time },
+		{ .name = "name", .text = &run.name },
+		{ .name = "timeout", .seconds = &run.timeout },
+		{ .name = "memory", .size = &run.limits.memory },
+		{ .name = "processes", .number = &run.limits.processes },
+		{ .name = "cpu-time", .number = &run.limits.cpu_time },
 	};
 	_cleanup_free_ char *dir = NULL;
 	int r;
@@ -342,13 +361,13 @@ int client_run(struct client *cl)
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), OPTIONS_LEADING, 1, -1);
 	if (r)
 		return r;
-	if ((drop || name) && !how.in_fork)
-		return client_misuse(cl, "--%s goes with --fork", drop ? "drop" : "name");
-	if (name && strlen(name) >= PLYFS_NAME_SIZE)
+	if ((run.drop || run.name) && !run.in_fork)
+		return client_misuse(cl, "--%s goes with --fork", run.drop ? "drop" : "name");
+	if (run.name && strlen(run.name) >= PLYFS_NAME_SIZE)
 		return client_misuse(cl, "a branch name has at most %d bytes", PLYFS_NAME_SIZE - 1);
 
 	r = client_look(cl, in);
-	if (r == -EPERM && how.in_fork)
+	if (r == -EPERM && run.in_fork)
 		return client_ioctl_failed(cl, EPERM, "a fork");
 	if (r < 0 && r != -EPERM)
 		return client_look_failed(cl, r, in);
@@ -361,12 +380,13 @@ int client_run(struct client *cl)
 	if (!dir)
 		return client_fail(cl, "'%s': %s", in, strerror(errno));
 
-	if (how.in_fork)
-		return run_in_fork(cl, dir, &how, name, drop);
+	run.dir = dir;
+	if (run.in_fork)
+		return guard_run(cl, run_in_fork, &run);
 	closep(&cl->view_fd);
 	cl->view_fd = -1;
-	if (how.timeout > 0 || is_limited(&how.limits))
-		return supervise(cl, dir, &how);
+	if (run.timeout > 0 || is_limited(&run.limits))
+		return guard_run(cl, run_here, &run);
 
 	if (chdir(dir) < 0)
 		return start_failed(cl, errno);

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: run
-# timeout: 120
+# timeout: 180
 """plyfs run: commands on a view, their exit codes, limits and forks."""
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -140,6 +144,194 @@ def test_a_fork_with_a_timeout_is_cleaned_up(t):
     assert p.returncode == 124, p
     assert len(view.store.status()["views"]) == 1
     assert len(view.store.json("tree")["branches"]) == 1
+
+
+# ---- interrupted, killed, stopped ----
+
+def living(mark):
+    """Processes that have the word in their arguments."""
+    return subprocess.run(["pgrep", "-f", "^sleep " + mark], stdout=subprocess.PIPE, text=True).stdout.split()
+
+
+def children(pid):
+    return [int(p) for p in ply.read("/proc/%d/task/%d/children" % (pid, pid)).split()]
+
+
+def is_stopped(pid):
+    return ply.read("/proc/%d/stat" % pid).rsplit(")", 1)[1].split()[0] == "T"
+
+
+def left_of_forks(t):
+    """Mounts and directories of run --fork."""
+    return [w for w in ply.mounts_below(t.at("tmp")) if w != t.at("tmp")], os.listdir(t.at("tmp"))
+
+
+def test_an_interrupted_fork_leaves_nothing(t):
+    view = t.view()
+    os.mkdir(t.at("tmp"))
+    for n in range(96):
+        sig = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)[n % 4]
+        p = subprocess.Popen([ply.PLYFS, "run", "--fork", "--drop", "--", "sleep", "81.5"],
+                             cwd=view.path, env=dict(t.env, XDG_RUNTIME_DIR=t.at("tmp")))
+        time.sleep(n / 4000)
+        p.send_signal(sig)
+        p.wait(timeout=30)
+        ply.wait_for("the end of what was begun (%d)" % n,
+                     lambda: not living("81.5") and left_of_forks(t) == ([], []))
+        ply.wait_for("the fork's end (%d)" % n, lambda: len(view.store.json("tree")["branches"]) == 1)
+    assert len(view.store.status()["views"]) == 1
+
+
+def test_who_kills_plyfs_ends_the_command(t):
+    view = t.view()
+    os.mkdir(t.at("tmp"))
+    script = "sh -c 'trap \"\" TERM HUP; sleep 82.5' & setsid sleep 82.5 & sleep 82.5"
+    for words in (["--fork"], ["--fork", "--drop"], ["--timeout", "90"], ["--memory", "1G"]):
+        for guard in (False, True):
+            p = subprocess.Popen([ply.PLYFS, "run", *words, "--", "sh", "-c", script],
+                                 cwd=view.path, env=dict(t.env, XDG_RUNTIME_DIR=t.at("tmp")),
+                                 stderr=subprocess.DEVNULL)
+            ply.wait_for("the command", lambda: len(living("82.5")) == 3)
+            os.kill(children(p.pid)[0] if guard else p.pid, signal.SIGKILL)
+            assert p.wait(timeout=30) == (1 if guard else -signal.SIGKILL), words
+            ply.wait_for("its end %s" % words, lambda: not living("82.5"))
+            if not guard:
+                ply.wait_for("the end of its mount", lambda: left_of_forks(t) == ([], []))
+            for where in left_of_forks(t)[0]:  # nobody was left to take it off
+                t.run([ply.PLYFS, "unmount", where])
+                os.rmdir(where)
+
+
+def test_all_of_plyfs_killed_at_once_ends_the_command_itself(t):
+    view = t.view()
+    p = subprocess.Popen([ply.PLYFS, "run", "--timeout", "90", "--", "sleep", "83.5"], cwd=view.path)
+    ply.wait_for("the command", lambda: living("83.5"))
+    pids = [*children(p.pid), p.pid]
+    os.kill(p.pid, signal.SIGSTOP)  # or it would see the other's end
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    p.wait(timeout=30)
+    ply.wait_for("its end", lambda: not living("83.5"))
+
+
+class Terminal:
+    """A program on a terminal of its own: an interactive bash, if none is named."""
+
+    def __init__(self, t, path, *words):
+        words = words or ("bash", "--norc", "--noprofile", "-i")
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(path)
+            os.execvpe(words[0], words, dict(t.env, PS1="PROMPT> ", TERM="dumb", HISTFILE=""))
+        self.seen = ""
+        t.clean.append(self.end)
+
+    def send(self, text):
+        self.seen = ""
+        os.write(self.fd, text.encode())
+
+    def until(self, wanted, seconds=20):
+        end = time.monotonic() + seconds
+        while not re.search(wanted, self.seen):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.fd], [], [], left)[0]:
+                raise AssertionError("no %r in %r" % (wanted, self.seen))
+            try:
+                self.seen += os.read(self.fd, 4096).decode()
+            except OSError:
+                raise AssertionError("ended, with no %r in %r" % (wanted, self.seen)) from None
+
+    def says(self, text, wanted):
+        self.send(text)
+        self.until(wanted)
+
+    def is_lent(self):
+        """
+        Waits until the shell has given it away: before, its modes are the line editor's, and so would
+        be what is typed.
+        """
+        ply.wait_for("somebody else on the terminal", lambda: os.tcgetpgrp(self.fd) != self.pid)
+
+    def stops(self):
+        self.says("\x1a", "Stopped.*\n(.*\n)*PROMPT> ")
+
+    def continues(self):
+        self.send("fg\n")
+        self.is_lent()
+
+    def end(self):
+        os.close(self.fd)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def test_a_stopped_command_gives_the_terminal_back(t):
+    view = t.view()
+    for words in (["--timeout", "100"], ["--fork", "--drop"], ["--memory", "1G"], []):
+        tty = Terminal(t, view.path)
+        tty.until("PROMPT> ")
+        run = "%s run %s -- " % (ply.PLYFS, " ".join(words))
+        tty.says(run + "sh -c 'echo up; read x; echo got $x; sleep 84.5'\n", "\r\nup\r\n")
+        tty.stops()
+        tty.continues()
+        tty.says("word\n", "got word\r\n")
+        ply.wait_for("the command", lambda: living("84.5"))
+        tty.stops()
+        # In the background it goes on, but has no terminal.
+        tty.says("bg; sleep 0.3; jobs\n", "Running.*\n(.*\n)*PROMPT> ")
+        tty.continues()
+        tty.says("\x03", "PROMPT> ")
+        tty.says("echo code $?\n", "code 130\r\n")
+        # Begun behind, it stops as it reads.
+        tty.says(run + "cat &\n", "PROMPT> ")
+        ply.wait_for("its stop", lambda: any(map(is_stopped, children(tty.pid))))
+        tty.says("jobs\n", "Stopped.*\n(.*\n)*PROMPT> ")
+        tty.continues()
+        tty.says("again\n", "again\r\nagain\r\n")
+        tty.stops()
+        tty.says("kill %1; while kill -0 %1 2>/dev/null; do sleep 0.1; done; jobs\n",
+                 "(Exit 143|Terminated).*\n(.*\n)*PROMPT> ")
+        # A script stops with it.
+        tty.send("sh -c '%s sleep 84.5; echo after' | cat\n" % run)
+        ply.wait_for("the command", lambda: living("84.5"))
+        tty.stops()
+        tty.continues()
+        tty.says("\x03", "PROMPT> ")
+        ply.wait_for("the end %s" % words, lambda: not living("84.5"))
+
+
+def test_who_kills_plyfs_gets_the_terminal_back(t):
+    view = t.view()
+    tty = Terminal(t, view.path)
+    tty.until("PROMPT> ")
+    tty.says("%s run --timeout 100 -- sh -c 'echo up; sleep 85.5'\n" % ply.PLYFS, "\r\nup\r\n")
+    os.kill(children(tty.pid)[0], signal.SIGKILL)
+    tty.until("Killed.*\n(.*\n)*PROMPT> ")
+    ply.wait_for("the command's end", lambda: not living("85.5"))
+    tty.send("cat\n")
+    tty.is_lent()
+    tty.says("word\n", "word\r\nword\r\n")
+
+
+def test_where_no_shell_could_continue_it_a_command_is_not_stopped(t):
+    view = t.view()
+    tty = Terminal(t, view.path, ply.PLYFS, "run", "--timeout", "100", "--", "sh", "-c",
+                   "echo up; read x; echo got $x")
+    tty.until("up\r\n")
+    tty.send("\x1a")
+    time.sleep(0.3)
+    tty.says("word\n", "got word\r\n")
+
+
+def test_a_command_that_is_stopped_without_a_terminal_stops_nobody(t):
+    view = t.view()
+    p = subprocess.Popen([ply.PLYFS, "run", "--timeout", "2", "--", "sleep", "86.5"], cwd=view.path)
+    pid = int(ply.wait_for("the command", lambda: living("86.5"))[0])
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    assert not is_stopped(p.pid)
+    assert p.wait(timeout=30) == 124  # the time goes on
+    assert not living("86.5")
 
 
 if __name__ == "__main__":
