@@ -657,6 +657,24 @@ static int drop_bad(struct store *s, uint64_t id)
 	return -ERR_SNAP_UNKNOWN;
 }
 
+static bool is_bad(struct store *s, uint64_t id)
+{
+	for (struct link *l = s->bad.next; l != &s->bad; l = l->next)
+		if (container_of(l, struct snap, link)->id == id)
+			return true;
+	return false;
+}
+
+int snap_drop_allowed(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn)
+		return is_bad(s, id) ? 0 : -ERR_SNAP_UNKNOWN;
+	return sn->pins > 0 ? -ERR_SNAP_IN_USE : 0;
+}
+
 int snap_drop(struct store *s, uint64_t id)
 {
 	_cleanup_(log_end) struct table_log log = { 0 };
@@ -804,12 +822,9 @@ int snap_find(struct store *s, const char *text, uint64_t *ret_id)
 
 	/* A damaged record answers to its whole id, so that it can be dropped. */
 	if (r == -ERR_SNAP_UNKNOWN && up == 0 && len == SNAP_ID_SIZE - 1 &&
-	    hex_value(text, len, &id) == 0) {
-		for (struct link *l = s->bad.next; l != &s->bad; l = l->next)
-			if (container_of(l, struct snap, link)->id == id) {
-				*ret_id = id;
-				return 0;
-			}
+	    hex_value(text, len, &id) == 0 && is_bad(s, id)) {
+		*ret_id = id;
+		return 0;
 	}
 	if (r < 0)
 		return r;

@@ -166,6 +166,8 @@ int snap_wait(struct store *s, uint64_t id);
  * branch lock. Takes also the id of a snapshot whose record is damaged.
  */
 int snap_drop(struct store *s, uint64_t id);
+/* What it would say now. */
+int snap_drop_allowed(struct store *s, uint64_t id);
 int snap_pin(struct store *s, uint64_t id);   /* mounted read-only */
 void snap_unpin(struct store *s, uint64_t id);
 

@@ -287,7 +287,7 @@ static int drop_made_on(struct cmd *c, const char *branch, bool dry)
 	if (r < 0)
 		r = cmd_fail(c, r, "reading the snapshots");
 	for (size_t i = 0; i < m.n && r == 0; i++) {
-		r = dry ? 0 : snap_drop(c->store, m.ids[i]);
+		r = dry ? snap_drop_allowed(c->store, m.ids[i]) : snap_drop(c->store, m.ids[i]);
 		/* Mounted, or gone meanwhile (the newest left state goes with its branch). */
 		if (r == -ERR_SNAP_IN_USE || r == -ERR_SNAP_UNKNOWN) {
 			r = 0;
@@ -341,10 +341,29 @@ static const char *lost_changes(struct cmd *c, const char *branch, char text[sta
 	return text;
 }
 
+static int drop_branch(struct cmd *c, const char *name, bool dry)
+{
+	_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, name);
+	char lost[80];
+	int r;
+
+	(void)lost_changes(c, name, lost);
+	r = !dry ? branch_drop(c->store, name) : e ? -ERR_BRANCH_IN_USE : 0;
+	if (r == -ERR_BRANCH_IN_USE)
+		return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first", name,
+				e ? e->mountpoint : "?");
+	if (r < 0)
+		return cmd_fail(c, r, "branch %s", name);
+	if (!dry)
+		drop_number(c, name);
+	fprintf(c->out, "%s branch %s%s\n", dry ? "would drop" : "dropped", name, lost);
+	return CMD_DONE;
+}
+
 static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 		    bool with_snapshots)
 {
-	char name[SNAP_ID_SIZE], lost[80];
+	char name[SNAP_ID_SIZE];
 	uint64_t id;
 	int r;
 
@@ -353,26 +372,13 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 	if (meant == BRANCH && !branch_is_there(c, text))
 		return cmd_fail(c, 0, "there is no branch '%s'", text);
 	if (meant != SNAPSHOT && branch_is_there(c, text)) {
-		(void)lost_changes(c, text, lost);
-		r = dry ? 0 : branch_drop(c->store, text);
-		if (r == -ERR_BRANCH_IN_USE) {
-			_cleanup_(views_putp) struct view_entry *e =
-				views_get_branch(c->daemon, text);
-
-			return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first",
-					text, e ? e->mountpoint : "?");
-		}
-		if (r < 0)
-			return cmd_fail(c, r, "branch %s", text);
-		if (!dry)
-			drop_number(c, text);
-		fprintf(c->out, "%s branch %s%s\n", dry ? "would drop" : "dropped", text, lost);
-		return with_snapshots ? drop_made_on(c, text, dry) : CMD_DONE;
+		r = drop_branch(c, text, dry);
+		return r == CMD_DONE && with_snapshots ? drop_made_on(c, text, dry) : r;
 	}
 
 	r = snap_find(c->store, text, &id);
-	if (r == 0 && !dry)
-		r = snap_drop(c->store, id);
+	if (r == 0)
+		r = dry ? snap_drop_allowed(c->store, id) : snap_drop(c->store, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", text);
 	fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped",

@@ -226,6 +226,27 @@ def test_drop_says_what_is_lost_with_a_branch(t):
     assert store.out("drop", "clean") == "dropped branch clean"
 
 
+def test_a_dry_drop_refuses_what_drop_refuses(t):
+    view = t.view({"f": "0"})
+    store = view.store
+    first = view.checkpoint()
+    side = view.fork("side")
+    side.write("f", "1")
+    mounted = side.checkpoint()
+    side.write("f", "2")
+    free = side.checkpoint()
+    store.mount(snapshot=mounted)
+    for words, says in ((["side"], "branch side is mounted on '%s'" % re.escape(side.path)),
+                        ([mounted], "is mounted"), (["--snapshot", mounted], "is mounted"),
+                        (["nosuch"], "no snapshot")):
+        assert store.fails("drop", "--dry-run", *words, says=says) == store.fails("drop", *words)
+    side.unmount()
+    dry = store.out("drop", "--dry-run", "--with-snapshots", "side", first)
+    assert dry.replace("would drop", "dropped") == \
+        store.out("drop", "--with-snapshots", "side", first)
+    assert free in dry and mounted not in dry and first in dry, dry
+
+
 def test_drop_can_be_told_what_a_word_means(t):
     view = t.view({"f": "0"})
     first, second = view.checkpoint(), view.checkpoint("two")
