@@ -288,7 +288,7 @@ static int run_in_fork(void *arg, struct guard *g)
 	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	mountpoint, (char *)"--from",
 			      cl->info.branch, (char *)"--for", (char *)"run", (char *)"--",
 			      made,	       NULL };
-	char *drop_argv[] = { (char *)"drop", (char *)"--", made, NULL };
+	char *drop_argv[] = { (char *)"drop", (char *)"--branch", (char *)"--", made, NULL };
 	struct fuse_mount m = { .mountpoint = mountpoint };
 	_cleanup_close_ int saved = -1;
 	_cleanup_free_ char *real = NULL;

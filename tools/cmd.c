@@ -204,6 +204,15 @@ static int state_by_name(struct cmd *c, const char *text, struct cmd_state *ret)
 	}
 }
 
+bool cmd_is_whole_id(struct cmd *c, const char *text)
+{
+	char name[SNAP_ID_SIZE];
+	uint64_t id;
+
+	return strlen(text) == SNAP_ID_SIZE - 1 && snap_find(c->store, text, &id) == 0 &&
+	       strcasecmp(snap_id_to_text(id, name), text) == 0;
+}
+
 int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret)
 {
 	struct cmd_state s = { .store = c->store };
@@ -217,7 +226,7 @@ int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret)
 			return cmd_fail(c, r, "%s", snap_id_to_text(c->snapshot, name));
 	} else {
 		text = text ? text : cmd_branch_name(c, NULL);
-		r = state_of_branch(c, text, &s);
+		r = cmd_is_whole_id(c, text) ? -ERR_BRANCH_NAME : state_of_branch(c, text, &s);
 		if (r == -ERR_BRANCH_UNKNOWN || r == -ERR_BRANCH_NAME)
 			r = state_by_name(c, text, &s);
 		if (r < 0)

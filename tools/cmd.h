@@ -88,8 +88,11 @@ struct cmd_state {
 	uint64_t lineage;
 	char name[2 * BRANCH_NAME_MAX]; /* "id" or "branch NAME", for people */
 };
+/* A snapshot has that id: then it is meant, whatever branch is called so, as snap_find has it. */
+bool cmd_is_whole_id(struct cmd *c, const char *text);
 /*
- * text: a branch name is that branch's present state; anything else goes to snap_find. NULL: the
+ * text: a branch name is that branch's present state, if it is no snapshot's whole id; anything
+ * else goes to snap_find. NULL: the
  * present state of the view the client is in, else of branch main. Reports through cmd_fail:
  * returns CMD_DONE or CMD_FAILED.
  */

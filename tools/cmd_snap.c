@@ -195,7 +195,8 @@ static int fork_from(struct cmd *c, const char *from, const char *name)
 
 	if (!from && c->snapshot)
 		return fork_snapshot(c, c->snapshot, name);
-	r = fork_branch(c, cmd_branch_name(c, from), name);
+	r = from && cmd_is_whole_id(c, from) ? -ERR_BRANCH_NAME
+					     : fork_branch(c, cmd_branch_name(c, from), name);
 	if (r != -ERR_BRANCH_UNKNOWN && r != -ERR_BRANCH_NAME)
 		return r;
 	if (!from)
@@ -371,6 +372,8 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 		return cmd_fail(c, 0, "'%s' is neither a whole id of a snapshot nor @LABEL", text);
 	if (meant == BRANCH && !branch_is_there(c, text))
 		return cmd_fail(c, 0, "there is no branch '%s'", text);
+	if (meant == EITHER && cmd_is_whole_id(c, text))
+		meant = SNAPSHOT;
 	if (meant != SNAPSHOT && branch_is_there(c, text)) {
 		r = drop_branch(c, text, dry);
 		return r == CMD_DONE && with_snapshots ? drop_made_on(c, text, dry) : r;

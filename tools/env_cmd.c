@@ -315,8 +315,8 @@ int verb_env_destroy(struct cmd *c)
 			(void)run_verb(c, lazily); /* says why not */
 	}
 	if (r.origin == FORKED && (!mounted || code)) {
-		const char *drop[] = { "--store", r.store,  "drop", "--with-snapshots",
-				       "--",	  r.branch, NULL };
+		const char *drop[] = { "--store",  r.store, "drop",   "--with-snapshots",
+				       "--branch", "--",    r.branch, NULL };
 
 		(void)run_verb(c, drop); /* says why not; the record would not help any more */
 	}

@@ -118,6 +118,29 @@ def test_labels_and_relative_names(t):
     assert view.read("f") == "1"
 
 
+def test_a_whole_id_is_the_snapshot_whatever_a_branch_is_called(t):
+    view = t.view({"f": "0"})
+    store = view.store
+    first = view.checkpoint()
+    view.write("f", "1")
+    second = view.checkpoint()
+    store.ply("fork", first, cwd=view.path)  # a branch of that name, with the second's state
+    assert store.out("diff", first, second) == "M\tf"
+    assert store.out("diff", first.upper(), second) == "M\tf"
+    store.ply("export", first, "--dir", t.at("out"))
+    assert ply.read(t.at("out/f")) == "0"
+    store.ply("fork", "--from", first, "side")
+    assert store.mount(branch="side").read("f") == "0"
+    view.restore(first)
+    assert view.read("f") == "0"
+    assert store.out("drop", "--dry-run", first) == "would drop snapshot " + first
+    assert store.out("drop", "--branch", first) == "dropped branch " + first
+    # A branch's name comes before the beginning of an id.
+    store.ply("fork", "--from", second, first[:6])
+    assert store.out("diff", first[:6], second) == ""
+    assert store.out("drop", first[:6]) == "dropped branch " + first[:6]
+
+
 def test_verbs_work_in_any_directory_of_the_view(t):
     view = t.view()
     env = {"PLYFS_STORE": ""}
