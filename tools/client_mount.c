@@ -17,6 +17,7 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -314,13 +315,35 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
 }
 
+/*
+ * Of several that mount a directory at once the first makes the store and imports, and the others
+ * find its view then. The lock is the store directory's and goes with us.
+ */
+static int short_lock(struct client *cl, const char *store, const char *dir, int *ret_fd)
+{
+	_cleanup_close_ int fd = -1;
+
+	if (mkdir(store, 0700) < 0 && errno != EEXIST)
+		return client_fail(cl, "making '%s': %s", store, strerror(errno));
+	fd = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return client_fail(cl, "opening store '%s': %s", store, strerror(errno));
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		client_talk(cl, "'%s' is being mounted; waiting for that", dir);
+		if (flock(fd, LOCK_EX) < 0)
+			return client_fail(cl, "locking '%s': %s", store, strerror(errno));
+	}
+	*ret_fd = TAKE_FD(fd);
+	return DONE;
+}
+
 /* base: the options of the mount itself. */
 static int mount_short(struct client *cl, const char *dir, bool fresh, bool update,
 		       const struct fuse_mount *base, bool fsmonitor)
 {
-	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
+	_cleanup_free_ char *path = NULL, *again = NULL, *store = NULL, *origin = NULL;
 	struct client at = { .store_fd = -1, .view_fd = -1 };
-	_cleanup_close_ int fuse = -1;
+	_cleanup_close_ int fuse = -1, lock = -1;
 	bool imported = false;
 	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
@@ -344,6 +367,11 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	if (r)
 		return r;
 	r = short_store_place(cl, path, &store);
+	if (r)
+		return r;
+	r = short_lock(cl, store, path, &lock);
+	if (r == DONE)
+		r = mount_point_check(cl, dir, true, &again);
 	if (r)
 		return r;
 	r = client_init_store(cl, store, true);

@@ -5,6 +5,7 @@
 """plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
 import errno
 import os
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -207,6 +208,20 @@ def test_mounting_again_continues_or_says_so(t):
     p = ply_(t, "mount", t.at("work"), check=False)
     # Never silently the old or the new content: it works and says which, or asks.
     assert p.returncode == 0 and (p.stderr or view.read("a.txt")) or p.returncode == 1, p
+
+
+def test_of_two_that_mount_at_once_the_second_finds_a_view(t):
+    for n in range(8):
+        work = t.tree({"a.txt": "one\n", "d/b.txt": "two\n"}, "work%d" % n)
+        both = [subprocess.Popen([ply.PLYFS, "mount", work], env=t.env, cwd=t.path, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+        said = [p.communicate(timeout=60) for p in both]
+        codes = [p.returncode for p in both]
+        t.adopt(work)
+        assert sorted(codes) == [0, 1], (codes, said)
+        assert said[codes.index(0)][0] == work + "\n", said
+        assert "'%s' is a mounted plyfs view already (branch main)" % work in said[codes.index(1)][1], said
+        assert ply.mounts_below(work) == [work] and sorted(os.listdir(work)) == ["a.txt", "d"]
 
 
 def test_update_imports_anew_when_nothing_would_be_lost(t):
