@@ -55,8 +55,8 @@ struct plyfs_info {
 };
 /*
  * A verb of the program through the ioctl: args are NUL-separated (verb first). EOPNOTSUPP for one
- * that would touch files outside of the store, or run a program. Its output is fetched with
- * PLYFS_IOC_READ until `more` is 0; what it fails with, EROFS among it, is told by its status.
+ * that would touch files outside of the store, or mounts, or run a program. Its output is fetched
+ * with PLYFS_IOC_READ until `more` is 0; what it fails with, EROFS too, is told by its status.
  * ECONNRESET, from either: the daemon died meanwhile. The verb was begun at most once, and how far
  * it came can only be seen from what it was to do.
  */

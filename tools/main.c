@@ -165,22 +165,6 @@ int client_bench(struct client *cl)
 
 /* ---- dispatch ---- */
 
-static bool wants_help(int argc, char **argv)
-{
-	const char *verb = argv[0];
-
-	for (int i = 1; i < argc; i++) {
-		if (strcmp(argv[i], "--") == 0)
-			return false;
-		if (strcmp(argv[i], "--help") == 0 || (i == 1 && strcmp(argv[i], "-h") == 0))
-			return true;
-		/* `run COMMAND --help` is the command's, `bench X --help` the bench's */
-		if ((strcmp(verb, "run") == 0 && argv[i][0] != '-') || strcmp(verb, "bench") == 0)
-			return false;
-	}
-	return false;
-}
-
 static void release(struct client *cl)
 {
 	closep(&cl->view_fd);
@@ -251,8 +235,8 @@ int main(int argc, char **argv)
 		if (strcmp(verbs[v].name, cl.argv[0]))
 			continue;
 		cl.verb = verbs[v].name;
-		if (wants_help(cl.argc, cl.argv)) {
-			help_print_verb(verb_find(cl.verb));
+		if (help_is_asked(cl.argc, cl.argv)) {
+			help_print_verb(verb_find(cl.verb), stdout);
 			return client_printed(&cl);
 		}
 		return verbs[v].fn(&cl);

@@ -78,10 +78,14 @@ int verb_run(struct cmd *c)
 	int code;
 
 	c->progress = (struct progress){ .fn = draw_bar, .arg = c, .cancel = &c->cancel };
-	if (v)
-		code = v->fn(c);
-	else
+	if (!v) {
 		code = cmd_misuse(c, "there is no such verb");
+	} else if (help_is_asked(c->argc, c->argv)) { /* through a view */
+		help_print_verb(verb_find(v->name), c->out);
+		code = CMD_DONE;
+	} else {
+		code = v->fn(c);
+	}
 	cmd_progress_end(c);
 
 	good = !ferror(c->out);

@@ -52,12 +52,28 @@ void help_print(void)
 	       "'plyfs VERB --help' says more.\n");
 }
 
-void help_print_verb(const struct verb_text *v)
+bool help_is_asked(int argc, char **argv)
 {
-	printf("usage: plyfs %s%s%s\n%c%s\n", v->name, *v->synopsis ? " " : "", v->synopsis,
-	       toupper((unsigned char)v->summary[0]), v->summary + 1);
+	const char *verb = argv[0];
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--") == 0)
+			return false;
+		if (strcmp(argv[i], "--help") == 0 || (i == 1 && strcmp(argv[i], "-h") == 0))
+			return true;
+		/* `run COMMAND --help` is the command's, `bench X --help` the bench's */
+		if ((strcmp(verb, "run") == 0 && argv[i][0] != '-') || strcmp(verb, "bench") == 0)
+			return false;
+	}
+	return false;
+}
+
+void help_print_verb(const struct verb_text *v, FILE *to)
+{
+	fprintf(to, "usage: plyfs %s%s%s\n%c%s\n", v->name, *v->synopsis ? " " : "", v->synopsis,
+		toupper((unsigned char)v->summary[0]), v->summary + 1);
 	if (*v->details)
-		printf("\n%s", v->details);
+		fprintf(to, "\n%s", v->details);
 }
 
 /* Words that were printed, with spaces around: the synopsis and the details have some both. */

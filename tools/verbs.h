@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "fs/how.h"
 
@@ -15,8 +16,8 @@
  *             DAEMON  sent to the daemon as it stands (cmd_<name>), also through a view's ioctl
  *             ENV     plyfs-env or plyfs-session do it (env.h); the client turns into them
  *             FILES   as DAEMON, but it touches files of the client: never through an ioctl
- *             HOST    as BOTH, but it touches files of the client, or runs a program of its
- *                     choice: never through an ioctl
+ *             HOST    as BOTH, but it touches files or mounts of the client, or runs a program of
+ *                     its choice: never through an ioctl
  *   synopsis  after "plyfs NAME "; at most 79 columns with it
  *   details   for `plyfs NAME --help`, at most 79 columns. The completion offers each "-x" and
  *             "--word" of the synopsis, and of lines that begin with two blanks and a dash what
@@ -41,7 +42,7 @@
 	  "  --replace       the branch may have a state already: it gets the new one\n" \
 	  "  -m, --label LABEL\n" \
 	  "  --json          statistics of the import\n") \
-	X(mount, BOTH, "[--branch NAME | --snapshot ID] --at MOUNTPOINT", \
+	X(mount, HOST, "[--branch NAME | --snapshot ID] --at MOUNTPOINT", \
 	  "show a branch or a snapshot as a directory", \
 	  "Starts the daemon when needed; prints the mount point.\n" \
 	  "  --at DIR        an empty directory\n" \
@@ -62,7 +63,7 @@
 	  "time its view goes on where it was.\n" \
 	  "  --fresh         import DIR anew\n" \
 	  "  --update        when the view holds nothing that was not written back\n") \
-	X(unmount, BOTH, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
+	X(unmount, HOST, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
 	  "  --lazy          detach now, end when the last process has left\n" \
 	  "After the short form of mount, what differs from the directory is told, and:\n" \
 	  "  --write-back    bring the differences into the directory\n" \
@@ -247,7 +248,9 @@ extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-termina
 #define LEVERS_TEXT_SIZE 80
 const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 
-/* `plyfs --help`, `plyfs NAME --help`, the completion: on stdout, unflushed. */
+/* `plyfs NAME --help`; argv[0] is the verb. */
+bool help_is_asked(int argc, char **argv);
+void help_print_verb(const struct verb_text *v, FILE *to);
+/* `plyfs --help`, the completion: on stdout, unflushed. */
 void help_print(void);
-void help_print_verb(const struct verb_text *v);
 void completion_print_bash(void);

@@ -633,15 +633,26 @@ def test_no_program_is_run_for_an_ioctl(t):
     ran = t.at("ran")
     view.write("program", f"#!/bin/sh\n: > '{ran}'\n")
     os.chmod(view.at("program"), 0o755)
-    args = b"daemon\0--replace\0--program\0" + view.at("program").encode() + b"\0"
     with view.fd() as fd:
         try:
-            handle = ply.ioctl(fd, ply.IOC_CALL, ply.CALL, len(args), 0, 0, args)[2]
-            while ply.ioctl(fd, ply.IOC_READ, ply.READ, handle, 0, 0, 0, 0, b"")[2]:
-                pass
+            ply.ioctl_call(fd, "daemon", "--replace", "--program", view.at("program"))
             raise AssertionError(f"it was taken; run: {os.path.exists(ran)}")
         except OSError as e:
             assert e.errno == errno.EOPNOTSUPP
+
+
+def test_through_an_ioctl_there_is_nothing_of_the_clients(t):
+    view = t.view()
+    with view.fd() as fd:
+        for words in (["unmount", "/tmp"], ["unmount", view.path], ["mount", "--at", "/tmp"],
+                      ["run", "true"], ["doctor"], ["writeback", "/tmp"], ["nosuch"]):
+            try:
+                raise AssertionError((words, ply.ioctl_call(fd, *words)))
+            except OSError as e:
+                assert e.errno == errno.EOPNOTSUPP, words
+        for words in (["log", "--help"], ["log", "-h"], ["drop", "x", "--help"]):
+            status, out, err = ply.ioctl_call(fd, *words)
+            assert status == 0 and out.startswith("usage: plyfs " + words[0]) and not err, out
 
 
 def test_other_users_are_refused(t):
