@@ -511,14 +511,16 @@ static bool somebody_was_faster(const char *path, int r)
 
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
 {
-	char snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
+	char branch[PLYFS_NAME_SIZE], snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
 	const uint64_t dev = mount_users_dev(mountpoint);
 	bool here = false;
 	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint,
-			 cl->info.branch,   snapshot,	  NULL };
+			 branch,	    snapshot,	  NULL };
 	int r;
 
-	if (!*cl->info.branch)
+	/* A copy: who asks looks at "." on the way, and that may be another view. */
+	snprintf(branch, sizeof(branch), "%s", cl->info.branch);
+	if (!*branch)
 		snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
 	/* Our own descriptor would keep the view busy. */
 	closep(&cl->view_fd);

@@ -233,5 +233,17 @@ def test_restores_under_a_storm_that_is_killed_leave_no_nodes(t):
     assert view.ls("s") == []
 
 
+def test_who_unmounts_from_within_another_view_waits_for_the_right_one(t):
+    ply.need_tool("strace")
+    if ply.is_sanitized(ply.PLYFS):
+        ply.skip("the leak sanitizer does not work under strace")
+    view = t.view()
+    other = view.fork("other")
+    p = t.run(["strace", "-e", "trace=sendmsg", "-s", "600", ply.PLYFS, "unmount", other.path],
+              cwd=view.path)
+    asked = [line for line in p.stderr.splitlines() if "unmount" in line]
+    assert len(asked) == 1 and r"%s\0other\0" % other.path in asked[0], asked
+
+
 if __name__ == "__main__":
     ply.main()
