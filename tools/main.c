@@ -108,7 +108,7 @@ int client_status(struct client *cl)
 	if (r != NO_DAEMON)
 		return r;
 	if (faccessat(cl->store_fd, "format", F_OK, 0) < 0) /* a daemon only says why it ends */
-		return client_send(cl, true, cl->argc, cl->argv, -1);
+		return client_send(cl, true, cl->argc, cl->argv);
 
 	if (json) {
 		printf("{\"daemon\": null, \"store\": ");

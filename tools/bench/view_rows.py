@@ -255,7 +255,7 @@ class Overwrite(Row):
             m.laps("write", *self.file(m, at))
 
     def run(self, m, at):
-        return m.laps("overwrite", *self.file(m, at), m.size(500, 5000))
+        return m.laps("overwrite", *self.file(m, at), m.size(500, 20000))
 
 
 class Read(Overwrite):
@@ -281,7 +281,7 @@ class Pick(Overwrite):
     name, title, limit = "pick", "4 KiB random reads, uncached", None
 
     def run(self, m, at):
-        return m.laps("pick", *self.file(m, at), m.size(500, 5000))
+        return m.laps("pick", *self.file(m, at), m.size(500, 20000))
 
 
 class Storm(Row):
