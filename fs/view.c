@@ -497,12 +497,12 @@ static void let_sealer_catch_up(struct view *v)
 	(void)store_sync(v->store);
 }
 
-/* Data found no room: is there some now? No lock is held. */
-static bool made_room(struct view *v)
+/* So many bytes found no room: is there some now? No lock is held. */
+static bool made_room(struct view *v, uint64_t bytes)
 {
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
-	return store_make_room(v->store) == 0;
+	return store_make_room(v->store, bytes) == 0;
 }
 
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
@@ -730,7 +730,7 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 {
 	int r = write_once(v, node, off, buf, len, kill_priv, past);
 
-	if (r == -ENOSPC && made_room(v))
+	if (r == -ENOSPC && made_room(v, len))
 		r = write_once(v, node, off, buf, len, kill_priv, past);
 	return r;
 }
@@ -751,7 +751,7 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 {
 	int r = fallocate_once(v, node, mode, off, len);
 
-	if (r == -ENOSPC && made_room(v))
+	if (r == -ENOSPC && made_room(v, len))
 		r = fallocate_once(v, node, mode, off, len);
 	return r;
 }

@@ -29,7 +29,6 @@
  */
 
 #include <errno.h>
-#include <inttypes.h>
 
 #include "store/base/os.h"
 #include "store/chunk.h"
@@ -43,8 +42,7 @@
 
 /* ---- claims ---- */
 
-/* Under the table lock: no other claim but imports; sealing has ended and does not begin. */
-static void claim_locked(struct store *s)
+void claim_locked(struct store *s)
 {
 	s->gc = true;
 	while (s->sealing)
@@ -115,9 +113,12 @@ struct gc {
 	int unreadable; /* why a node could not be read, 0: none */
 };
 
-static bool cancelled(const struct progress *p)
+static bool cancelled(const struct gc *gc)
 {
-	return p && p->cancel && __atomic_load_n(p->cancel, __ATOMIC_RELAXED);
+	const struct progress *p = gc->progress;
+
+	return atomic_load_explicit(&gc->store->no_gc, memory_order_relaxed) ||
+	       (p && p->cancel && __atomic_load_n(p->cancel, __ATOMIC_RELAXED));
 }
 
 static int mark_chunk(void *arg, const struct name *name, bool is_node)
@@ -126,7 +127,7 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 	uint32_t number;
 	int r;
 
-	if (cancelled(gc->progress))
+	if (cancelled(gc))
 		return -ERR_CANCELLED;
 	r = nameset_add(is_node ? &gc->nodes : &gc->data, name, &number);
 	return r == EXISTS ? 1 : r;
@@ -189,6 +190,7 @@ static void add_entry(struct sources *sources, const struct entry *e)
 static int sources_take(struct store *s, struct sources *ret)
 {
 	LOCK_GUARD(&s->table);
+	s->collectable = false; /* what comes from now on is for the next one */
 	size_t room = s->snap_count + link_count(&s->doomed) + s->entry_count +
 		      link_count(&s->orphans) + link_count(&s->doomed_branches);
 
@@ -359,7 +361,7 @@ static int sweep_progress(void *arg, uint64_t done, uint64_t total)
 
 	if (gc->progress && gc->progress->fn)
 		gc->progress->fn(gc->progress->arg, "sweeping", done, total);
-	return cancelled(gc->progress) ? -ERR_CANCELLED : 0;
+	return cancelled(gc) ? -ERR_CANCELLED : 0;
 }
 
 static int mark_all(struct gc *gc)
@@ -389,7 +391,7 @@ static int mark_all(struct gc *gc)
 	return r < 0 ? r : mark_journal(gc, sources.covered);
 }
 
-static int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)
+int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)
 {
 	struct gc gc = { .store = s, .progress = progress };
 	const uint64_t began_ns = now_ns();
@@ -408,13 +410,10 @@ static int gc_claimed(struct store *s, const struct progress *progress, struct g
 		r = chunks_sweep(s->chunks, is_marked, &gc, sweep_progress, &stats);
 	nameset_release(&gc.data);
 	nameset_release(&gc.nodes);
-	s->gc_began_ns = began_ns; /* also one that failed, which is not to try again at once */
-	s->gc_ended_ns = now_ns();
-	s->gc_appended = chunks_appended(s->chunks);
+	collect_ended(s, r, began_ns, stats.bytes_before, stats.bytes_after);
 	if (r < 0)
 		return r;
 
-	s->gc_kept = stats.bytes_after;
 	*ret = (struct gc_stats){
 		.chunks_kept = stats.chunks_kept,
 		.chunks_dropped = stats.chunks_dropped,
@@ -437,109 +436,4 @@ int store_gc(struct store *s, const struct progress *progress, struct gc_stats *
 	r = gc_claimed(s, progress, ret);
 	claim_end(s);
 	return r;
-}
-
-/* ---- by itself ---- */
-
-/*
- * Garbage costs nothing but room, and finding it costs a walk through all states. So it is looked
- * for when as much has come to the packs as the last gc left there: they are never twice as large
- * as that, and a byte written pays for one looked at. Of less than GROWN_MIN nobody takes notice.
- *
- * Before that when the disk has less than SHORT_BYTES left, and less than has come since: as each
- * one waits for the room to be halved, a disk that is full of what is needed sees few of them.
- */
-#define GROWN_MIN ((uint64_t)1 << 30)
-#define SHORT_BYTES ((uint64_t)1 << 30)
-
-/* The claim is held. */
-static bool is_due(struct store *s)
-{
-	uint64_t grown = chunks_appended(s->chunks) - s->gc_appended, packs, chunks, room;
-
-	if (s->gc_ended_ns == 0 && s->gc_kept == 0 && /* once after open */
-	    chunks_stats(s->chunks, &s->gc_kept, &packs, &chunks) < 0)
-		return false;
-	if (grown >= MAX(s->gc_kept, GROWN_MIN))
-		return true;
-	if (s->gc_ended_ns == 0)
-		grown += s->gc_kept;
-	return stage_room(s->stage, &room) == 0 && room < MIN(grown, SHORT_BYTES);
-}
-
-/* The claim is held, and ends. */
-static int gc_alone(struct store *s)
-{
-	const struct progress progress = { .cancel = &s->stop };
-	struct gc_stats stats;
-	int r = gc_claimed(s, &progress, &stats);
-
-	claim_end(s);
-	if (r == 0)
-		(void)note(&s->noter, 0, "gc: freed %" PRIu64 " of %" PRIu64 " MiB, on its own",
-			   (stats.bytes_before - MIN(stats.bytes_before, stats.bytes_after)) >> 20,
-			   stats.bytes_before >> 20);
-	return r;
-}
-
-void gc_if_due(struct store *s)
-{
-	{
-		LOCK_GUARD(&s->table);
-		if (s->gc || s->imports > 0 || s->failed)
-			return; /* next time */
-		claim_locked(s);
-	}
-	if (is_due(s))
-		(void)gc_alone(s); /* noted, or the next round tries again */
-	else
-		claim_end(s);
-}
-
-/*
- * Whoever wants room may have made garbage right after the last gc, so there is another one as
- * soon as that is as long ago as it took: at most half of the time goes there. Up to so long one
- * waits for that moment.
- */
-#define NS_PER_S UINT64_C(1000000000)
-#define PATIENCE_NS NS_PER_S
-
-/* Under the table lock. 0: the claim is held. EXISTS: a gc began since; it is worth another try. */
-static int claim_next(struct store *s, uint64_t since_ns)
-{
-	for (;;) {
-		uint64_t next_ns = 2 * s->gc_ended_ns - s->gc_began_ns;
-		struct timespec until = { .tv_sec = (time_t)(next_ns / NS_PER_S),
-					  .tv_nsec = (long)(next_ns % NS_PER_S) };
-
-		if (s->imports > 0 || s->failed || s->stop)
-			return ABSENT;
-		if (s->gc) {
-			pthread_cond_wait(&s->done, &s->table);
-		} else if (s->gc_began_ns > since_ns) {
-			return EXISTS;
-		} else if (next_ns <= now_ns()) {
-			claim_locked(s);
-			return 0;
-		} else if (next_ns > since_ns + PATIENCE_NS) {
-			return ABSENT;
-		} else {
-			(void)pthread_cond_timedwait(&s->done, &s->table, &until);
-		}
-	}
-}
-
-int store_make_room(struct store *s)
-{
-	const uint64_t refused_ns = now_ns();
-	int r;
-
-	(void)store_sync(s); /* a full disk may keep it from sealing, not gc from making room */
-	{
-		LOCK_GUARD(&s->table);
-		r = claim_next(s, refused_ns);
-	}
-	if (r == 0)
-		r = gc_alone(s);
-	return r == 0 || r == EXISTS ? 0 : ABSENT;
 }

@@ -117,9 +117,10 @@ bool pack_is_bad(struct packs *p, uint32_t pack);
 /* Lets go of bad packs, once nothing pending lies in them. The files stay. */
 void packs_forget_bad(struct packs *p);
 
-/* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
 /* Bytes appended since the packs were opened. No lock. */
 uint64_t packs_appended(struct packs *p);
+
+/* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
 int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg);
 
 /* ---- for check and repair ---- */

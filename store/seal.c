@@ -548,6 +548,7 @@ static void batch_settle(struct store *s, struct batch *batch)
 	struct link *l;
 
 	LOCK_GUARD(&s->table);
+	s->collectable = true;
 	for (size_t i = 0; i < batch->sealed; i++)
 		snap_became_durable(s, batch->snaps[i]);
 	for (size_t i = 0; i < batch->branch_count; i++)
@@ -686,7 +687,7 @@ static int wait_for_work(struct store *s, enum seal_mode *ret_mode)
 	for (;;) {
 		uint64_t now = now_ns(), live_due = s->live_ns + SEAL_INTERVAL_MS * NS_PER_MS;
 		uint64_t due = live_due;
-		bool sync = s->sync_wanted > s->sync_done;
+		bool sync = s->sync_wanted > s->sync_done || gc_is_asked(s);
 		struct timespec until;
 
 		if (s->stop) {
@@ -784,7 +785,7 @@ int sealer_stop(struct store *s)
 		return 0;
 	{
 		LOCK_GUARD(&s->table);
-		__atomic_store_n(&s->stop, true, __ATOMIC_RELAXED); /* a gc may be looking */
+		s->stop = true;
 		pthread_cond_signal(&s->wake);
 	}
 	pthread_join(s->sealer, NULL);

@@ -281,6 +281,7 @@ static int store_new(const struct noter *noter, struct store **ret)
 	pthread_cond_init(&s->commit_wake, &monotonic);
 	pthread_mutex_init(&s->commit_lock, NULL);
 	pthread_cond_init(&s->done, &monotonic);
+	s->collectable = true; /* nobody knows what a former process left */
 	pthread_condattr_destroy(&monotonic);
 	link_init(&s->queue);
 	link_init(&s->rewrite);
@@ -617,6 +618,8 @@ void store_unpin_root(struct store *s, struct root *root)
 
 bool store_is_behind(struct store *s)
 {
+	if (atomic_load_explicit(&s->retry_ns, memory_order_relaxed) != 0)
+		return false; /* rounds fail: nobody is helped by waiting for one */
 	return stage_is_behind(s->stage) || journal_bytes(s->journal) > JOURNAL_BEHIND;
 }
 

@@ -321,11 +321,13 @@ struct gc_stats {
  */
 int store_gc(struct store *s, const struct progress *progress, struct gc_stats *ret);
 /*
- * Data was refused for want of room: seals, and collects what may have become garbage since the
- * last gc. 0: it is worth another try; ABSENT: the disk is full of what is needed, an import runs,
- * or the last gc took too long for another one so soon. No lock is held.
+ * So many bytes were refused for want of room: seals, and collects what may have become garbage
+ * since the last gc. 0: it is worth another try. ABSENT: nothing can have, it would not be enough,
+ * an import runs, or the last gc took too long for another one so soon. No lock is held.
  */
-int store_make_room(struct store *s);
+int store_make_room(struct store *s, uint64_t bytes);
+/* The store is about to be closed: a gc that runs ends early, and none begins any more. */
+void store_stop_gc(struct store *s);
 
 /* An importer holds this while its chunks are not reachable from a branch yet. */
 int store_import_begin(struct store *s); /* waits for a gc that runs */

@@ -275,10 +275,14 @@ struct store {
 	bool sealing, gc;
 	unsigned imports;
 
-	/* of whoever has gc's claim: the packs' bytes after the last one or, before, at open */
-	uint64_t gc_kept;
+	/* gc by itself (collect.c) */
+	uint64_t gc_kept;     /* bytes of packs after the last one or, before that, at open */
 	uint64_t gc_appended; /* what had been appended to them then */
-	uint64_t gc_began_ns, gc_ended_ns; /* of the last one; 0: all they hold may be garbage */
+	uint64_t gc_ended_ns; /* 0: none ran yet */
+	uint64_t gc_next_ns;  /* not before this */
+	uint64_t gc_asks, gc_answered; /* tickets of those who were refused */
+	bool collectable;     /* something was committed since the last one looked */
+	atomic_bool no_gc;    /* the store is about to be closed */
 
 	/* group commits (commit.c) */
 	pthread_mutex_t commit_lock; /* one at a time; before all others */
@@ -299,7 +303,7 @@ struct store {
 	uint64_t sync_wanted, sync_done; /* tickets */
 	uint64_t work_ns;     /* since when something waits to be committed; 0: nothing */
 	uint64_t live_ns;     /* when the live states were last frozen */
-	uint64_t retry_ns;    /* not before this; 0: no failure */
+	_Atomic uint64_t retry_ns; /* not before this; 0: no failure. Read without the lock, too */
 	uint64_t errors;      /* rounds that failed */
 	int last_error;
 	int noted_error;      /* of the present row of failures */
@@ -459,8 +463,17 @@ int seal_round(struct store *s, enum seal_mode mode);
  * import does (store_import_end ends that).
  */
 int claim_all(struct store *s);
+/* Under the table lock, without another gc: sealing has ended and does not begin. */
+void claim_locked(struct store *s);
 void claim_end(struct store *s);
 void claim_records(struct store *s);
 void claim_share(struct store *s);
-/* The sealer's, between its rounds: a gc, if it is time for one. */
+/* With claim_all, which the caller ends. */
+int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret);
+
+/* collect.c. The sealer's, between its rounds: a gc, if it is time for one or somebody asked. */
 void gc_if_due(struct store *s);
+bool gc_is_asked(const struct store *s); /* under the table lock */
+/* gc.c's, at the end of each one. */
+void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_before,
+		   uint64_t bytes_after);

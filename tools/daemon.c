@@ -254,6 +254,7 @@ static _Noreturn void make_way(struct daemon *d)
 	int r;
 
 	daemon_log("pid %d ends for another program", (int)getpid());
+	store_stop_gc(d->store);
 	r = store_sync(d->store);
 	if (r < 0)
 		daemon_log("warning: the last commit failed: %s, ignoring", err_str(r));
@@ -270,6 +271,7 @@ static int end(struct daemon *d, struct loop *l)
 	supervisor_stopping(d->supervisor);
 	(void)unlinkat(d->dir_fd, "sock", 0); /* if it stays, the next daemon removes it */
 	closep(&l->listen_fd);
+	store_stop_gc(d->store); /* somebody in a view may be waiting for one */
 	all_over = views_end_all(d);
 	if (!loop_end(l) || !all_over) {
 		/* What lives on would use a closed store. The supervisor takes off the mounts. */

@@ -94,6 +94,51 @@ def test_what_was_deleted_makes_room_by_itself(t):
     assert "gc: freed" in ply.read(t.at("disk/store/daemon.log"))
 
 
+def test_who_is_refused_again_and_again_does_no_harm(t):
+    view = view_on_a_small_disk(t, 96, {"a": "precious"})
+    assert fill(view, "f", 96)[1] == errno.ENOSPC
+    view.store.ply("drop", view.store.ply("checkpoint", "--sync", view.path).stdout.strip())
+    log = t.at("disk/store/daemon.log")
+    before, free = os.path.getsize(log), ply.room(t.at("disk"))
+    fd = os.open(view.at("g"), os.O_WRONLY | os.O_CREAT)
+    refused = 0
+    for i in range(500):
+        try:
+            os.pwrite(fd, os.urandom(1 << 20), 0)
+        except OSError as e:
+            refused += e.errno == errno.ENOSPC
+    try:
+        os.posix_fallocate(fd, 0, 1 << 40)
+    except OSError as e:
+        refused += e.errno == errno.ENOSPC
+    os.close(fd)
+    assert refused == 501
+    assert os.path.getsize(log) - before < 1000, ply.read(log)
+    assert ply.room(t.at("disk")) > free - (1 << 20)
+    os.unlink(view.at("f"))
+    assert fill(view, "g", 30) == (30 << 20, 0)
+
+
+def test_while_nothing_can_be_saved_names_are_removed_all_the_same(t):
+    """Each used to wait for the sealer, which tries again each second: the limit of time is the test's."""
+    view = view_on_a_small_disk(t, 256, {"d/%d" % i: "x" for i in range(300)})
+    for i in range(6):
+        view.write("big%d" % i, os.urandom(1 << 20).hex()[:1 << 20])
+    with open(t.at("disk/foreign"), "wb") as f:
+        try:
+            while True:
+                f.write(b"x" * (1 << 20))
+        except OSError as e:
+            assert e.errno == errno.ENOSPC
+    assert fill(view, "refused", 8)[1] == errno.ENOSPC
+    for i in range(300):
+        os.unlink(view.at("d/%d" % i))
+    os.unlink(t.at("disk/foreign"))
+    assert os.listdir(view.at("d")) == []
+    ply.wait_for("sealing", lambda: view.store.ply("checkpoint", "--sync", view.path,
+                                                   check=False).returncode == 0)
+
+
 def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):
     ply.small_disk(t, 24)
     view = t.view({"big": os.urandom(30 << 20)})

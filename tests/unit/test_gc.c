@@ -170,6 +170,48 @@ START_TEST(a_cancelled_gc_removes_nothing)
 }
 END_TEST
 
+START_TEST(a_store_that_is_about_to_be_closed_begins_no_gc)
+{
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+	uint64_t one;
+
+	change(b, 1, "one");
+	one = checkpoint(b, NULL);
+	change(b, 1, "two");
+	(void)checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	ck_ok(snap_drop(store, one));
+	ck_ok(store_sync(store));
+	store_stop_gc(store);
+	ck_err(store_make_room(store, 1), ABSENT);
+	ck_err(store_gc(store, NULL, &stats), -ERR_CANCELLED);
+	branch_close(b);
+	store_reopen();
+	ck_assert_uint_gt(collect().chunks_dropped, 0);
+}
+END_TEST
+
+START_TEST(room_is_made_once_for_what_is_garbage_now)
+{
+	struct branch *b = branch_make("main");
+	uint8_t big[100000];
+	uint64_t id;
+
+	scratch_fill(big, sizeof(big), 1);
+	change_blob(b, 1, big, sizeof(big));
+	id = checkpoint(b, NULL);
+	forget(b, 1);
+	(void)checkpoint(b, NULL);
+	ck_ok(snap_drop(store, id));
+	ck_err(store_make_room(store, UINT64_MAX), ABSENT); /* more than there is */
+	ck_ok(store_make_room(store, 1));
+	ck_err(store_make_room(store, 1), ABSENT); /* nothing was committed since */
+	ck_assert_uint_eq(collect().chunks_dropped, 0);
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(a_state_that_cannot_be_read_stops_gc)
 {
 	struct branch *b = branch_make("main");
@@ -370,6 +412,8 @@ int main(void)
 	tests[n++] = dropped_branches_give_back_their_space;
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = a_cancelled_gc_removes_nothing;
+	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
+	tests[n++] = room_is_made_once_for_what_is_garbage_now;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
 	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
 	tests[n++] = what_a_replay_goes_through_stays;
