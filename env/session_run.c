@@ -194,6 +194,7 @@ static int take(struct shell *s, size_t keep, size_t len, struct ply_observation
 
 	if (r == 0)
 		s->truncated = false;
+	s->cut = SIZE_MAX; /* what is left is the next one's, all of it */
 	return r;
 }
 
@@ -202,7 +203,6 @@ static int take_output(struct shell *s, struct ply_observation *ret)
 {
 	size_t len = MIN(s->out.len, s->cut);
 
-	s->cut = SIZE_MAX;
 	return take(s, len, len, ret);
 }
 

@@ -416,6 +416,7 @@ int shell_type_command(struct shell *s, const char *text, size_t len, enum shell
 	s->command = s->typed + 1;
 	s->over = s->refused = s->repaired = s->lost = false;
 	s->lost_at = 0;
+	s->cut = SIZE_MAX; /* what was kept is for this one */
 	return shell_type(s, text, len, check);
 }
 
@@ -439,6 +440,8 @@ static void drop(struct shell *s, size_t at, size_t len)
 {
 	s->out.len -= len;
 	memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
+	if (s->cut != SIZE_MAX && s->cut > at)
+		s->cut -= MIN(len, s->cut - at);
 	s->changed_at = 0; /* what is on both sides may match now */
 }
 
@@ -556,6 +559,7 @@ static int ended(struct shell *s, char *const *field)
 		return mute(s);
 	if (s->begun == s->command && !s->over) {
 		s->over = true;
+		s->repaired = false; /* it tells its exit code itself */
 		s->code = atoi(field[0]);
 		if (!s->refused)
 			s->status = s->code;

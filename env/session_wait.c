@@ -82,6 +82,8 @@ void stop_begin(struct stop *stop, const struct shell_interrupt *how)
 static void stop_done(struct shell *s, struct stop *stop, int result, const char *why)
 {
 	LOCK_GUARD(&s->lock);
+	if (result < 0)
+		s->cut = SIZE_MAX; /* what it killed goes on: there is one output */
 	stop->result = result;
 	(void)snprintf(stop->why, sizeof(stop->why), "%s", why);
 	stop->done = true;
@@ -110,13 +112,6 @@ static int force(struct shell *s, struct stop *stop, int signal)
 {
 	pid_t group;
 
-	if (signal == SIGKILL && s->cut == SIZE_MAX) {
-		int r = pty_drain(s, PTY_ALL);
-
-		if (r < 0)
-			return r;
-		s->cut = s->out.len;
-	}
 	if (s->group <= 0)
 		return 0;
 	group = victim(s, stop);
@@ -128,6 +123,13 @@ static int force(struct shell *s, struct stop *stop, int signal)
 		/* Busy, perhaps with programs so short that each Ctrl-C missed them. */
 		(void)kill(s->group, SIGINT);
 		return 0;
+	}
+	if (signal == SIGKILL && s->cut == SIZE_MAX) {
+		int r = pty_drain(s, PTY_ALL);
+
+		if (r < 0)
+			return r;
+		s->cut = s->out.len;
 	}
 	/* They fail when it has just ended, which the next look sees. */
 	(void)kill(s->group, SIGINT);

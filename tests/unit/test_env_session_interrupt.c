@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Whose output is whose when an interrupt fails, kills, or meets a terminal of another mind. */
+
+#include "env/session.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "store/base/util.h"
+#include "tests/unit/session_fixture.h"
+
+/* The shell itself is busy, and deaf, until there is a file `stop`. */
+#define DEAF "trap '' INT; echo begun; while [[ ! -e stop ]]; do :; done; echo finished; trap - INT"
+
+static void stop_it(void)
+{
+	char path[128];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/stop", dir);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	ck_assert_int_ge(fd, 0);
+	close(fd);
+}
+
+START_TEST(after_an_interrupt_that_fails_every_output_is_its_own_commands)
+{
+	struct ply_observation o;
+
+	ck_assert_int_eq(try(DEAF, 0.3, &o), PLY_TIMEOUT);
+	ck_assert_str_eq(o.output.data, "begun\n");
+	ply_observation_free(&o);
+	for (int i = 0; i < 2; i++)
+		ck_assert_int_eq(ply_session_interrupt(session, 0.05, 2, NULL), PLY_TIMEOUT);
+	stop_it();
+	gives("echo one", "begun\nfinished\none\n");
+	gives("echo two", "two\n");
+}
+END_TEST
+
+static void *fail_to_interrupt(void *arg)
+{
+	intptr_t r;
+
+	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+	r = ply_session_interrupt(session, 0.05, 2, NULL);
+	stop_it();
+	return (void *)r;
+}
+
+START_TEST(a_command_that_no_interrupt_ends_has_its_own_end)
+{
+	struct ply_observation o;
+	pthread_t thread;
+	void *r;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, fail_to_interrupt, NULL), 0);
+	ok(try(DEAF "; (exit 3)", LONG, &o));
+	ck_assert(o.exit_code_known);
+	ck_assert_int_eq(o.exit_code, 3);
+	ck_assert_str_eq(o.output.data, "begun\nfinished\n");
+	ply_observation_free(&o);
+	pthread_join(thread, &r);
+	ck_assert_int_eq((int)(intptr_t)r, PLY_TIMEOUT);
+	gives("echo $?", "3\n");
+}
+END_TEST
+
+static void *kill_it(void *arg)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+	return (void *)(intptr_t)ply_session_interrupt(session, 0.1, 1, NULL);
+}
+
+/* One that timed out is killed while the next waits for it: that one has all of the output. */
+START_TEST(what_comes_after_a_kill_is_the_waiting_commands)
+{
+	struct ply_observation o;
+	pthread_t thread;
+	void *r;
+
+	ck_assert_int_eq(try("sh -c 'trap \"\" INT TERM; echo begun; while :; do sleep 1; done'",
+			     0.5, &o),
+			 PLY_TIMEOUT);
+	ply_observation_free(&o);
+	ck_assert_int_eq(pthread_create(&thread, NULL, kill_it, NULL), 0);
+	ck_assert_str_eq(out("echo one", 0), "begun\nKilled\n\none\n");
+	pthread_join(thread, &r);
+	ck_assert_int_eq((int)(intptr_t)r, 0);
+	gives("echo two", "two\n");
+}
+END_TEST
+
+int main(void)
+{
+	TCase *t = tcase_create("session_interrupt");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, after_an_interrupt_that_fails_every_output_is_its_own_commands);
+	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
+	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
+	return run_case("env_session_interrupt", t);
+}
