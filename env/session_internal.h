@@ -69,6 +69,7 @@ struct shell {
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out, */
 	size_t prompts;	     /* so many at most */
+	bool pressed;	     /* Ctrl-C was typed: where it is just a key, it may lie unread */
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
 	uint64_t limit;	     /* immutable: of out; 0: none */
@@ -113,6 +114,12 @@ enum shell_check { CHECK_SYNTAX, NO_CHECK };
 int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check);
 /* Makes it tell whether it is at its prompt; hard: also if `builtin` is a function now. */
 int shell_type_probe(struct shell *s, bool hard);
+/*
+ * A Ctrl-C that nobody has read as a key would be the first character of what is typed next, or
+ * what the shell reads the moment it is back. Where a line of ours is unread it stays: the shell
+ * may be in the middle of that.
+ */
+void shell_drop_key(struct shell *s);
 /* Takes what it reported. PLY_UNSUPPORTED: it is no bash; PLY_SESSION_GONE: it cannot any more. */
 int shell_take_reports(struct shell *s);
 /* Is this descriptor open in it? 1 or 0; < 0: /proc does not tell. */

@@ -124,6 +124,7 @@ void pty_reset(struct shell *s)
 void pty_flush(struct shell *s)
 {
 	(void)tcflush(s->slave, TCIFLUSH); /* the same */
+	s->pressed = false;
 }
 
 pid_t pty_foreground(struct shell *s)

@@ -420,10 +420,17 @@ int shell_type_command(struct shell *s, const char *text, size_t len, enum shell
 	return shell_type(s, text, len, check);
 }
 
+void shell_drop_key(struct shell *s)
+{
+	if (s->pressed && s->begun == s->typed)
+		pty_flush(s);
+}
+
 int shell_type_probe(struct shell *s, bool hard)
 {
 	int r;
 
+	shell_drop_key(s);
 	if (hard) {
 		r = pty_type(s, repair, sizeof(repair) - 1, now_seconds() + 1);
 		if (r < 0)
@@ -570,6 +577,7 @@ static int ended(struct shell *s, char *const *field)
 		if (r < 0)
 			return r;
 	}
+	shell_drop_key(s);
 	pty_reset(s); /* or it would be echoed, if that is what the command has set */
 	return pty_type(s, second_line, sizeof(second_line) - 1, now_seconds() + 1);
 }

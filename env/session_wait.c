@@ -155,6 +155,7 @@ static int press_ctrl_c(struct shell *s, struct stop *stop, double window)
 			return 0;
 	}
 	r = pty_type(s, &key, 1, now_seconds() + window);
+	s->pressed = true;
 	if (victim(s, stop) && pty_foreground(s) == s->group)
 		(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
 	return r;
@@ -176,6 +177,8 @@ static int next_step(struct shell *s, struct stop *stop)
 		s->prompts = 0;
 	}
 	s->prompts++;
+	if (pty_foreground(s) != s->group) /* else a line of ours may be there as well */
+		shell_drop_key(s); /* that of the step before */
 	if (step < how->tries) {
 		r = press_ctrl_c(s, stop, window);
 	} else if (how->gentle && step == how->tries) {

@@ -93,6 +93,35 @@ START_TEST(what_comes_after_a_kill_is_the_waiting_commands)
 }
 END_TEST
 
+/* Where a Ctrl-C is no signal it is a key, which nobody may have read when the shell is back. */
+START_TEST(a_key_that_nobody_read_is_no_beginning_of_a_line)
+{
+	static const char *const commands[] = {
+		"stty -isig; echo ready; sleep 1000",
+		"stty raw; echo ready; sleep 1000",
+		"stty intr undef; echo ready; sleep 1000",
+		/* It ends by itself, with the key pressed. */
+		"stty -isig; echo ready; while [[ ! -e stop ]]; do :; done; sleep 1.2",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		bool by_itself = strstr(commands[i], "stop") != NULL;
+		struct ply_text text;
+
+		hangs(commands[i], "ready\n");
+		if (by_itself)
+			stop_it();
+		ck_assert_msg(ply_session_interrupt(session, by_itself ? 5 : 0.1, 2, &text) == 0,
+			      "%s: %s", commands[i], ply_error());
+		ck_assert_msg(!strstr(text.data, "bash:"), "%s: %s", commands[i], text.data);
+		ply_text_free(&text);
+		ck_assert_msg(strcmp(out("echo one", 0), "one\n") == 0, "%s: %s", commands[i],
+			      out("echo two", 0));
+		gives("rm -f stop; echo three", "three\n");
+	}
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("session_interrupt");
@@ -101,5 +130,6 @@ int main(void)
 	tcase_add_test(t, after_an_interrupt_that_fails_every_output_is_its_own_commands);
 	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
+	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
 	return run_case("env_session_interrupt", t);
 }
