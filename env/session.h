@@ -26,6 +26,7 @@ struct shell_options {
 	const char *const *sources; /* files to source; NULL: none */
 	double timeout; /* of the start; 0: none */
 	uint64_t output_limit; /* bytes kept of a command's output; 0: all */
+	size_t partial; /* bytes told of each end of what a shell_run that fails has; 0: all */
 	struct proc_limits limits;
 	/* As env_ops.wrap. */
 	int (*wrap)(void *arg, const char *const *argv, const char *const *env, char ***ret);
@@ -39,7 +40,8 @@ struct shell_options {
 int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output);
 /*
  * ply_session_run. cancel: PLY_CANCELLED when it gets readable, the command goes on (-1: none).
- * After a timeout or a cancel nothing is consumed: what ends the command has those bytes again.
+ * After a timeout or a cancel nothing is consumed: what ends the command has those bytes again, and
+ * all of them (`partial`).
  */
 int shell_run(struct shell *s, const struct ply_session_run *run, int cancel,
 	      struct ply_observation *ret);

@@ -73,6 +73,7 @@ struct shell {
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
 	uint64_t limit;	     /* immutable: of out; 0: none */
+	size_t partial;	     /* immutable: told of each end of an output that goes on; 0: all */
 	bool truncated;	     /* out was longer: after `limit` bytes some are missing */
 	int code;	     /* exit code of the command, when over */
 	int status;	     /* $? for the next */

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,6 +15,76 @@
 #include "env/session_internal.h"
 #include "env/status.h"
 #include "store/base/util.h"
+
+/* ---- output ---- */
+
+/* How much of the first len bytes is handed out, and says whether that is not all. */
+static size_t within_limit(struct shell *s, size_t len, struct ply_observation *ret)
+{
+	ret->truncated = s->truncated;
+	return s->truncated ? MIN(len, s->limit) : len;
+}
+
+/* Up to three bytes from p, towards `step`, until no character is cut there. */
+static const char *whole(const char *p, int step)
+{
+	for (int i = 0; i < 3 && ((unsigned char)*p & 0xc0) == 0x80; i++)
+		p += step;
+	return p;
+}
+
+/* The two ends of what is too long to be told as a whole. */
+static int copy_ends(struct shell *s, size_t each, struct ply_text *ret)
+{
+	const char *data = s->out.data, *end = data + s->out.len;
+	const char *head = whole(data + each, -1), *tail = whole(end - each, 1);
+	char between[80];
+	int n = snprintf(between, sizeof(between), "\n[... %s%td bytes are left out ...]\n",
+			 s->truncated ? "more than " : "", tail - head);
+	int r = text_set(ret, data, (size_t)(head - data));
+
+	if (r == 0)
+		r = text_append(ret, between, (size_t)n);
+	return r < 0 ? r : text_append(ret, tail, (size_t)(end - tail));
+}
+
+/* A command that goes on has its output still to come: here is a copy, as far as it is told. */
+static int copy_output(struct shell *s, struct ply_observation *ret)
+{
+	size_t len = within_limit(s, s->out.len, ret);
+	size_t each = s->limit ? MIN(s->partial, s->limit / 2) : s->partial;
+
+	if (s->partial && s->out.len / 2 > each)
+		return copy_ends(s, each, &ret->output);
+	return text_set(&ret->output, s->out.data ?: "", len);
+}
+
+/* Takes the first len bytes away, of which the first `keep` are the output. */
+static int take(struct shell *s, size_t keep, size_t len, struct ply_observation *ret)
+{
+	int r = buffer_take(&s->out, within_limit(s, keep, ret), len, &ret->output);
+
+	if (r == 0)
+		s->truncated = false;
+	s->cut = SIZE_MAX; /* what is left is the next one's, all of it */
+	return r;
+}
+
+/* All output, but for what came after a SIGKILL. */
+static int take_output(struct shell *s, struct ply_observation *ret)
+{
+	size_t len = MIN(s->out.len, s->cut);
+
+	return take(s, len, len, ret);
+}
+
+/* In front of it: the status and sentence that are kept when that fails, too. */
+static int with_output(struct shell *s, struct ply_observation *ret, int status)
+{
+	int r = copy_output(s, ret);
+
+	return r < 0 ? r : status;
+}
 
 /* ---- life ---- */
 
@@ -62,6 +133,7 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
 	s->master = s->slave = s->text = s->reports = s->wake = -1;
 	s->cut = s->changed_at = SIZE_MAX;
 	s->limit = o->output_limit;
+	s->partial = o->partial;
 	s->owed = true; /* bash's own prompt, before our first line */
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->changed, NULL);
@@ -173,46 +245,6 @@ void shell_free(struct shell *s)
 }
 
 /* ---- running ---- */
-
-/* How much of the first len bytes is handed out, and says whether that is not all. */
-static size_t within_limit(struct shell *s, size_t len, struct ply_observation *ret)
-{
-	ret->truncated = s->truncated;
-	return s->truncated ? MIN(len, s->limit) : len;
-}
-
-/* A command that goes on has its output still to come: here is a copy. */
-static int copy_output(struct shell *s, struct ply_observation *ret)
-{
-	return text_set(&ret->output, s->out.data ?: "", within_limit(s, s->out.len, ret));
-}
-
-/* Takes the first len bytes away, of which the first `keep` are the output. */
-static int take(struct shell *s, size_t keep, size_t len, struct ply_observation *ret)
-{
-	int r = buffer_take(&s->out, within_limit(s, keep, ret), len, &ret->output);
-
-	if (r == 0)
-		s->truncated = false;
-	s->cut = SIZE_MAX; /* what is left is the next one's, all of it */
-	return r;
-}
-
-/* All output, but for what came after a SIGKILL. */
-static int take_output(struct shell *s, struct ply_observation *ret)
-{
-	size_t len = MIN(s->out.len, s->cut);
-
-	return take(s, len, len, ret);
-}
-
-/* In front of it: the status and sentence that are kept when that fails, too. */
-static int with_output(struct shell *s, struct ply_observation *ret, int status)
-{
-	int r = copy_output(s, ret);
-
-	return r < 0 ? r : status;
-}
 
 static int conclude(struct shell *s, const struct ply_session_run *run, int matched,
 		    const struct goal *g, struct ply_observation *ret)

@@ -33,6 +33,12 @@
 /* How long the reference waits for the exit code of a command one of whose patterns was seen. */
 #define SETTLE_SECONDS 1.0
 
+/*
+ * What is told of each end of the output of a command that goes on: more than people and models
+ * read, and no answer that takes as long as the output limit's.
+ */
+#define PARTIAL ((size_t)64 << 10)
+
 /* The prompt that the reference sets; users' commands see it in PS1. */
 #define PROMPT "SHELLPS1PREFIX"
 
@@ -271,19 +277,15 @@ static void unknown_session(struct http_response *r, const char *name)
 
 /*
  * What the terminal showed, for a client. The reference has a CR before each LF from its terminal
- * and takes it away; ours puts none there.
+ * and takes it away; ours puts none there. Controls are removed from *out itself, so that of much
+ * output there is one copy less.
  */
-static json_t *output_json(const struct ply_text *out)
+static json_t *output_json(struct ply_text *out)
 {
-	struct ply_text copy = { 0 };
-	json_t *s = NULL;
-
-	if (text_set(&copy, out->data ? out->data : "", out->len) == 0) {
-		text_remove_controls(&copy);
-		s = rex_text(copy.data, copy.len);
-	}
-	ply_text_free(&copy);
-	return s;
+	if (!out->data)
+		return json_string("");
+	text_remove_controls(out);
+	return rex_text(out->data, out->len);
 }
 
 /* Raises what a failed call of the engine means. */
@@ -345,6 +347,7 @@ static int start_shell(struct rex *rex, const struct create_request *c, struct s
 			.sources = (const char *const *)sources.items,
 			.timeout = c->timeout,
 			.output_limit = rex->place.output_limit,
+			.partial = PARTIAL,
 		},
 		ret, output);
 }
@@ -526,22 +529,21 @@ static void raise_syntax(struct http_response *r, const struct action *a,
 }
 
 /* Without white space around it. */
-static json_t *trimmed_json(const struct ply_text *out)
+static json_t *trimmed_json(struct ply_text *out)
 {
-	json_t *whole = output_json(out), *cut;
-	const char *s = json_string_value(whole);
-	size_t len = json_string_length(whole);
+	const char *s = out->data;
+	size_t len;
 
-	if (!whole)
-		return NULL;
+	if (!s)
+		return json_string("");
+	text_remove_controls(out);
+	len = out->len;
 	text_strip(&s, &len);
-	cut = json_stringn(s, len);
-	json_decref(whole);
-	return cut;
+	return rex_text(s, len);
 }
 
 /* An interrupt succeeds, however much it found; but it says that something is missing. */
-static json_t *interrupted(const struct ply_observation *o, const char *expect)
+static json_t *interrupted(struct ply_observation *o, const char *expect)
 {
 	json_t *body = observation(trimmed_json(&o->output), json_integer(0), expect);
 
@@ -553,7 +555,7 @@ static json_t *interrupted(const struct ply_observation *o, const char *expect)
 }
 
 /* An interactive program's output: without the echo of what was typed and without its edges. */
-static json_t *interactive_json(const struct action *a, const struct ply_text *out)
+static json_t *interactive_json(const struct action *a, struct ply_text *out)
 {
 	json_t *whole = output_json(out), *cut;
 	const char *s = json_string_value(whole);
