@@ -496,7 +496,9 @@ static void raise_nonzero(struct http_response *r, const struct action *a,
 	json_decref(output);
 }
 
-static void raise_timeout(struct http_response *r, const struct action *a, json_t *partial)
+/* reason: whether it goes on, or was not begun because something else does. */
+static void raise_timeout(struct http_response *r, const struct action *a, json_t *partial,
+			  const char *reason)
 {
 	struct ply_text text = { 0 };
 	char number[32];
@@ -506,7 +508,7 @@ static void raise_timeout(struct http_response *r, const struct action *a, json_
 	if (s == 0)
 		s = text_append_repr(&text, a->command, a->command_len);
 	rex_raise_text(r, "swerex.exceptions.CommandTimeoutError", s, &text,
-		       json_pack("{s:o}", "partial_output", partial));
+		       json_pack("{s:o, s:s}", "partial_output", partial, "reason", reason));
 }
 
 static void raise_syntax(struct http_response *r, const struct action *a,
@@ -613,7 +615,7 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 			status = settled;
 	}
 	if (status == PLY_TIMEOUT) {
-		raise_timeout(r, a, output_json(&o.output));
+		raise_timeout(r, a, output_json(&o.output), ply_error());
 	} else if (status == PLY_SYNTAX) {
 		raise_syntax(r, a, &o.output);
 	} else if (status == PLY_INVALID) {

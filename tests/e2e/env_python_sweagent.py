@@ -259,6 +259,7 @@ def test_a_timeout_leaves_it_running_and_an_interrupt_recovers(t):
         e = await b.outcome(b.ours, b.ours_at, lambda r, w: r.run_in_session(
             BashAction(command="echo begun; sleep 30", timeout=0.3)))
         assert e.extra_info["partial_output"] == "begun\n", e.extra_info
+        assert "the command goes on" in e.extra_info["reason"], e.extra_info
     both(t, script)
 
 

@@ -249,6 +249,20 @@ def test_what_is_told_of_much_output_is_its_two_ends_and_in_time(t):
     run(go())
 
 
+def test_a_timeout_says_whether_anything_was_run(t):
+    async def go():
+        r = rex(t).runtime
+        await r.create_session(create())
+        e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("sleep 30", timeout=0.3)))
+        assert "the command goes on" in e.extra_info["reason"], e.extra_info
+        ran = t.at("ran")
+        e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("touch " + ran, timeout=0.3)))
+        assert "nothing was run: interrupt it" in e.extra_info["reason"], e.extra_info
+        await r.run_in_session(BashInterruptAction())
+        assert not os.path.exists(ran)
+    run(go())
+
+
 def test_an_interrupt_passes_a_busy_session(t):
     async def go():
         r = rex(t).runtime

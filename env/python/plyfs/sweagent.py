@@ -145,7 +145,7 @@ class PlyRuntime(AbstractRuntime):
             raised = rex.CommandTimeoutError("timeout after %s seconds while running command %r"
                                              % (action.timeout, action.command))
             raised.extra_info = {  # type: ignore[attr-defined]
-                "partial_output": _clean(error.output)}
+                "partial_output": _clean(error.output), "reason": str(error)}
         elif isinstance(error, errors.BashSyntaxError):
             raised = rex.BashIncorrectSyntaxError(
                 "Error (exit code 2) while checking bash command \n%r\n---- Stderr ----\n%s\n"
