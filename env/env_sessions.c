@@ -237,6 +237,7 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 		result.timed_out = true;
 		result.exit_code = 124;
 	} else if (status < 0 && status != PLY_SYNTAX) { /* whose output is bash's words */
+		take_output(&o, ret);
 		return status;
 	} else {
 		result.exit_code = o.exit_code;

@@ -242,7 +242,10 @@ PLY_API int ply_env_start_session(struct ply_env *env, const char *shell); /* NU
 PLY_API int ply_env_end_session(struct ply_env *env);
 PLY_API int ply_env_create_shell(struct ply_env *env, const char *name);
 PLY_API int ply_env_list_shells(struct ply_env *env, struct ply_list *ret);
-/* Output merged, without the final newline; 124 on timeout, the shell stays usable. */
+/*
+ * Output merged, without the final newline; 124 on timeout, the shell stays usable.
+ * PLY_SESSION_GONE, with its last words in ret->out.
+ */
 PLY_API int ply_env_run_in_session(struct ply_env *env, const char *command, const char *shell,
 				   double timeout, struct ply_result *ret);
 
@@ -254,7 +257,10 @@ struct ply_session;
 PLY_API int ply_session_new(struct ply_env *env, const char *name, struct ply_session **ret);
 /* shell (/bin/bash), cwd, startup_source (again for each file), startup_timeout (20), env (K=V). */
 PLY_API int ply_session_set(struct ply_session *s, const char *option, const char *value);
-/* ret_output (may be NULL): what the startup files printed. PLY_EXISTS, PLY_TIMEOUT. */
+/*
+ * ret_output (may be NULL): what the startup files printed; also with PLY_TIMEOUT and
+ * PLY_SESSION_GONE. PLY_EXISTS.
+ */
 PLY_API int ply_session_start(struct ply_session *s, struct ply_text *ret_output);
 
 enum ply_check {

@@ -34,8 +34,8 @@ struct shell_options {
 };
 /*
  * Options are borrowed for the call. ret_output (may be NULL): what bash's own startup files and
- * `sources` printed. PLY_TIMEOUT, PLY_SESSION_GONE (it ended at once), PLY_UNSUPPORTED (no bash, or
- * too old), and as proc_spawn; nothing is left running then.
+ * `sources` printed, also before they ended or hung. PLY_TIMEOUT, PLY_SESSION_GONE (it ended at
+ * once), PLY_UNSUPPORTED (no bash, or too old), and as proc_spawn; nothing is left running then.
  */
 int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output);
 /*

@@ -110,10 +110,16 @@ static int start(struct shell *s, const struct shell_options *o, struct ply_text
 		return r;
 	r = shell_wait(s, &g);
 	if (r == PLY_TIMEOUT)
-		return fail(r,
-			    "the session's shell was not ready after %g s (its startup files?): a "
-			    "longer startup_timeout may help",
-			    o->timeout);
+		fail(r,
+		     "the session's shell was not ready after %g s (its startup files?): a longer "
+		     "startup_timeout may help",
+		     o->timeout);
+	if (r < 0 && ret_output) {
+		struct ply_observation seen = { 0 };
+
+		r = with_output(s, &seen, r);
+		*ret_output = seen.output;
+	}
 	if (r < 0)
 		return r;
 	s->status = 0;

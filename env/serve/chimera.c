@@ -186,8 +186,8 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 		{ "timeout", MODEL_FLOAT_OR_NULL, offsetof(struct execute_body, timeout), 0, false,
 		  NULL },
 	};
+	_cleanup_(ply_result_free) struct ply_result result = { 0 };
 	struct execute_body b = { .timeout = NAN };
-	struct ply_result result;
 	struct model m;
 	int status;
 
@@ -209,7 +209,6 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 					     text_json(&result.err), "exit_code", result.exit_code,
 					     "timed_out", result.timed_out, "truncated",
 					     result.truncated));
-			ply_result_free(&result);
 		}
 	}
 	model_release(&m);

@@ -288,8 +288,8 @@ static json_t *output_json(struct ply_text *out)
 	return rex_text(out->data, out->len);
 }
 
-/* Raises what a failed call of the engine means. */
-static void raise_status(struct http_response *r, int status)
+/* Raises what a failed call of the engine means. out: what was printed before; NULL: nothing. */
+static void raise_status(struct http_response *r, int status, struct ply_text *out)
 {
 	const char *class = status == PLY_SESSION_GONE ? "pexpect.exceptions.EOF"
 			    : status == PLY_TIMEOUT    ? "pexpect.exceptions.TIMEOUT"
@@ -298,12 +298,16 @@ static void raise_status(struct http_response *r, int status)
 			    : status == PLY_DENIED     ? "builtins.PermissionError"
 			    : status == PLY_INVALID    ? "builtins.ValueError"
 						       : "builtins.RuntimeError";
+	struct ply_text text = { 0 };
+	int s = text_append_format(
+		&text, "%s%s",
+		status == PLY_SESSION_GONE ? "End Of File (EOF). Exception style platform.\n"
+		: status == PLY_TIMEOUT	   ? "Timeout exceeded.\n"
+					   : "",
+		ply_error());
 
-	rex_raisef(r, class, "%s%s",
-		   status == PLY_SESSION_GONE ? "End Of File (EOF). Exception style platform.\n"
-		   : status == PLY_TIMEOUT    ? "Timeout exceeded.\n"
-					      : "",
-		   ply_error());
+	rex_raise_text(r, class, s, &text,
+		       out ? json_pack("{s:o}", "partial_output", output_json(out)) : NULL);
 }
 
 /* ---- sessions ---- */
@@ -365,13 +369,13 @@ static void make_session(struct rex *rex, const struct create_request *c, struct
 		return;
 	}
 	if (status < 0) {
-		raise_status(r, status);
+		raise_status(r, status, NULL);
 		return;
 	}
 	status = start_shell(rex, c, &shell, &output);
 	status = session_started(rex, s, status, shell);
 	if (status < 0)
-		raise_status(r, status);
+		raise_status(r, status, &output);
 	else
 		reply_json(r, 200,
 			   json_pack("{s:o, s:s}", "output", output_json(&output), "session_type",
@@ -621,7 +625,7 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 	} else if (status == PLY_INVALID) {
 		rex_raisef(r, "re.error", "%s", ply_error());
 	} else if (status < 0) {
-		raise_status(r, status);
+		raise_status(r, status, &o.output);
 	} else if (o.truncated) {
 		rex_raise_limit(r, &rex->place);
 	} else if (a->interactive) {
@@ -668,7 +672,7 @@ static void run_interrupt(struct http_response *r, struct session *s, const stru
 	else if (status == PLY_INVALID)
 		rex_raisef(r, "re.error", "%s", ply_error());
 	else if (status < 0)
-		raise_status(r, status);
+		raise_status(r, status, NULL);
 	else
 		reply_json(r, 200, interrupted(&o, o.matched >= 0 ? expect[o.matched] : PROMPT));
 	ply_observation_free(&o);

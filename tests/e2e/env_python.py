@@ -255,6 +255,14 @@ def test_a_session_says_what_is_wrong(t):
             with plypy.raises(plyfs.SessionGoneError, RuntimeError):
                 shell.run("exit 3")
             assert not shell.alive
+        ply.write(t.at("end.sh"), "echo last words; exit 3\n")
+        with plypy.raises(plyfs.SessionGoneError, RuntimeError) as e:
+            ws.session(startup_source=[t.at("end.sh")]).start()
+        assert "last words\n" in e.value.output, e.value.output
+        ws.start_session()
+        with plypy.raises(plyfs.SessionGoneError, RuntimeError) as e:
+            ws.run_in_session("set -e; echo last words; false")
+        assert e.value.output == "last words", e.value.output
 
 
 def test_a_session_talks_to_a_program(t):

@@ -318,11 +318,28 @@ def test_the_death_of_a_shell_is_an_eof(t):
     async def go():
         r = rex(t).runtime
         await r.create_session(create())
-        await raises(pexpect.exceptions.EOF, r.run_in_session(quick("exit 4")))
+        e = await raises(pexpect.exceptions.EOF,
+                         r.run_in_session(quick("set -e; echo compiling; ls /nope; echo no")))
+        assert e.extra_info["partial_output"].startswith("compiling\nls: "), e.extra_info
         await raises(pexpect.exceptions.EOF, r.run_in_session(quick("echo x")))
         await r.close_session(CloseBashSessionRequest())
         await r.create_session(create())
         assert (await r.run_in_session(quick("echo y"))).output == "y\n"
+    run(go())
+
+
+def test_a_start_that_fails_tells_what_was_printed(t):
+    ply.write(t.at("slow.sh"), "echo so far; sleep 31.7\n")
+    ply.write(t.at("end.sh"), "echo last words; exit 3\n")
+
+    async def go():
+        r = rex(t).runtime
+        slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=1)
+        e = await raises(pexpect.exceptions.TIMEOUT, r.create_session(slow))
+        assert "so far\n" in e.extra_info["partial_output"], e.extra_info
+        e = await raises(pexpect.exceptions.EOF,
+                         r.create_session(create(startup_source=[t.at("end.sh")])))
+        assert "last words\n" in e.extra_info["partial_output"], e.extra_info
     run(go())
 
 

@@ -216,9 +216,13 @@ START_TEST(a_dead_shell_is_said)
 	struct ply_result result;
 
 	ok(ply_env_start_session(env, NULL));
-	ck_assert_int_eq(ply_env_run_in_session(env, "exit 3", NULL, 60, &result),
+	ck_assert_int_eq(ply_env_run_in_session(env, "set -e; echo last words; false", NULL, 60,
+						&result),
 			 PLY_SESSION_GONE);
+	ck_assert_str_eq(result.out.data, "last words");
+	ply_result_free(&result);
 	ck_assert_int_eq(ply_env_run_in_session(env, "true", NULL, 60, &result), PLY_SESSION_GONE);
+	ply_result_free(&result);
 	ok(ply_env_end_session(env));
 	ok(ply_env_start_session(env, NULL));
 	gives("echo again", NULL, "again", 0);
@@ -241,6 +245,7 @@ START_TEST(ending_a_session_ends_its_command)
 	ck_assert_int_eq(pthread_create(&thread, NULL, end_soon, NULL), 0);
 	ck_assert_int_eq(ply_env_run_in_session(env, "sleep 1000", NULL, 600, &result),
 			 PLY_SESSION_GONE);
+	ply_result_free(&result);
 	pthread_join(thread, &r);
 	ck_assert_int_eq((int)(intptr_t)r, 0);
 	ck_assert(!ply_env_has_session(env));

@@ -201,6 +201,9 @@ def take_text(name: str, *arguments: Any) -> bytes:
     try:
         call(name, *arguments, byref(text))
         return text_bytes(text)
+    except (errors.PlyTimeoutError, errors.SessionGoneError) as e:
+        e.output = decode(text_bytes(text))
+        raise
     finally:
         lib.ply_text_free(byref(text))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _api
-from .errors import CommandFailedError
+from .errors import CommandFailedError, SessionGoneError
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Result:
             _api.lib.ply_result_free(byref(raw))
         if isinstance(error, CommandFailedError):
             error.result = result
+        if isinstance(error, SessionGoneError):
+            error.output = result.stdout
         if error:
             raise error
         return result

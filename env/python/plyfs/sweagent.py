@@ -59,10 +59,12 @@ def _prefixed(message: str, words: str) -> str:
     return "%s: %s" % (message, words) if message else words
 
 
-def _gone(error: errors.PlyError) -> Exception:
+def _gone(error: errors.SessionGoneError) -> Exception:
     """The shell is dead: what SWE-ReX's clients know for that."""
     from pexpect.exceptions import EOF
-    return EOF("End Of File (EOF). %s" % error)  # type: ignore[no-any-return]
+    raised = EOF("End Of File (EOF). %s" % error)
+    raised.extra_info = {"partial_output": _clean(error.output)}
+    return raised  # type: ignore[no-any-return]
 
 
 class PlyRuntime(AbstractRuntime):
