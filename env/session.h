@@ -23,7 +23,7 @@ struct shell_options {
 	const char *path; /* of bash, 4.4 or newer; looked up in PATH without a '/' */
 	const char *cwd;  /* NULL: the caller's */
 	const char *const *env; /* "K=V", besides the caller's and ours; NULL: none */
-	const char *const *sources; /* files to source; NULL: none */
+	const char *const *sources; /* files to source, ~ and $ expanded; NULL: none */
 	double timeout; /* of the start; 0: none */
 	uint64_t output_limit; /* bytes kept of a command's output; 0: all */
 	size_t partial; /* bytes told of each end of what a shell_run that fails has; 0: all */

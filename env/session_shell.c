@@ -213,18 +213,35 @@ static int add(struct ply_text *text, const char *words)
 	return text_append(text, words, strlen(words));
 }
 
+/*
+ * As if it were typed: ~, variables and patterns are expanded. A file of just that name is meant
+ * for sure, whatever its characters.
+ */
+static int add_source(struct ply_text *text, const char *path)
+{
+	int r = add(text, "if [[ -e ");
+
+	if (r == 0)
+		r = quote(text, path);
+	if (r == 0)
+		r = add(text, " ]]; then builtin source ");
+	if (r == 0)
+		r = quote(text, path);
+	if (r == 0)
+		r = add(text, "; else builtin eval \"builtin source \"");
+	if (r == 0)
+		r = quote(text, path);
+	/* As behind a command: half a quotation spoils the next line's first word. */
+	return r < 0 ? r : add(text, "; fi\nbuiltin eval :\n");
+}
+
 int shell_first_command(const struct shell_options *o, struct ply_text *ret)
 {
 	_cleanup_(ply_text_free) struct ply_text text = { 0 };
 	int r = 0;
 
-	for (const char *const *p = o->sources; p && *p && r == 0; p++) {
-		r = add(&text, "builtin source ");
-		if (r == 0)
-			r = quote(&text, *p);
-		if (r == 0)
-			r = add(&text, "\n");
-	}
+	for (const char *const *p = o->sources; p && *p && r == 0; p++)
+		r = add_source(&text, *p);
 	if (r == 0)
 		/* Nobody is to see mail, nor to be logged out for being silent. */
 		r = add(&text, "builtin set +o history +H; builtin history -c; HISTFILE=/dev/null\n"

@@ -750,6 +750,33 @@ START_TEST(startup_files_are_read)
 }
 END_TEST
 
+/* As words that somebody has typed behind `source`; but a file of just that name comes first. */
+START_TEST(names_of_startup_files_are_expanded)
+{
+	static const char *const names[] = { "~/tilde.sh", "$HOME/varia*.sh", "two words.sh",
+					     "'$HOME'/quoted.sh", "$HOME/\"quo\"ted.sh",
+					     "~/unfinished'", "$HOME/none.sh" };
+	struct ply_text text;
+
+	write_file("tilde.sh", "echo tilde\n");
+	write_file("variable.sh", "echo variable\n");
+	write_file("two words.sh", "echo two words\n");
+	write_file("quoted.sh", "echo quoted\n");
+	ply_session_free(session);
+	session = make();
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+		ok(ply_session_set(session, "startup_source", names[i]));
+	ok(ply_session_start(session, &text));
+	ck_assert_msg(strncmp(text.data, "tilde\nvariable\ntwo words\n", 25) == 0, "%s",
+		      text.data);
+	ck_assert_ptr_nonnull(strstr(text.data, "$HOME/quoted.sh: No such file"));
+	ck_assert_ptr_nonnull(strstr(text.data, "\nquoted\n"));
+	ck_assert_ptr_nonnull(strstr(text.data, "/none.sh: No such file"));
+	ply_text_free(&text);
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
 START_TEST(bad_options_are_refused)
 {
 	struct ply_session *s;
@@ -874,6 +901,7 @@ int main(void)
 	tcase_add_test(t, patterns_end_a_wait_wherever_they_are);
 	tcase_add_test(t, patterns_are_found_across_any_cut);
 	tcase_add_test(t, startup_files_are_read);
+	tcase_add_test(t, names_of_startup_files_are_expanded);
 	tcase_add_test(t, bad_options_are_refused);
 	tcase_add_test(t, megabytes_come_in_linear_time);
 	tcase_add_test(t, many_sessions_do_not_meet);
