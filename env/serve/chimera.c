@@ -233,11 +233,25 @@ static void tests_run(void *arg, const struct http_request *q, struct http_respo
 	ply_tests_free(&t);
 }
 
+struct checkpoint_body {
+	const char *label;
+};
+
+/* Chimera's clients send no body; ours one with a label, when there is one. */
 static void checkpoint(void *arg, const struct http_request *q, struct http_response *r)
 {
+	static const struct model_field fields[] = {
+		{ "label", MODEL_STRING_OR_NULL, offsetof(struct checkpoint_body, label), 0, false,
+		  NULL },
+	};
+	_cleanup_(model_release) struct model m = { 0 };
+	struct checkpoint_body b = { 0 };
 	struct ply_text id;
-	int status = ply_env_checkpoint(arg, NULL, &id);
+	int status;
 
+	if (!body_read(q, r, fields, ARRAY_SIZE(fields), &m, &b))
+		return;
+	status = ply_env_checkpoint(arg, b.label, &id);
 	if (status < 0) {
 		reply_failure(r, status);
 		return;

@@ -225,8 +225,14 @@ def test_our_own_kinds_on_it(t):
     env.run("rm -r x")
     env.restore(first)
     assert view.read("x/y") == "z"
+    env.checkpoint("before the change")
+    env.run("rm -r x")
+    env.restore("@before the change")
+    assert view.read("x/y") == "z"
     env.cleanup()
     env.free()
+    for body, code in ((b"", 200), (b"{}", 200), ({"label": None}, 200), ({"label": 5}, 400)):
+        assert s.call("POST", "/checkpoint", body).status == code, body
     cloud = plylib.Env("cloud", url=s.url, api_key=s.token)
     cloud.setup()
     cloud.write_file("only/here", b"1")
