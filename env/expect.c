@@ -17,6 +17,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +71,85 @@ static int go_on(pcre2_callout_block *block, void *arg)
 	return ++e->callouts % CALLOUTS || now_seconds() < e->end ? 0 : PCRE2_ERROR_MATCHLIMIT;
 }
 
+/*
+ * (?a) and (?u) at the beginning, perhaps among other flags: the one without Unicode's classes, the
+ * other as we have it anyway. Appends the flags that are left and moves *pattern behind them. What
+ * is none, or not Python's to combine, is PCRE2's to judge.
+ */
+static char *take_flags(char *to, const char **pattern, uint32_t *options)
+{
+	const char *flags = *pattern + 2, *rest;
+	size_t n = strncmp(*pattern, "(?", 2) == 0 ? strspn(flags, "aimsux") : 0;
+	bool ascii = n && memchr(flags, 'a', n), unicode = n && memchr(flags, 'u', n);
+
+	if (n == 0 || flags[n] != ')' || ascii == unicode)
+		return to;
+	if (ascii)
+		*options &= ~(uint32_t)PCRE2_UCP;
+	to = stpcpy(to, "(?");
+	for (rest = flags; rest < flags + n; rest++)
+		if (*rest != 'a' && *rest != 'u')
+			*to++ = *rest;
+	*pattern = flags + n + 1;
+	return stpcpy(to, ")");
+}
+
+/* \uXXXX and \UXXXXXXXX as PCRE2 has it: \x{XXXX}; 0: it is neither. */
+static size_t code_point(const char *s)
+{
+	size_t n = s[1] == 'u' ? 4 : s[1] == 'U' ? 8 : 0;
+
+	return n && strspn(s + 2, "0123456789abcdefABCDEF") >= n ? n : 0;
+}
+
+/* A pattern of Python's as one of PCRE2's. Given; NULL: no memory. */
+static char *translate(const char *pattern, uint32_t *options)
+{
+	char *text = malloc(strlen(pattern) * 2 + 1), *to = text; /* 6 characters become 8 */
+	size_t n;
+
+	if (!text)
+		return NULL;
+	to = take_flags(to, &pattern, options);
+	while (*pattern) {
+		bool escape = pattern[0] == '\\' && pattern[1];
+
+		n = escape ? code_point(pattern) : 0;
+		if (n) {
+			to += sprintf(to, "\\x{%.*s}", (int)n, pattern + 2);
+			pattern += 2 + n;
+			continue;
+		}
+		if (escape)
+			*to++ = *pattern++;
+		*to++ = *pattern++;
+	}
+	*to = '\0';
+	return text;
+}
+
+static int compile(struct pattern *p, const char *pattern)
+{
+	uint32_t options = PCRE2_DOTALL | PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF |
+			   PCRE2_AUTO_CALLOUT;
+	_cleanup_free_ char *text = translate(pattern, &options);
+	PCRE2_UCHAR why[256];
+	PCRE2_SIZE at;
+	int error;
+
+	if (!text)
+		return fail_memory();
+	p->code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, options, &error, &at,
+				NULL);
+	if (!p->code) {
+		(void)pcre2_get_error_message(error, why, sizeof(why)); /* cut is fine */
+		return fail(PLY_INVALID, "'%s' is no regular expression: %s at offset %zu", pattern,
+			    (const char *)why, (size_t)at);
+	}
+	p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
+	return p->match ? 0 : fail_memory();
+}
+
 int expect_new(const char *const *patterns, size_t n, struct expect **ret)
 {
 	_cleanup_(expect_freep) struct expect *e = NULL;
@@ -89,25 +169,10 @@ int expect_new(const char *const *patterns, size_t n, struct expect **ret)
 	(void)pcre2_set_heap_limit(e->context, HEAP_KIB);
 	(void)pcre2_set_callout(e->context, go_on, e);
 	for (size_t i = 0; i < n; i++) {
-		struct pattern *p = &e->patterns[i];
-		PCRE2_SIZE at;
-		int error;
+		int r = compile(&e->patterns[i], patterns[i]);
 
-		p->code = pcre2_compile((PCRE2_SPTR)patterns[i], PCRE2_ZERO_TERMINATED,
-					PCRE2_DOTALL | PCRE2_UTF | PCRE2_UCP |
-						PCRE2_MATCH_INVALID_UTF |
-						PCRE2_AUTO_CALLOUT,
-					&error, &at, NULL);
-		if (!p->code) {
-			PCRE2_UCHAR why[256];
-
-			(void)pcre2_get_error_message(error, why, sizeof(why)); /* cut is fine */
-			return fail(PLY_INVALID, "'%s' is no regular expression: %s at offset %zu",
-				    patterns[i], (const char *)why, (size_t)at);
-		}
-		p->match = pcre2_match_data_create_from_pattern(p->code, NULL);
-		if (!p->match)
-			return fail_memory();
+		if (r < 0)
+			return r;
 	}
 	*ret = TAKE_PTR(e);
 	return 0;

@@ -106,6 +106,50 @@ START_TEST(an_ordinary_pattern_is_found_behind_much_output)
 }
 END_TEST
 
+static const struct {
+	const char *pattern, *text;
+	int length; /* of what is seen at its end; -1: nothing */
+} pythons[] = {
+	{ "\\u276f $", "~ \u276f ", 4 },
+	{ "[\\u0061-c]{2}\\U0001f600", "xab\U0001f600", 6 },
+	{ "\\\\u0061", "\\u0061", 6 }, /* a backslash, then five letters */
+	{ "\\u00610", "xa0", 2 },
+	{ "(?a)\\w+$", "\u00e9e", 1 },
+	{ "(?u)\\w+$", "\u00e9e", 3 },
+	{ "(?ai)E\\w$", "ee\u00e9", -1 },
+	{ "(?ia)E\\w$", "ee", 2 },
+};
+
+/* What re takes and PCRE2 does not. */
+START_TEST(patterns_are_pythons)
+{
+	const char *text = pythons[_i].text;
+	struct expect *e = new (&pythons[_i].pattern, 1);
+	int len = (int)strlen(text);
+	struct expect_match match;
+
+	if (pythons[_i].length < 0) {
+		ck_assert_int_eq(expect_scan(e, text, (size_t)len, &match), 0);
+	} else {
+		ck_assert_int_eq(expect_scan(e, text, (size_t)len, &match), 1);
+		ck_assert_int_eq((int)match.start, len - pythons[_i].length);
+		ck_assert_int_eq((int)match.end, len);
+	}
+	expect_free(e);
+}
+END_TEST
+
+START_TEST(what_python_refuses_is_refused)
+{
+	static const char *const patterns[] = { "\\u12", "\\U0001f60", "\\U00110000", "\\u",
+						"(?au)x", "(?L)x", "(" };
+	struct expect *e;
+
+	for (size_t i = 0; i < ARRAY_SIZE(patterns); i++)
+		ck_assert_msg(expect_new(&patterns[i], 1, &e) < 0, "%s", patterns[i]);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("expect");
@@ -113,5 +157,7 @@ int main(void)
 	tcase_add_loop_test(t, a_costly_search_ends, 0, (int)ARRAY_SIZE(costly));
 	tcase_add_test(t, many_costly_patterns_cost_no_more_than_one);
 	tcase_add_test(t, an_ordinary_pattern_is_found_behind_much_output);
+	tcase_add_loop_test(t, patterns_are_pythons, 0, (int)ARRAY_SIZE(pythons));
+	tcase_add_test(t, what_python_refuses_is_refused);
 	return run_case("expect", t);
 }
