@@ -329,7 +329,7 @@ bool chimera_is_execute(const struct http_request *q)
 
 	if (strcmp(q->method, "POST") != 0 || strcmp(q->path, "/execute") != 0)
 		return false;
-	object = json_loadb(q->body, q->body_len, JSON_ALLOW_NUL, NULL);
+	object = model_load(q->body, q->body_len, NULL);
 	is = json_object_get(object, "cmd") && !json_object_get(object, "command");
 	json_decref(object);
 	return is;

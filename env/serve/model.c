@@ -28,13 +28,67 @@ static json_t *loc_of(const char *name)
 	return name ? json_pack("[ss]", "body", name) : json_pack("[s]", "body");
 }
 
+/* Length of what Python's JSON has for a float at p, and JSON has not; 0: it is none. */
+static size_t literal_at(const char *p, const char *end)
+{
+	static const char *const words[] = { "Infinity", "-Infinity", "NaN" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(words); i++) {
+		size_t n = strlen(words[i]);
+
+		if ((size_t)(end - p) >= n && memcmp(p, words[i], n) == 0)
+			return n;
+	}
+	return 0;
+}
+
+/* With those literals as strings, which are numbers to number_of. NULL: no memory. */
+static char *quote_literals(const char *body, size_t len, size_t *ret_len)
+{
+	char *copy = malloc(len * 2 + 1), *to = copy; /* "NaN": 3 bytes become 5 */
+	const char *end = body + len;
+	bool quoted = false;
+
+	for (const char *p = body; copy && p < end;) {
+		size_t n = quoted ? 0 : literal_at(p, end);
+
+		if (n) {
+			*to++ = '"';
+			to = mempcpy(to, p, n);
+			*to++ = '"';
+			p += n;
+			continue;
+		}
+		quoted ^= *p == '"';
+		if (quoted && *p == '\\' && p + 1 < end)
+			*to++ = *p++;
+		*to++ = *p++;
+	}
+	*ret_len = (size_t)(to - copy);
+	return copy;
+}
+
+json_t *model_load(const char *body, size_t len, json_error_t *e)
+{
+	const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY;
+	json_t *v = json_loadb(body, len, flags, e);
+	_cleanup_free_ char *copy = NULL;
+
+	if (v || !(memmem(body, len, "Infinity", 8) || memmem(body, len, "NaN", 3)))
+		return v;
+	copy = quote_literals(body, len, &len);
+	return copy ? json_loadb(copy, len, flags, e) : NULL;
+}
+
 void model_parse(struct model *m, const char *body, size_t len)
 {
-	json_error_t e;
+	json_error_t e = { 0 };
 
 	m->detail = json_array();
-	m->object = json_loadb(body, len, JSON_ALLOW_NUL, &e);
-	if (!m->object) {
+	m->object = len ? model_load(body, len, &e) : json_null();
+	if (json_is_null(m->object)) {
+		complain(m, "missing", "Field required", loc_of(NULL), NULL);
+	} else if (!m->object) {
 		complain(m, "json_invalid", "JSON decode error",
 			 json_pack("[si]", "body", e.position), NULL);
 	} else if (!json_is_object(m->object)) {
@@ -136,26 +190,26 @@ static int truth_of(json_t *v)
 	return -1;
 }
 
-static bool all_strings(json_t *v)
+/* Where in an array or an object the first item that is no string is: its index or key, given. */
+static json_t *find_no_string(json_t *v, json_t **ret_item)
 {
 	size_t i;
 	json_t *item;
 	const char *key;
 
-	if (json_is_object(v)) {
-		json_object_foreach(v, key, item)
-		{
-			if (!json_is_string(item))
-				return false;
-		}
-		return true;
+	json_object_foreach(v, key, item)
+	{
+		*ret_item = item;
+		if (!json_is_string(item))
+			return json_string(key);
 	}
 	json_array_foreach(v, i, item)
 	{
+		*ret_item = item;
 		if (!json_is_string(item))
-			return false;
+			return json_integer((json_int_t)i);
 	}
-	return json_is_array(v);
+	return NULL;
 }
 
 static void complain_of_nul(struct model *m, const struct model_field *f, json_t *v)
@@ -221,22 +275,23 @@ static void read_bool(struct model *m, const struct model_field *f, json_t *v, c
 
 static void read_json(struct model *m, const struct model_field *f, json_t *v, char *to)
 {
-	bool fits = (f->type == MODEL_STRINGS && json_is_array(v) && all_strings(v)) ||
-		    (f->type == MODEL_STRING_OR_STRINGS &&
-		     (json_is_string(v) || (json_is_array(v) && all_strings(v)))) ||
-		    (f->type == MODEL_MAP_OR_NULL &&
-		     (json_is_null(v) || (json_is_object(v) && all_strings(v))));
-	bool item = !fits && json_is_array(v);
+	bool map = f->type == MODEL_MAP_OR_NULL;
+	bool fits = map ? json_is_object(v) || json_is_null(v)
+			: json_is_array(v) ||
+				  (f->type == MODEL_STRING_OR_STRINGS && json_is_string(v));
+	json_t *item, *place;
 
 	if (!fits) {
-		complain(m,
-			 item				? "string_type"
-			 : f->type == MODEL_MAP_OR_NULL ? "dict_type"
-							: "list_type",
-			 item				? "Input should be a valid string"
-			 : f->type == MODEL_MAP_OR_NULL ? "Input should be a valid dictionary"
-							: "Input should be a valid list",
+		complain(m, map ? "dict_type" : "list_type",
+			 map ? "Input should be a valid dictionary"
+			     : "Input should be a valid list",
 			 loc_of(f->name), v);
+		return;
+	}
+	place = find_no_string(v, &item);
+	if (place) {
+		complain(m, "string_type", "Input should be a valid string",
+			 json_pack("[sso]", "body", f->name, place), item);
 		return;
 	}
 	for (size_t i = 0; f->type == MODEL_STRINGS && i < json_array_size(v); i++) {

@@ -39,6 +39,8 @@ struct model {
 	json_t *detail; /* owned: an array, empty when all is well */
 };
 
+/* Any JSON, and Infinity and NaN besides, which Python's clients write. */
+json_t *model_load(const char *body, size_t len, json_error_t *e);
 /* The object, or a detail for what is none. Release in any case. */
 void model_parse(struct model *m, const char *body, size_t len);
 /*

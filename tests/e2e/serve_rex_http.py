@@ -135,6 +135,9 @@ def test_a_body_that_does_not_fit_is_422(t):
             "POST", path, body, {"Content-Type": "application/json"})
         assert a.status == 422 and a.json["detail"][0]["msg"], (path, body, a)
         assert set(a.json["detail"][0]) >= {"type", "loc", "msg", "input"}, a
+    for body in (b'{"command": "exit 3", "shell": true, "timeout": Infinity}',
+                 b'{"command": ["sh", "-c", "exit 3"], "timeout": NaN}'):  # Python's own JSON
+        assert s.call("POST", "/execute", body).json["exit_code"] == 3, body
     for body in ({"command": "exit 3", "shell": "yes", "timeout": "5", "check": 0},
                  {"command": "exit 3", "shell": 1, "timeout": True, "unknown": 1}):
         assert s.post("/execute", body).json["exit_code"] == 3, body

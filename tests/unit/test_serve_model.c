@@ -74,6 +74,11 @@ START_TEST(values_fit_as_leniently_as_in_pydantic)
 		{ "{\"f\": \"0x10\"}", "float_parsing" },
 		{ "{\"f\": []}", "float_type" },
 		{ "{\"fn\": null}", "" },
+		{ "{\"fn\": Infinity, \"f\":-Infinity, \"s\": \"\\\"NaN\"}", "" },
+		{ "{\"fn\": NaN}", "" },
+		{ "{\"fn\": Infinityx}", "json_invalid" },
+		{ "{\"fn\": infinity}", "json_invalid" },
+		{ "{\"i\": Infinity}", "int_parsing" },
 		{ "{\"i\": 2.0}", "" },
 		{ "{\"i\": \"7\"}", "" },
 		{ "{\"i\": 1.5}", "int_from_float" },
@@ -107,9 +112,10 @@ START_TEST(values_fit_as_leniently_as_in_pydantic)
 		{ "{\"word\": \"raise\\u0000\"}", "literal_error" },
 		{ "{\"b\": \"yes\\u0000\"}", "bool_parsing" },
 		{ "[]", "model_attributes_type" },
-		{ "3", "json_invalid" },
+		{ "3", "model_attributes_type" },
+		{ "null", "missing" },
 		{ "{", "json_invalid" },
-		{ "", "json_invalid" },
+		{ "", "missing" },
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
@@ -141,6 +147,51 @@ START_TEST(values_arrive_and_defaults_stay)
 	ck_assert_str_eq(a.s, "default");
 	ck_assert(a.f == 1 && a.i == 3);
 	model_release(&m);
+}
+END_TEST
+
+START_TEST(literals_of_pythons_json_are_numbers)
+{
+	struct model m;
+	struct all a;
+
+	ck_assert_str_eq(verdict("{\"s\": \"a NaN, \\\"Infinity\","
+				 " \"f\": -Infinity, \"fn\":Infinity}",
+				 &a, &m),
+			 "");
+	ck_assert_str_eq(a.s, "a NaN, \"Infinity");
+	ck_assert(isinf(a.f) && a.f < 0 && isinf(a.fn) && a.fn > 0);
+	model_release(&m);
+}
+END_TEST
+
+START_TEST(a_detail_names_the_kind_and_the_very_place)
+{
+	static const struct {
+		const char *body, *type, *loc;
+	} rows[] = {
+		{ "{\"map\": {\"x\": \"y\", \"a\": 1}}", "string_type",
+		  "[\"body\",\"map\",\"a\"]" },
+		{ "{\"map\": []}", "dict_type", "[\"body\",\"map\"]" },
+		{ "{\"map\": \"x\"}", "dict_type", "[\"body\",\"map\"]" },
+		{ "{\"either\": [\"a\", 5]}", "string_type", "[\"body\",\"either\",1]" },
+		{ "{\"list\": [\"a\", \"b\", null]}", "string_type", "[\"body\",\"list\",2]" },
+		{ "{\"list\": {}}", "list_type", "[\"body\",\"list\"]" },
+		{ "null", "missing", "[\"body\"]" },
+		{ "5", "model_attributes_type", "[\"body\"]" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		struct model m;
+		struct all a;
+		char *loc;
+
+		ck_assert_str_eq(verdict(rows[i].body, &a, &m), rows[i].type);
+		loc = json_dumps(json_object_get(json_array_get(m.detail, 0), "loc"), JSON_COMPACT);
+		ck_assert_str_eq(loc, rows[i].loc);
+		free(loc);
+		model_release(&m);
+	}
 }
 END_TEST
 
@@ -509,6 +560,8 @@ int main(void)
 
 	tcase_add_test(tc, values_fit_as_leniently_as_in_pydantic);
 	tcase_add_test(tc, values_arrive_and_defaults_stay);
+	tcase_add_test(tc, literals_of_pythons_json_are_numbers);
+	tcase_add_test(tc, a_detail_names_the_kind_and_the_very_place);
 	tcase_add_test(tc, a_complaint_is_a_list_of_details);
 	tcase_add_test(tc, forms_are_read_in_whatever_pieces_they_come);
 	tcase_add_test(tc, headers_of_a_part_have_an_end);
