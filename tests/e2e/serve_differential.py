@@ -42,6 +42,7 @@ DIFFERENCES = {
     "line ends": ("BETTER", "a line that ends in ; or & may be followed by another"),
     "status": ("BETTER", "$? is the last command's, not that of a probe"),
     "idle interrupt": ("QUIRK", "an interrupt of an idle shell: the reference reads an echoed ^C"),
+    "left behind": ("BETTER", "a closed session leaves no process, nohup or setsid or not"),
     "closed": ("BETTER", "after /close names are free again"),
     "interactive flags": ("BETTER", "both flags: refused before anything runs, in words"),
     "modes": ("BETTER", "execute bits of an archive are kept"),
@@ -243,6 +244,12 @@ def test_what_is_better_in_sessions(t):
             call = call or ("POST", "/run_in_session", {"action_type": "bash_interrupt"})
             call[2]["session"] = session
             p.same(call, name if k + 1 == len(calls) else None)
+    leaves = "nohup sleep 300 >/dev/null 2>&1 & echo $! >pid"
+    p.both(*create("leaves"))
+    p.both(*bash(leaves, "leaves"))
+    p.both(*close("leaves"))
+    p.both(*create("finds"))
+    p.same(bash("kill $(cat pid) 2>/dev/null && echo alive || echo gone", "finds"), "left behind")
     p.both(*create("closed"))
     p.both("POST", "/close")
     p.same(create("closed"), "closed")
