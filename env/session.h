@@ -39,7 +39,8 @@ struct shell_options {
  */
 int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output);
 /*
- * ply_session_run. cancel: PLY_CANCELLED when it gets readable, the command goes on (-1: none).
+ * ply_session_run; a shell within this one that waits for a command is as good as this one
+ * (session_inner.c). cancel: PLY_CANCELLED when it gets readable, the command goes on (-1: none).
  * After a timeout or a cancel nothing is consumed: what ends the command has those bytes again, and
  * all of them (`partial`).
  */

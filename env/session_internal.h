@@ -73,6 +73,10 @@ struct shell {
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
 	uint64_t limit;	     /* immutable: of out; 0: none */
+	pid_t inner;	     /* group of a shell within ours that waits for a command; 0: none */
+	double inner_at;     /* when to look after what may be one; 0: nothing may */
+	double inner_gap;    /* until it is asked again */
+	bool inner_asked;    /* an empty line was typed, for another prompt */
 	size_t partial;	     /* immutable: told of each end of an output that goes on; 0: all */
 	bool truncated;	     /* out was longer: after `limit` bytes some are missing */
 	int code;	     /* exit code of the command, when over */
@@ -107,6 +111,7 @@ int buffer_take(struct buffer *b, size_t keep, size_t len, struct ply_text *ret)
 
 /* ---- session_shell.c ---- */
 
+#define SHELL_PROMPT "SHELLPS1PREFIX" /* PS1, as the reference sets it */
 int shell_spawn(struct shell *s, const struct shell_options *o);
 /* What the first command of a shell is. */
 int shell_first_command(const struct shell_options *o, struct ply_text *ret);
@@ -123,13 +128,16 @@ int shell_type_probe(struct shell *s, bool hard);
 void shell_drop_key(struct shell *s);
 /* Takes what it reported. PLY_UNSUPPORTED: it is no bash; PLY_SESSION_GONE: it cannot any more. */
 int shell_take_reports(struct shell *s);
+/* Takes len bytes out of the output. */
+void shell_drop(struct shell *s, size_t at, size_t len);
 /* Is this descriptor open in it? 1 or 0; < 0: /proc does not tell. */
 int shell_descriptor(const struct shell *s, const char *number);
 #define SHELL_MARK "37" /* open as long as a command runs */
 
 /* ---- session_wait.c ---- */
 
-#define MATCHED 1 /* outcome of shell_wait */
+#define MATCHED 1 /* outcomes of shell_wait */
+#define INNER 2
 
 struct goal {
 	double end;	       /* < 0: none */
@@ -140,9 +148,20 @@ struct goal {
 	struct expect_match match; /* set with MATCHED */
 };
 /*
- * Until the shell is idle (0), a pattern was seen (MATCHED), PLY_TIMEOUT, PLY_CANCELLED,
- * PLY_SESSION_GONE. All output up to there is in s->out. Serves interrupts. By the owner.
+ * Until the shell is idle (0), a pattern was seen (MATCHED), a shell within it waits for a command
+ * (INNER, and s->inner), PLY_TIMEOUT, PLY_CANCELLED, PLY_SESSION_GONE. All output up to there is in
+ * s->out. Serves interrupts. By the owner.
  */
 int shell_wait(struct shell *s, struct goal *g);
 void stop_begin(struct stop *stop, const struct shell_interrupt *how);
 int shell_gone(struct shell *s); /* PLY_SESSION_GONE and its sentence */
+
+/* ---- session_inner.c ---- */
+
+void inner_forget(struct shell *s);
+/* Looks for one; INNER, when it waits. *ret_next: brought forward to when to come again. */
+int inner_tick(struct shell *s, bool news, double *ret_next);
+bool inner_waits(struct shell *s); /* still */
+int inner_type(struct shell *s, const char *text, size_t len, double end);
+/* Of its last command. PLY_NO_EXIT_CODE; PLY_SESSION_GONE and its kin. */
+int inner_exit_code(struct shell *s);

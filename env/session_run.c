@@ -252,6 +252,17 @@ void shell_free(struct shell *s)
 
 /* ---- running ---- */
 
+static int set_exit_code(struct shell *s, struct ply_observation *ret)
+{
+	int code = s->inner ? inner_exit_code(s) : s->repaired ? PLY_NO_EXIT_CODE : s->code;
+
+	if (code < 0 && code != PLY_NO_EXIT_CODE)
+		return code;
+	ret->exit_code_known = code >= 0;
+	ret->exit_code = MAX(code, -1);
+	return 0;
+}
+
 static int conclude(struct shell *s, const struct ply_session_run *run, int matched,
 		    const struct goal *g, struct ply_observation *ret)
 {
@@ -282,14 +293,18 @@ static int conclude(struct shell *s, const struct ply_session_run *run, int matc
 		ret->exit_code = -1;
 		return 0;
 	}
-	ret->exit_code_known = !s->repaired;
-	ret->exit_code = s->repaired ? -1 : s->code;
-	if (run->check != PLY_CHECK_RAISE)
+	if (s->inner && (run->interactive || run->interactive_quit)) {
+		ret->exit_code = 0; /* as after a pattern */
 		return 0;
-	if (s->repaired)
+	}
+	r = set_exit_code(s, ret);
+	if (r < 0 || run->check != PLY_CHECK_RAISE)
+		return r;
+	if (!ret->exit_code_known)
 		return fail(PLY_NO_EXIT_CODE, "the command ran, its exit code could not be told");
-	if (s->code)
-		return fail(PLY_COMMAND_FAILED, "the command failed with exit code %d", s->code);
+	if (ret->exit_code)
+		return fail(PLY_COMMAND_FAILED, "the command failed with exit code %d",
+			    ret->exit_code);
 	return 0;
 }
 
@@ -310,21 +325,24 @@ static int run_owned(struct shell *s, const struct ply_session_run *run, size_t 
 	if (r < 0)
 		return r;
 
+	if (!s->idle && !input && !inner_waits(s)) {
+		r = shell_wait(s, &g);
+		if (r == PLY_TIMEOUT)
+			fail(r,
+			     "what was run before goes on after another %g seconds, nothing was "
+			     "run: interrupt it",
+			     run->timeout);
+		if (r < 0)
+			return with_output(s, ret, r);
+	}
 	if (!s->idle && input) {
 		/* For the program that runs. */
 		r = pty_type(s, run->command, len, g.end);
 		if (r == 0)
 			r = pty_type(s, "\n", 1, g.end);
+	} else if (!s->idle) {
+		r = inner_type(s, run->command, len, g.end);
 	} else {
-		if (!s->idle) {
-			r = shell_wait(s, &g);
-			if (r == PLY_TIMEOUT)
-				fail(r, "what was run before goes on after another %g seconds, "
-					"nothing was run: interrupt it",
-				     run->timeout);
-			if (r < 0)
-				return with_output(s, ret, r);
-		}
 		pty_flush(s); /* the same terminal for every command */
 		r = shell_type_command(s, run->command, len, input ? NO_CHECK : CHECK_SYNTAX);
 	}
@@ -366,14 +384,13 @@ static int settle_owned(struct shell *s, double seconds, struct ply_observation 
 	struct ply_observation rest = { 0 };
 	int r = shell_wait(s, &g);
 
-	if (r == 0)
+	if (r >= 0)
 		r = take_output(s, &rest);
 	if (r == 0)
 		r = text_append(&ret->output, rest.output.data, rest.output.len);
 	if (r == 0) {
 		ret->truncated |= rest.truncated;
-		ret->exit_code_known = !s->repaired;
-		ret->exit_code = s->repaired ? -1 : s->code;
+		r = set_exit_code(s, ret);
 	}
 	ply_observation_free(&rest);
 	return r;

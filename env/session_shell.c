@@ -128,7 +128,7 @@ static int make_env(bool inherit, const char *const *more, struct ply_list *ret)
 	 * dumb: bash and others send nothing that moves a cursor. HISTFILE (the first command takes
 	 * it out of what commands get): one that is hung up before that is to write no history.
 	 */
-	static const char *const ours[] = { "TERM=dumb", "PS1=SHELLPS1PREFIX", "PS2=", "PS0=",
+	static const char *const ours[] = { "TERM=dumb", "PS1=" SHELL_PROMPT, "PS2=", "PS0=",
 					    "HISTFILE=/dev/null", NULL };
 	int r = 0;
 
@@ -247,7 +247,7 @@ int shell_first_command(const struct shell_options *o, struct ply_text *ret)
 		r = add(&text, "builtin set +o history +H; builtin history -c; HISTFILE=/dev/null\n"
 			       "builtin export -n HISTFILE\n"
 			       "builtin unset -v MAILCHECK TMOUT 2>/dev/null\n"
-			       "builtin export PS1=SHELLPS1PREFIX PS2= PS0=\n");
+			       "builtin export PS1=" SHELL_PROMPT " PS2= PS0=\n");
 	if (r < 0)
 		return r;
 	*ret = text;
@@ -460,7 +460,7 @@ int shell_type_probe(struct shell *s, bool hard)
 
 /* ---- reports ---- */
 
-static void drop(struct shell *s, size_t at, size_t len)
+void shell_drop(struct shell *s, size_t at, size_t len)
 {
 	s->out.len -= len;
 	memmove(s->out.data + at, s->out.data + at + len, s->out.len - at);
@@ -480,7 +480,7 @@ static size_t drop_end(struct shell *s, const char *prompt)
 	size_t len = strlen(prompt), n = 0;
 
 	for (; len && n < 2 && s->out.len >= len && is_at(s, s->out.len - len, prompt, len); n++)
-		drop(s, s->out.len - len, len);
+		shell_drop(s, s->out.len - len, len);
 	return n;
 }
 
@@ -495,7 +495,7 @@ static void drop_lines(struct shell *s, const char *prompt, size_t from, size_t 
 	for (size_t at = s->out.len; len && times && at-- > from;) {
 		if (is_at(s, at, prompt, len) &&
 		    (at == from || s->out.data[at - 1] == '\n' || at + len == s->out.len)) {
-			drop(s, at, len);
+			shell_drop(s, at, len);
 			times--;
 		}
 	}
@@ -508,7 +508,7 @@ static void drop_first(struct shell *s, const char *prompt)
 	char *found = len && s->out.len ? memmem(s->out.data, s->out.len, prompt, len) : NULL;
 
 	if (found)
-		drop(s, (size_t)(found - s->out.data), len);
+		shell_drop(s, (size_t)(found - s->out.data), len);
 }
 
 /* Nothing can be run in it any more, or nothing be told of that. */

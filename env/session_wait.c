@@ -496,6 +496,9 @@ static int wait_end(struct shell *s, struct goal *g)
 			if (g->end >= 0 && now_seconds() >= g->end)
 				return PLY_TIMEOUT;
 		}
+		r = inner_tick(s, news.output, &next);
+		if (r != 0)
+			return r;
 		r = wait_news(s, g, next, &news);
 		if (r < 0)
 			return r;
@@ -504,8 +507,10 @@ static int wait_end(struct shell *s, struct goal *g)
 
 int shell_wait(struct shell *s, struct goal *g)
 {
-	int r = wait_end(s, g);
+	int r;
 
+	inner_forget(s);
+	r = wait_end(s, g);
 	if (g->stop)
 		stop_done(s, g->stop, MIN(r, 0), r < 0 ? ply_error() : "");
 	g->stop = NULL;

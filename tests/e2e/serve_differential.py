@@ -277,6 +277,32 @@ def test_patterns_of_ordinary_commands(t):
     p.done()
 
 
+def test_a_shell_within_the_shell(t):
+    """Each by a command of the kinds that start it, and that run something in it."""
+    p = Pair(t)
+    for i, (shell, typed, kw) in enumerate([
+        (shell, typed, kw) for shell in ("sh", "bash --norc")
+        for typed in ({}, {"is_interactive_command": True}) for kw in (typed, {})
+    ]):
+        session = "n%d" % i
+        p.both(*create(session))
+        p.same(bash(shell, session, **typed))
+        for command in ("echo hi", "echo a; echo b", "cd /usr && pwd", "sleep 0.3; echo slept", "sh",
+                        "echo inner", "exit"):
+            p.same(bash(command, session, **kw))
+        if not kw:
+            p.same(bash("(exit 7)", session, check="silent"))
+            p.same(bash("(exit 7)", session, check="raise"))
+            p.same(bash("echo a\necho b", session))
+        p.same(bash("echo begun; sleep 20", session, timeout=0.5, **kw), "partial output")
+        p.same(("POST", "/run_in_session", {"action_type": "bash_interrupt", "session": session,
+                                            "timeout": 1.0}))
+        p.same(bash("echo after", session, **kw))
+        p.same(bash("exit", session))
+        p.same(bash("echo back", session))
+    p.done()
+
+
 def test_interrupts_and_timeouts(t):
     p = Pair(t)
     p.same(create())
