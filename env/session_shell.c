@@ -88,9 +88,14 @@ static const char trigger[] =
 	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
-/* In posix mode `unset` is found before any function of that name. */
+/*
+ * In posix mode `unset` is found before any function of that name. What the lines use may be
+ * disabled, or another word's alias.
+ */
 static const char repair[] = "POSIXLY_CORRECT=y\n"
+			     "\\enable builtin eval mapfile printf set unalias unset 2>/dev/null\n"
 			     "\\unset -f builtin unset\n"
+			     "\\unalias builtin 2>/dev/null\n"
 			     "\\unset POSIXLY_CORRECT\n";
 
 /* ---- its start ---- */
@@ -453,7 +458,7 @@ int shell_type_probe(struct shell *s, bool hard)
 		if (r < 0)
 			return r;
 		s->repaired = true;
-		s->prompts += 3; /* its lines */
+		s->prompts += 5; /* its lines */
 	}
 	return shell_type(s, "", 0, NO_CHECK);
 }

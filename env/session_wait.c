@@ -17,7 +17,7 @@
  *   then, three times    SIGKILL to it; before both SIGINT to the shell, which then drops the rest
  *                        of the line instead of going on with it
  * When it is the shell that is in the foreground, there is nothing to kill, and the first of these
- * is a probe that works also if somebody has made a function of `builtin`. The shell is killed by
+ * is a probe that works also if somebody has hidden `builtin`. The shell is killed by
  * none of them; when it does not listen (a loop with SIGINT ignored), that is the outcome.
  */
 

@@ -314,14 +314,30 @@ START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
 }
 END_TEST
 
-START_TEST(a_function_called_builtin_costs_an_interrupt)
+START_TEST(a_builtin_that_is_hidden_costs_an_interrupt)
 {
 	struct ply_observation o;
 
-	ck_assert_int_eq(try("builtin() { :; }", 0.3, &o), PLY_TIMEOUT);
-	ply_observation_free(&o);
-	interrupt();
-	gives("builtin echo fine", "fine\n");
+	static const char *const commands[] = {
+		"builtin() { :; }",
+		"alias builtin=true",
+		"alias builtin=false unalias=true",
+		"enable -n printf",
+		"enable -n eval mapfile",
+		"enable -n builtin unset set",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		/* It ends, but not that it is at its prompt can be told; or not of the next. */
+		if (try(commands[i], 0.3, &o) == 0) {
+			ply_observation_free(&o);
+			ck_assert_int_eq(try("true", 0.3, &o), PLY_TIMEOUT);
+		}
+		ply_observation_free(&o);
+		ck_assert_msg(ply_session_interrupt(session, 0.05, 2, NULL) == 0, "%s: %s",
+			      commands[i], ply_error());
+		gives("builtin echo fine", "fine\n");
+	}
 }
 END_TEST
 
@@ -884,7 +900,7 @@ int main(void)
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
 	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
 	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
-	tcase_add_test(t, a_function_called_builtin_costs_an_interrupt);
+	tcase_add_test(t, a_builtin_that_is_hidden_costs_an_interrupt);
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	tcase_add_test(t, a_timeout_leaves_the_shell_usable);
 	tcase_add_test(t, an_interrupt_ends_whatever_runs);
