@@ -38,6 +38,7 @@ struct host {
 	pthread_cond_t idle; /* users is 0, or runner is -1 */
 	unsigned users;	     /* under lock: threads that use the session */
 	int runner;	     /* under lock, borrowed: where the answer of what runs goes; -1 */
+	const char *runs;    /* under lock: the command that runs; NULL: none */
 	bool asks;	     /* under lock: session_answer's */
 	bool ended;	     /* under lock: there are to be no new ones */
 };
@@ -58,9 +59,39 @@ static int keep(int fd, const struct ply_text *text)
 	return fd >= 0 && text->len ? write_all(fd, text->data, text->len) : 0;
 }
 
-static void *run_command(void *arg)
+/* Part of a command that people know it by: of its first line. */
+#define KNOWN_BY 60
+
+/* False: another command runs, and the answer says so. */
+static bool begin_run(struct host *h, struct run *run)
 {
-	struct run *run = arg;
+	size_t len = 0;
+	LOCK_GUARD(&h->lock);
+
+	if (!h->runs) {
+		h->runs = run->bytes;
+		return true;
+	}
+	while (len < KNOWN_BY && h->runs[len] && h->runs[len] != '\n')
+		len++;
+	while (len && ((unsigned char)h->runs[len] & 0xc0) == 0x80) /* no half character */
+		len--;
+	run->answer.status = PLY_STATE;
+	(void)snprintf(run->answer.text, sizeof(run->answer.text),
+		       "session '%s' is running '%.*s%s': wait for it, or end it: plyfs session "
+		       "interrupt %s",
+		       h->name, (int)len, h->runs, h->runs[len] ? "..." : "", h->name);
+	return false;
+}
+
+static void end_run(struct host *h)
+{
+	LOCK_GUARD(&h->lock);
+	h->runs = NULL;
+}
+
+static void run_owned(struct run *run)
+{
 	struct host *h = run->host;
 	const char *expect[] = { run->bytes + run->q.command_len + 1 };
 	const struct ply_session_run q = {
@@ -92,6 +123,16 @@ static void *run_command(void *arg)
 	}
 	ply_observation_free(&seen);
 	ply_text_free(&rest);
+}
+
+static void *run_command(void *arg)
+{
+	struct run *run = arg;
+
+	if (begin_run(run->host, run)) {
+		run_owned(run);
+		end_run(run->host);
+	}
 	(void)eventfd_write(run->done, 1); /* 1 fits: cannot fail */
 	return NULL;
 }
@@ -114,7 +155,7 @@ static bool take_turn(struct host *h, int sock)
 		pthread_cond_wait(&h->idle, &h->lock);
 	if (has_hung_up(sock))
 		return false;
-	if (h->runner < 0) /* else the session itself says that it is busy */
+	if (h->runner < 0) /* else begin_run says that it is busy */
 		h->runner = sock;
 	return true;
 }

@@ -375,7 +375,9 @@ def test_interrupt_ends_what_runs(t):
 def test_a_busy_session_says_so(t):
     env, path = session(t)
     p = begun(env, path, "sleep 68.%d" % os.getpid())
-    env.fails("session", "run", "s", "--", "true", cwd=path, says="running|busy", code=125)
+    env.fails("session", "run", "s", "--", "true", cwd=path, code=125,
+              says="'s' is running 'sleep 68.%d': wait for it, or end it: plyfs session interrupt s"
+              % os.getpid())
     env("session", "end", "s", cwd=path)
     p.communicate(timeout=30)
     assert p.returncode == 125, p.returncode
