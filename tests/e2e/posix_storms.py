@@ -102,7 +102,9 @@ def test_stress_ng_verifies(t):
     # 0: all well; 3: some stressors are not for this machine.
     assert p.returncode in (0, 3) and not bad, "exit %d\n%s" % (p.returncode,
                                                               "\n".join(bad) or said)
-    assert view.ls() == ["x"], "stress-ng leaves files: %s" % view.ls()
+    # Its `open` leaves one where descriptors run out between two opens of it; on ext4 as well.
+    left = [x for x in view.ls() if not x.startswith("stress-open-") or os.path.getsize(view.at(x))]
+    assert left == ["x"], "stress-ng leaves files: %s" % left
 
 
 if __name__ == "__main__":
