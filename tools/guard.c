@@ -101,8 +101,8 @@ void guard_stop_front(struct guard *g)
 	tell(g->sock, SIGTSTP);
 }
 
-static _Noreturn void guard_main(struct guard *g, int (*work)(void *arg, struct guard *g),
-				 void *arg)
+static _Noreturn void guard_main(struct client *cl, struct guard *g,
+				 int (*work)(void *arg, struct guard *g), void *arg)
 {
 	sigset_t all, chld;
 
@@ -114,7 +114,9 @@ static _Noreturn void guard_main(struct guard *g, int (*work)(void *arg, struct 
 	sigemptyset(&chld);
 	sigaddset(&chld, SIGCHLD);
 	g->children = signalfd(-1, &chld, SFD_CLOEXEC | SFD_NONBLOCK);
-	_exit(g->children < 0 ? FAILED : work(arg, g));
+	if (g->children < 0)
+		_exit(client_fail(cl, "a signal descriptor: %s", strerror(errno)));
+	_exit(work(arg, g));
 }
 
 /* ---- the front ---- */
@@ -195,18 +197,20 @@ int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g), void *
 	for (size_t i = 0; i < ARRAY_SIZE(passed_on); i++)
 		sigaddset(&set, passed_on[i]);
 	signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (signals < 0)
+		return client_fail(cl, "a signal descriptor: %s", strerror(errno));
 	sigaddset(&set, SIGTTOU);
 	(void)sigprocmask(SIG_BLOCK, &set, &g.mask);
 	(void)signal(SIGCHLD, SIG_DFL); /* where it was ignored there is nothing to wait for */
 	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* of a guard that is killed */
 
-	pid = signals < 0 ? -1 : fork();
+	pid = fork();
 	if (pid < 0)
 		return client_fail(cl, "fork: %s", strerror(errno));
 	if (pid == 0) {
 		closep(&ours);
 		closep(&signals);
-		guard_main(&g, work, arg);
+		guard_main(cl, &g, work, arg);
 	}
 	closep(&theirs);
 	theirs = -1;
