@@ -61,7 +61,7 @@ int dirent_find(const struct fs *fs, uint64_t dir, const char *name, size_t len,
 	struct name_match m = { .fs = fs, .name = name, .len = len };
 	int r;
 
-	r = slot_find(fs, &base, match_name, &m, &k, NULL);
+	r = slot_find(fs, &base, match_name, &m, &k);
 	if (r < 0)
 		return r;
 

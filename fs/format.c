@@ -109,32 +109,27 @@ bool inode_ok(const struct inode *i)
 int inode_decode(uint64_t ino, const struct val *v, struct inode *ret)
 {
 	const uint8_t *p = v->data;
-	struct inode i = { .ino = ino };
 
 	if (v->len != INODE_RECORD_BYTES || v->ref.kind != REF_NONE || p[0] != INODE_VERSION ||
 	    get_le16(p + 2) != 0)
 		return -ERR_ITEM_DAMAGED;
 
-	i.flags = p[1];
-	i.mode = get_le32(p + 4);
-	i.uid = get_le32(p + 8);
-	i.gid = get_le32(p + 12);
-	i.nlink = get_le32(p + 16);
-	i.rdev = get_le64(p + 20);
-	i.size = get_le64(p + 28);
-	i.bytes = get_le64(p + 36);
-	p = get_time(p + 44, &i.atime);
-	p = get_time(p, &i.mtime);
-	p = get_time(p, &i.ctime);
-	p = get_time(p, &i.btime);
-	i.parent = get_le64(p);
-	i.parent_off = get_le64(p + 8);
-
-	if (!inode_ok(&i))
-		return -ERR_ITEM_DAMAGED;
-
-	*ret = i;
-	return 0;
+	ret->ino = ino;
+	ret->flags = p[1];
+	ret->mode = get_le32(p + 4);
+	ret->uid = get_le32(p + 8);
+	ret->gid = get_le32(p + 12);
+	ret->nlink = get_le32(p + 16);
+	ret->rdev = get_le64(p + 20);
+	ret->size = get_le64(p + 28);
+	ret->bytes = get_le64(p + 36);
+	p = get_time(p + 44, &ret->atime);
+	p = get_time(p, &ret->mtime);
+	p = get_time(p, &ret->ctime);
+	p = get_time(p, &ret->btime);
+	ret->parent = get_le64(p);
+	ret->parent_off = get_le64(p + 8);
+	return inode_ok(ret) ? 0 : -ERR_ITEM_DAMAGED;
 }
 
 /* ---- directory entry ---- */

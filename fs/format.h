@@ -51,6 +51,7 @@ uint64_t xattr_base(const char *name, size_t len);
 /* Known type, no stray mode bits, size within FILE_SIZE_MAX, nanoseconds below a second. */
 bool inode_ok(const struct inode *i);
 void inode_encode(const struct inode *i, uint8_t buf[static INODE_RECORD_BYTES]);
+/* A failure leaves anything in *ret: each request has a few of these, so no copy is made. */
 int inode_decode(uint64_t ino, const struct val *v, struct inode *ret);
 
 /* ---- directory entry ---- */

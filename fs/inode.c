@@ -47,34 +47,22 @@ int inode_load(const struct fs *fs, uint64_t ino, struct inode *ret)
 
 int inode_load_dir(const struct fs *fs, uint64_t ino, struct inode *ret)
 {
-	struct inode i;
-	int r;
+	int r = inode_load(fs, ino, ret);
 
-	r = inode_load(fs, ino, &i);
 	if (r < 0)
 		return r;
-	if (!inode_is_dir(&i))
-		return -ENOTDIR;
-
-	*ret = i;
-	return 0;
+	return inode_is_dir(ret) ? 0 : -ENOTDIR;
 }
 
 int inode_load_file(const struct fs *fs, uint64_t ino, struct inode *ret)
 {
-	struct inode i;
-	int r;
+	int r = inode_load(fs, ino, ret);
 
-	r = inode_load(fs, ino, &i);
 	if (r < 0)
 		return r;
-	if (inode_is_dir(&i))
+	if (inode_is_dir(ret))
 		return -EISDIR;
-	if (!S_ISREG(i.mode))
-		return -EINVAL;
-
-	*ret = i;
-	return 0;
+	return S_ISREG(ret->mode) ? 0 : -EINVAL;
 }
 
 int inode_follow(const struct fs *fs, uint64_t ino, struct inode *ret)
@@ -172,8 +160,8 @@ int fs_orphans(const struct fs *fs, int (*fn)(void *arg, uint64_t ino), void *ar
 int fs_purge(const struct fs *fs, uint64_t ino)
 {
 	struct key first = item_key(ino, 0, 0);
-	struct cursor c;
 	struct inode i;
+	struct val v;
 	uint8_t flags;
 	int r;
 
@@ -191,13 +179,12 @@ int fs_purge(const struct fs *fs, uint64_t ino)
 	}
 
 	for (;;) {
-		r = cursor_seek(&c, fs->tree, &first);
+		r = tree_first_from(fs->tree, &first, &first, &v);
 		if (r < 0)
 			return r;
-		if (r == END || c.key.a != ino)
+		if (r == END || first.a != ino)
 			break;
 
-		first = c.key;
 		r = tree_del(fs->tree, &first);
 		if (r < 0)
 			return r;

@@ -32,7 +32,7 @@ static int link_find(const struct fs *fs, uint64_t ino, uint64_t dir, uint64_t p
 	struct key base = item_key(ino, ITEM_LINK, link_base(dir, pos));
 	struct link_match m = { .fs = fs, .link = { .parent = dir, .off = pos } };
 
-	return slot_find(fs, &base, match_link, &m, ret, NULL);
+	return slot_find(fs, &base, match_link, &m, ret);
 }
 
 static int link_put(const struct fs *fs, uint64_t ino, uint64_t dir, uint64_t pos)

@@ -51,12 +51,12 @@ int item_damaged(const struct fs *fs, const struct key *k, const char *what);
 /*
  * Looks through the items that share base (their keys differ in the low 8 bits) for the one that
  * match() says 1 to (0: another one, < 0: stop with that failure).
- * 0: found; *ret_key and *ret_val (lent; may be NULL) are its own. ABSENT: *ret_key is the first
- * free key, or has t == 0 when all 256 are taken.
+ * 0: found; *ret_key is its own. ABSENT: *ret_key is the first free key, or has t == 0 when all 256
+ * are taken.
  */
 int slot_find(const struct fs *fs, const struct key *base,
 	      int (*match)(void *arg, const struct key *k, const struct val *v), void *arg,
-	      struct key *ret_key, struct val *ret_val);
+	      struct key *ret_key);
 
 /* ---- inode.c ---- */
 

@@ -10,37 +10,36 @@
 
 int slot_find(const struct fs *fs, const struct key *base,
 	      int (*match)(void *arg, const struct key *k, const struct val *v), void *arg,
-	      struct key *ret_key, struct val *ret_val)
+	      struct key *ret_key)
 {
-	struct key free_key = *base;
+	const uint64_t last = base->b | SLOT_MASK;
+	struct key at = *base, free_key = *base, k;
 	bool gap = false;
-	struct cursor c;
-	int r;
+	struct val v;
+	int r, m;
 
-	for (r = cursor_seek(&c, fs->tree, base); r == 0; r = cursor_next(&c)) {
-		int m;
-
-		if (c.key.a != base->a || c.key.t != base->t || c.key.b > (base->b | SLOT_MASK))
+	while ((r = tree_first_from(fs->tree, &at, &k, &v)) == 0) {
+		if (k.a != base->a || k.t != base->t || k.b > last)
 			break;
 
-		m = match(arg, &c.key, &c.val);
+		m = match(arg, &k, &v);
 		if (m < 0)
 			return m;
 		if (m > 0) {
-			*ret_key = c.key;
-			if (ret_val)
-				*ret_val = c.val;
+			*ret_key = k;
 			return 0;
 		}
 
-		if (!gap && c.key.b != free_key.b)
+		if (k.b != free_key.b)
 			gap = true;
-		if (!gap && c.key.b == (base->b | SLOT_MASK)) {
-			free_key.t = 0; /* 256 of 256: none is free, and this was the last */
+		if (k.b == last) {
+			if (!gap)
+				free_key.t = 0; /* 256 of 256: none is free */
 			break;
 		}
 		if (!gap)
 			free_key.b++;
+		at.b = k.b + 1;
 	}
 	if (r < 0)
 		return r;

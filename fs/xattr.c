@@ -84,7 +84,7 @@ static int xattr_find(const struct fs *fs, uint64_t ino, const char *name, struc
 	struct xattr_match m = { .fs = fs, .name = name, .len = len };
 	int r;
 
-	r = slot_find(fs, &base, match_xattr, &m, ret_key, NULL);
+	r = slot_find(fs, &base, match_xattr, &m, ret_key);
 	if (r == 0)
 		*ret_item = m.item;
 	return r;

@@ -463,23 +463,25 @@ static uint64_t append(struct journal *j, enum journal_kind kind, const void *pa
 		       void (*fill)(void *arg), void *arg)
 {
 	struct segment *s = j->newest;
-	struct journal_record_bytes header = { .kind = (uint8_t)kind };
+	struct journal_record_bytes *b = (void *)(j->map + s->used);
 	size_t end = s->used + RECORD_HEADER + PAD8(len);
 	uint64_t lsn = j->lsn + 1;
 
 	assert(j->map && end <= s->size);
 	if (end > j->warm)
 		warm_up(j, s, end);
-	atomic_store(&j->lsn, lsn);
-	if (kind != JOURNAL_MARK) /* before fill looks at what may change: blob.c, rule 5 */
+	j->lsn = lsn;
+	if (fill) { /* it looks at what may change, and must do so later: blob.c, rule 5 */
 		atomic_store(&j->last, lsn);
-	if (fill)
 		fill(arg);
-	put_le32(header.len, (uint32_t)len);
-	put_le64(header.lsn, lsn);
-	put_le64(header.sum, record_sum(s, &header, payload, len));
-	memcpy(j->map + s->used, &header, sizeof(header));
-	memcpy(j->map + s->used + sizeof(header), payload, len);
+	} else if (kind != JOURNAL_MARK) {
+		atomic_store_explicit(&j->last, lsn, memory_order_release);
+	}
+	/* In whole words, as the hash reads them: it need not wait until they are in the cache. */
+	put_le64(b, (uint64_t)kind << 32 | len);
+	put_le64(b->lsn, lsn);
+	put_le64(b->sum, record_sum(s, b, payload, len));
+	memcpy(b + 1, payload, len);
 	s->used = end;
 	s->last = lsn;
 	return lsn;
@@ -504,12 +506,12 @@ uint64_t journal_append(struct journal *j, enum journal_kind kind, const void *p
 	uint64_t lsn;
 
 	assert(reserved >= len + RECORD_OVERHEAD);
-	if (receipt)
-		atomic_store(&TAKE_PTR(receipt)->lsn, j->lsn + 1);
+	if (receipt) /* only its order among this thread's stores matters: memo.h, K1 */
+		atomic_store_explicit(&TAKE_PTR(receipt)->lsn, j->lsn + 1, memory_order_release);
 	lsn = append(j, kind, payload, len, fill, arg);
 	j->reserved -= reserved;
 	if (last)
-		atomic_store(last, lsn);
+		atomic_store_explicit(last, lsn, memory_order_release);
 	return lsn;
 }
 

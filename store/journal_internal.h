@@ -75,8 +75,8 @@ struct journal {
 	uint8_t *map; /* NULL: the next record needs a new segment */
 	size_t warm;  /* zeros were written up to here, but for the records; >= used */
 	size_t reserved;
-	_Atomic uint64_t lsn;
-	_Atomic uint64_t last; /* of the records that are not marks */
+	uint64_t lsn;          /* of the last record */
+	_Atomic uint64_t last; /* of those that are no marks; written under the lock */
 	uint64_t read_last; /* the last record that was read and kept */
 	struct segment *damaged; /* where reading ended for damage, in the list; and the place */
 	size_t damaged_at;

@@ -290,7 +290,7 @@ void oplog_end(struct oplog *l, uint64_t changes, uint64_t next_ino)
 		put_le64(l->buf, changes);
 		put_le64(l->buf + 8, next_ino);
 		(void)journal_append(l->journal, JOURNAL_CHANGE, l->buf, l->len, l->reserved,
-				     fill_names, l, l->last);
+				     l->n_blobs > 0 ? fill_names : NULL, l, l->last);
 	} else if (l->reserved > 0) {
 		journal_unreserve(l->journal, l->reserved);
 	}

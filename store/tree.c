@@ -191,6 +191,18 @@ void tree_free(struct tree *t)
 	free(t);
 }
 
+static void forget_recent(struct tree *t)
+{
+	memset(t->recent, 0, sizeof(t->recent));
+}
+
+static void begin_generation(struct tree *t)
+{
+	t->gen = nodes_new_gen(t->ns);
+	t->dirty = false;
+	forget_recent(t);
+}
+
 int tree_freeze(struct tree *t, struct root **ret)
 {
 	struct root *root;
@@ -211,8 +223,7 @@ int tree_freeze(struct tree *t, struct root **ret)
 		atomic_store_explicit(&root->top, t->top, memory_order_release);
 	t->top = NULL;
 	t->base = root_ref(root);
-	t->gen = nodes_new_gen(t->ns);
-	t->dirty = false;
+	begin_generation(t);
 	*ret = root;
 	return 0;
 }
@@ -224,8 +235,7 @@ int tree_reset(struct tree *t, struct root *root)
 	t->base = root_ref(root);
 	root_unref(old);
 	node_unref(TAKE_PTR(t->top));
-	t->gen = nodes_new_gen(t->ns);
-	t->dirty = false;
+	begin_generation(t);
 	return 0;
 }
 
@@ -249,18 +259,31 @@ static int tree_top(const struct tree *t, struct node **ret)
 	return root_top(t->base, ret);
 }
 
+/* The recent leaf that has, or would have, k; NULL: it must be searched for from the top. */
+static struct node *recent_leaf(const struct tree *t, const struct key *k)
+{
+	for (unsigned i = 0; i < RECENT_LEAVES; i++) {
+		const struct recent *r = &t->recent[i];
+
+		if (r->leaf && !key_less(k, &r->from) && key_less(k, &r->to))
+			return r->leaf;
+	}
+	return NULL;
+}
+
 int tree_get(const struct tree *t, const struct key *k, struct val *ret)
 {
-	struct node *n;
+	struct node *n = recent_leaf(t, k);
 	unsigned pos;
 	int r;
 
-	r = tree_top(t, &n);
-	if (r < 0)
-		return r;
-	if (!n)
-		return ABSENT;
-
+	if (!n) {
+		r = tree_top(t, &n);
+		if (r < 0)
+			return r;
+		if (!n)
+			return ABSENT;
+	}
 	while (n->level > 0) {
 		r = node_child(n, inner_search(n, k), &n);
 		if (r < 0)
@@ -283,6 +306,7 @@ struct path {
 	} at[TREE_HEIGHT_MAX];
 	unsigned depth; /* 0: no node at all */
 	bool found;
+	bool short_cut; /* at[0] is a leaf that is the tree's own, and nobody knows what is above */
 };
 
 static int path_find(const struct tree *t, const struct key *k, struct path *p)
@@ -292,6 +316,7 @@ static int path_find(const struct tree *t, const struct key *k, struct path *p)
 
 	p->depth = 0;
 	p->found = false;
+	p->short_cut = false;
 	r = tree_top(t, &n);
 	if (r < 0)
 		return r;
@@ -311,6 +336,40 @@ static int path_find(const struct tree *t, const struct key *k, struct path *p)
 	p->found = leaf_has(n, p->at[p->depth].pos, k);
 	p->depth++;
 	return 0;
+}
+
+/* The same by way of a recent leaf, if there is a right one. */
+static int path_find_recent(const struct tree *t, const struct key *k, struct path *p)
+{
+	struct node *n = recent_leaf(t, k);
+
+	if (!n)
+		return path_find(t, k, p);
+	p->at[0].node = n;
+	p->at[0].pos = leaf_search(n, k);
+	p->depth = 1;
+	p->found = leaf_has(n, p->at[0].pos, k);
+	p->short_cut = true;
+	return 0;
+}
+
+/* The leaf of an owned path is not a recent one yet. */
+static void recent_add(struct tree *t, const struct path *p)
+{
+	struct recent *r = &t->recent[t->recent_next];
+
+	t->recent_next = (t->recent_next + 1) % RECENT_LEAVES;
+	*r = (struct recent){ .leaf = p->at[p->depth - 1].node, .from = KEY_MIN, .to = KEY_MAX };
+	if (p->depth > 1)
+		r->from = node_inner(p->at[p->depth - 2].node)->keys[p->at[p->depth - 2].pos];
+	for (unsigned d = p->depth - 1; d-- > 0;) {
+		const struct node *n = p->at[d].node;
+
+		if (p->at[d].pos + 1U < n->count) {
+			r->to = node_inner(n)->keys[p->at[d].pos + 1];
+			return;
+		}
+	}
 }
 
 /* Makes every node of the path the tree's own. */
@@ -417,6 +476,7 @@ static int path_split_put(struct tree *t, struct path *p, const struct key *k,
 	unsigned pos = p->at[p->depth - 1].pos, d = p->depth - 1, count = 0, cut;
 	struct key sep;
 
+	forget_recent(t);
 	/* a leaf, each full ancestor up to the first with room, and a top if there is none */
 	fresh[count++] = node_new(t->ns, 0, t->gen);
 	while (fresh[count - 1] && d > 0 && p->at[d - 1].node->count == CHILDREN_MAX)
@@ -447,10 +507,40 @@ static int path_split_put(struct tree *t, struct path *p, const struct key *k,
 	return 0;
 }
 
+/* Do the value's bytes lie in that node? */
+static bool lends(const struct node *n, const struct val *v)
+{
+	return (uintptr_t)v->data - (uintptr_t)n->data < n->room;
+}
+
+/* Bytes of the leaf at the end of the path when v is there. */
+static unsigned size_with(const struct path *p, const struct val *v)
+{
+	const struct node *leaf = p->at[p->depth - 1].node;
+	unsigned size = leaf->size + item_size(v->ref.kind, v->len);
+
+	if (p->found) {
+		const struct slot *s = node_slots(leaf) + p->at[p->depth - 1].pos;
+
+		size -= item_size(s->kind, s->len);
+	}
+	return size;
+}
+
+static int path_find_to_put(const struct tree *t, const struct key *k, const struct val *v,
+			    struct path *p)
+{
+	int r = path_find_recent(t, k, p);
+
+	if (r == 0 && p->short_cut && size_with(p, v) > NODE_MAX) /* a split is told above */
+		r = path_find(t, k, p);
+	return r;
+}
+
 int tree_put(struct tree *t, const struct key *k, const struct val *v)
 {
-	uint8_t data[VAL_MAX]; /* v may be lent by the very node that moves below */
-	struct val val = { .data = data, .len = v->len, .ref = v->ref }, old;
+	uint8_t data[VAL_MAX];
+	struct val val = *v, old;
 	struct key key = *k;
 	struct path p;
 	struct node *leaf;
@@ -459,12 +549,14 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 
 	if (v->len > VAL_MAX)
 		return -ERR_VALUE_TOO_LARGE;
-	if (v->len > 0)
-		memcpy(data, v->data, v->len);
 
-	r = path_find(t, &key, &p);
+	r = path_find_to_put(t, &key, v, &p);
 	if (r < 0)
 		return r;
+	if (p.depth > 0 && lends(p.at[p.depth - 1].node, v)) { /* it moves below, or goes */
+		memcpy(data, v->data, v->len);
+		val.data = data;
+	}
 	if (p.depth == 0) {
 		t->top = node_new(t->ns, 0, t->gen);
 		if (!t->top)
@@ -478,15 +570,12 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 		return r;
 	leaf = p.at[p.depth - 1].node;
 	pos = p.at[p.depth - 1].pos;
+	size = size_with(&p, &val);
 	if (p.found)
 		leaf_val(leaf, pos, &old);
 	r = t->log ? oplog_put(t->log, &key, &val, p.found ? &old : NULL) : 0;
 	if (r < 0)
 		return r;
-
-	size = leaf->size + item_size(val.ref.kind, val.len);
-	if (p.found)
-		size -= item_size(node_slots(leaf)[pos].kind, node_slots(leaf)[pos].len);
 
 	if (val.ref.kind == REF_BLOB)
 		(void)blob_ref(val.ref.blob); /* before the old value's reference goes */
@@ -504,6 +593,8 @@ int tree_put(struct tree *t, const struct key *k, const struct val *v)
 	} else {
 		leaf_insert(leaf, pos, &key, &val);
 	}
+	if (!p.short_cut && size <= NODE_MAX)
+		recent_add(t, &p);
 	tree_changed(t);
 	return 0;
 }
@@ -557,6 +648,7 @@ static int join(struct tree *t, struct node *parent, unsigned i)
 	unsigned half;
 	int r;
 
+	forget_recent(t);
 	r = node_child(parent, i, &left);
 	if (r < 0)
 		return r;
@@ -621,13 +713,24 @@ static void path_rebalance(struct tree *t, struct path *p)
 	}
 }
 
+/* Will the leaf at the end of the path be small enough to merge without this item? */
+static bool will_be_small(const struct path *p)
+{
+	const struct node *leaf = p->at[p->depth - 1].node;
+	const struct slot *s = node_slots(leaf) + p->at[p->depth - 1].pos;
+
+	return leaf->size - item_size(s->kind, s->len) < QUARTER;
+}
+
 int tree_del(struct tree *t, const struct key *k)
 {
 	struct val old;
 	struct path p;
 	int r;
 
-	r = path_find(t, k, &p);
+	r = path_find_recent(t, k, &p);
+	if (r == 0 && p.short_cut && p.found && will_be_small(&p))
+		r = path_find(t, k, &p);
 	if (r < 0)
 		return r;
 	if (!p.found)
@@ -643,7 +746,10 @@ int tree_del(struct tree *t, const struct key *k)
 
 	leaf_remove(p.at[p.depth - 1].node, p.at[p.depth - 1].pos);
 	tree_changed(t);
-	path_rebalance(t, &p);
+	if (!p.short_cut) {
+		recent_add(t, &p);
+		path_rebalance(t, &p);
+	}
 	return 0;
 }
 
@@ -752,4 +858,25 @@ int cursor_seek_last(struct cursor *c, const struct tree *t, const struct key *k
 	if (!leaf_has(cursor_node(c, c->depth - 1), c->path[c->depth - 1].pos, k))
 		c->path[c->depth - 1].pos--;
 	return cursor_settle(c, -1);
+}
+
+int tree_first_from(const struct tree *t, const struct key *k, struct key *ret_key,
+		    struct val *ret_val)
+{
+	struct node *n = recent_leaf(t, k);
+	unsigned pos = n ? leaf_search(n, k) : 0;
+	struct cursor c;
+	int r;
+
+	if (n && pos < n->count) {
+		*ret_key = slot_key(node_slots(n) + pos);
+		leaf_val(n, pos, ret_val);
+		return 0;
+	}
+	r = cursor_seek(&c, t, k);
+	if (r == 0) {
+		*ret_key = c.key;
+		*ret_val = c.val;
+	}
+	return r;
 }

@@ -123,6 +123,9 @@ bool tree_dirty(const struct tree *t);
 
 /* 0 and the value, lent; ABSENT. */
 int tree_get(const struct tree *t, const struct key *k, struct val *ret);
+/* 0 and the first item at or after k, its value lent; END. */
+int tree_first_from(const struct tree *t, const struct key *k, struct key *ret_key,
+		    struct val *ret_val);
 /* Inserts or replaces; the bytes are copied, a blob gets a reference of its own. */
 int tree_put(struct tree *t, const struct key *k, const struct val *v);
 /* 0 or ABSENT. */

@@ -15,6 +15,19 @@ struct root {
 };
 
 /*
+ * A leaf that was changed lately: an operation touches few leaves, several times each, and often
+ * those of the one before. It is the tree's own (of its generation) and has all keys that there are
+ * from `from` up to, but not including, `to`. Forgotten when leaves split or merge.
+ */
+struct recent {
+	struct node *leaf; /* lent; NULL: none */
+	struct key from, to;
+};
+
+/* An unlink changes three leaves; two clients make six of it. */
+#define RECENT_LEAVES 6
+
+/*
  * A tree is at its base state until the first change, which gives it a top of its own and lets
  * go of the base; freezing makes that top the new base. A top may exist beside the base without
  * being dirty: a change failed after its path was copied.
@@ -26,6 +39,8 @@ struct tree {
 	uint64_t gen;      /* nodes of this generation are ours to change (N1) */
 	bool dirty;
 	struct oplog *log; /* borrowed, may be NULL: learns of each change before it is made */
+	struct recent recent[RECENT_LEAVES];
+	unsigned recent_next; /* the one to be replaced */
 };
 
 /* The top node, lent by the root; NULL for the empty state. */
