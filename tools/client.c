@@ -331,24 +331,20 @@ int client_store(struct client *cl)
 
 /* ---- starting programs ---- */
 
-/*
- * The daemon's program: beside ours (a build directory), in the installation that ours is in, else
- * where it was to be installed.
- */
-void client_daemon_program(char path[static PATH_MAX])
+void client_program(const char *name, char path[static PATH_MAX])
 {
-	static const char *const places[] = { "plyfsd", PLYFS_LIBEXEC_FROM_BIN "/plyfsd" };
+	static const char *const places[] = { "", PLYFS_LIBEXEC_FROM_BIN "/" };
 	char here[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", here, sizeof(here) - 256);
 
 	for (size_t i = 0; n > 0 && i < ARRAY_SIZE(places); i++) {
 		here[n] = 0;
 		strcpy(strrchr(here, '/') + 1, places[i]);
-		strcpy(path, here);
+		strcat(strcpy(path, here), name);
 		if (access(path, X_OK) == 0)
 			return;
 	}
-	strcpy(path, PLYFS_LIBEXECDIR "/plyfsd");
+	strcat(strcpy(path, PLYFS_LIBEXECDIR "/"), name);
 }
 
 /*
@@ -368,7 +364,7 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	int p[2], r, status;
 	pid_t pid;
 
-	client_daemon_program(program);
+	client_program("plyfsd", program);
 	if (pipe2(p, O_CLOEXEC) < 0)
 		return client_fail(cl, "starting the daemon: %s", strerror(errno));
 	in = p[0];
@@ -423,7 +419,7 @@ int client_salvage_store(struct client *cl, const char *option)
 	int r, status;
 	pid_t pid;
 
-	client_daemon_program(program);
+	client_program("plyfsd", program);
 	r = posix_spawn(&pid, program, NULL, NULL, argv, environ);
 	if (r)
 		return client_fail(cl, "starting '%s': %s", program, strerror(r));
@@ -537,16 +533,17 @@ static bool is_supervised(struct client *cl)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-int client_connect(struct client *cl, bool start, int *ret_sock)
+/* first: a connection that was made already (taken), or -1. */
+static int connect_from(struct client *cl, int first, bool start, int *ret_sock)
 {
 	uint64_t until = now_ns() + PATIENCE_MS * UINT64_C(1000000);
 	int r = 0;
 
 	for (int i = 0; i < RETRIES && now_ns() < until; i++) {
-		_cleanup_close_ int sock = -1;
+		_cleanup_close_ int sock = i == 0 ? first : -1;
 		struct wire_answer hello;
 
-		r = connect_once(cl, &sock);
+		r = sock >= 0 ? 0 : connect_once(cl, &sock);
 		if (r == -ECONNREFUSED && !start && is_supervised(cl)) {
 			r = -EAGAIN;
 		} else if (r == -ENOENT || r == -ECONNREFUSED) {
@@ -579,6 +576,11 @@ int client_connect(struct client *cl, bool start, int *ret_sock)
 
 	return client_fail(cl, "the daemon of '%s' does not answer; see '%s/daemon.log'", cl->store,
 			   cl->store);
+}
+
+int client_connect(struct client *cl, bool start, int *ret_sock)
+{
+	return connect_from(cl, -1, start, ret_sock);
 }
 
 /* What of our environment concerns a verb's output or behaviour. */
@@ -685,14 +687,12 @@ int client_send(struct client *cl, bool start, int argc, char **argv)
 		r = reachable ? connect_once(cl, &sock) : 0;
 		if (!reachable || (r < 0 && r != -ECONNREFUSED && r != -EAGAIN))
 			return send_through_view(cl, argc, argv);
-		closep(&sock);
-		sock = -1;
 	}
 
 	r = client_store(cl);
 	if (r)
 		return r;
-	r = client_connect(cl, start, &sock);
+	r = connect_from(cl, TAKE_FD(sock), start, &sock);
 	return r ? r : client_ask(cl, sock, argc, argv, -1);
 }
 

@@ -78,8 +78,11 @@ int client_use_store(struct client *cl, const char *path);
 /* A new store at a path; quiet when `may_exist` and there is one. */
 int client_init_store(struct client *cl, const char *path, bool may_exist);
 
-/* plyfsd's path, as it belongs to this program. */
-void client_daemon_program(char path[static PATH_MAX]);
+/*
+ * The path of a program that belongs to this one: beside it (a build directory), in the
+ * installation that it is in, else where that was to be.
+ */
+void client_program(const char *name, char path[static PATH_MAX]);
 /* Runs `plyfsd --salvage` on the store (client_store was called) with our descriptors. */
 int client_salvage_store(struct client *cl, const char *option /* may be NULL */);
 
@@ -140,7 +143,9 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
 
 /* Makes the git repository at the top of a view ask `plyfs fsmonitor` (client_git.c). */
-int fsmonitor_install(struct client *cl, const char *mountpoint);
+int fsmonitor_install(struct client *cl, const char *top);
+/* The name by which git calls us (client_git.c). */
+#define FSMONITOR_PROGRAM "plyfs-fsmonitor"
 
 /* ---- verbs (VERB_LIST) ---- */
 int client_init(struct client *cl);

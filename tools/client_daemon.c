@@ -26,7 +26,7 @@ int client_daemon(struct client *cl)
 	if (!replace)
 		return client_misuse(cl, "wants --replace (try 'plyfs daemon --help')");
 
-	client_daemon_program(program);
+	client_program("plyfsd", program);
 	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv);
 	if (r == NO_DAEMON) {
 		client_talk(cl, "no daemon runs; the next one will be this version's");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * plyfs fsmonitor, as git calls it: `plyfs fsmonitor 2 TOKEN` in the top directory of a work tree.
- * The daemon knows the answer (cmd_fsmonitor.c). Where it cannot be asked (no view, not ours), the
- * answer is "everything may have changed": git looks itself, as it would without us.
+ * plyfs fsmonitor, as git calls it: `plyfs fsmonitor 2 TOKEN` in the top directory of a work tree,
+ * under a name of its own (FSMONITOR_PROGRAM): git gives what is more than one plain word to a
+ * shell, whose start takes as long as all the rest. The daemon knows the answer (cmd_fsmonitor.c).
+ * Where it cannot be asked (no view, not ours), the answer is "everything may have changed": git
+ * looks itself, as it would without us.
  */
 
 #include "tools/client.h"
@@ -23,17 +25,15 @@
 
 extern char **environ;
 
-int client_fsmonitor(struct client *cl)
+static int answer(struct client *cl)
 {
 	char *argv[] = { (char *)"fsmonitor", (char *)"--directory", NULL, (char *)"--", NULL,
 			 NULL, NULL };
 	char number[24]; /* of 64 bits */
 	struct stat st;
-	int r;
 
-	r = client_parse(cl, NULL, 0, 0, 2, 2);
-	if (r)
-		return r;
+	if (cl->args.n != 2)
+		return client_misuse(cl, "git gives the version of its protocol and a token");
 	if (strcmp(cl->args.v[0], "2") != 0)
 		return client_misuse(cl, "only version 2 of git's protocol is known; git config "
 					 "core.fsmonitorHookVersion 2");
@@ -48,7 +48,7 @@ int client_fsmonitor(struct client *cl)
 	return client_send(cl, false, 6, argv);
 }
 
-/* ---- mount --fsmonitor ---- */
+/* ---- setting it up ---- */
 
 static int git_config(struct client *cl, const char *top, const char *name, const char *value)
 {
@@ -68,30 +68,49 @@ static int git_config(struct client *cl, const char *top, const char *name, cons
 	return DONE;
 }
 
-int fsmonitor_install(struct client *cl, const char *mountpoint)
+/* Would git call it without a shell? (prepare_shell_cmd in its run-command.c) */
+static bool is_plain(const char *path)
 {
-	_cleanup_free_ char *git = NULL, *command = NULL;
+	return !strpbrk(path, "|&;<>()$`\\\"' \t\n*?[#~=%");
+}
+
+int fsmonitor_install(struct client *cl, const char *top)
+{
+	_cleanup_free_ char *git = NULL, *quoted = NULL;
 	char program[PATH_MAX];
-	ssize_t n;
 	int r;
 
-	if (asprintf(&git, "%s/.git", mountpoint) < 0)
+	if (asprintf(&git, "%s/.git", top) < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
 	if (access(git, F_OK) < 0)
-		return client_fail(cl, "mounted, but '%s' is no git repository; for one below it: "
-				   "git config core.fsmonitor 'plyfs fsmonitor'", mountpoint);
-	n = readlink("/proc/self/exe", program, sizeof(program) - 1);
-	if (n < 0)
-		return client_fail(cl, "/proc/self/exe: %s", strerror(errno));
-	program[n] = 0;
-	/* git gives it to a shell. No quote can be in quotes: then the one on PATH must do. */
-	if (asprintf(&command, strchr(program, '\'') ? "plyfs fsmonitor" : "'%s' fsmonitor",
-		     program) < 0)
+		return client_fail(cl, "'%s' is no git repository; for one below it: "
+				   "plyfs fsmonitor --install DIR", top);
+	client_program(FSMONITOR_PROGRAM, program);
+	if (access(program, X_OK) < 0)
+		return client_fail(cl, "'%s': %s; is all of plyfs installed?", program,
+				   strerror(errno));
+	/* No quote can be in quotes: then the one on PATH must do. */
+	if (asprintf(&quoted, strchr(program, '\'') ? "plyfs fsmonitor" : "'%s'", program) < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
 
-	r = git_config(cl, mountpoint, "core.fsmonitor", command);
+	r = git_config(cl, top, "core.fsmonitor", is_plain(program) ? program : quoted);
 	if (r)
 		return r;
 	/* Else git would still read every directory for files that it does not know. */
-	return git_config(cl, mountpoint, "core.untrackedCache", "true");
+	return git_config(cl, top, "core.untrackedCache", "true");
+}
+
+int client_fsmonitor(struct client *cl)
+{
+	bool install = false;
+	const struct option_def defs[] = { { .name = "install", .flag = &install } };
+	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 2);
+
+	if (r)
+		return r;
+	if (!install)
+		return answer(cl);
+	if (cl->args.n > 1)
+		return client_misuse(cl, "--install wants one directory");
+	return fsmonitor_install(cl, cl->args.n ? cl->args.v[0] : ".");
 }

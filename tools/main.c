@@ -24,27 +24,12 @@ static int pass_on(struct client *cl)
 /* Turns into plyfs-env, or plyfs-session (env.h says why there are two). */
 static int pass_to_env(struct client *cl)
 {
-	static const char *const places[] = { "", PLYFS_LIBEXEC_FROM_BIN "/" };
 	bool in_session = strcmp(cl->verb, "session") == 0 &&
 			  !(cl->argc > 1 && strcmp(cl->argv[1], "start") == 0);
-	const char *program = in_session ? "plyfs-session" : "plyfs-env";
 	_cleanup_free_ char **argv = calloc((size_t)cl->argc + 2, sizeof(*argv));
 	char path[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 256);
-	size_t i = 0;
 
-	for (; n > 0 && i < ARRAY_SIZE(places); i++) {
-		char *end;
-
-		path[n] = 0;
-		end = strrchr(path, '/') + 1;
-		(void)snprintf(end, sizeof(path) - (size_t)(end - path), "%s%s", places[i],
-			       program);
-		if (access(path, X_OK) == 0)
-			break;
-	}
-	if (n <= 0 || i == ARRAY_SIZE(places))
-		(void)snprintf(path, sizeof(path), PLYFS_LIBEXECDIR "/%s", program);
+	client_program(in_session ? "plyfs-session" : "plyfs-env", path);
 	if (!argv || (cl->store_option && setenv("PLYFS_STORE", cl->store_option, 1) < 0))
 		return client_fail(cl, "%s", strerror(errno));
 	/* A program that they start in a view may leave it: it keeps the variable. */
@@ -149,15 +134,8 @@ int client_version(struct client *cl)
 int client_bench(struct client *cl)
 {
 	char path[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
 
-	/* Beside us in a build directory, else where it was installed. */
-	if (n > 0) {
-		path[n] = 0;
-		strcpy(strrchr(path, '/') + 1, "bench/bench");
-	}
-	if (n <= 0 || access(path, X_OK) < 0)
-		strcpy(path, PLYFS_LIBEXECDIR "/bench/bench");
+	client_program("bench/bench", path);
 	cl->argv[0] = path;
 	execv(path, cl->argv);
 	return client_fail(cl, "'%s': %s", path, strerror(errno));
@@ -179,7 +157,12 @@ int main(int argc, char **argv)
 
 	keep_standard_fds();
 
-	for (; i < argc && argv[i][0] == '-'; i++) {
+	/* A name of its own, so that git needs no shell to call it. */
+	if (argc > 0 && strcmp(basename(argv[0]), FSMONITOR_PROGRAM) == 0) {
+		argv[0] = (char *)"fsmonitor";
+		i = 0;
+	}
+	for (; i > 0 && i < argc && argv[i][0] == '-'; i++) {
 		if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
 			help_print();
 			return client_printed(&cl);

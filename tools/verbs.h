@@ -204,9 +204,12 @@
 	  "found by DIR, as by mount, when none is named.\n" \
 	  "  --dry-run       only list them\n" \
 	  "  --force         over what changed in DIR itself\n") \
-	X(fsmonitor, BOTH, "2 TOKEN", "answer git's question what may have changed", \
-	  "For git, as core.fsmonitor = 'plyfs fsmonitor': git status then looks at what\n" \
-	  "changed instead of at everything. mount --fsmonitor sets it up.\n") \
+	X(fsmonitor, BOTH, "2 TOKEN | --install [DIR]", \
+	  "answer git's question what may have changed", \
+	  "For git, as its core.fsmonitor: git status then looks at what changed instead\n" \
+	  "of at everything.\n" \
+	  "  --install       set it up in the git repository DIR, as mount --fsmonitor does\n" \
+	  "                  in that at the top of the view\n") \
 	X(bench, LOCAL, "snapshot|view|scale|serve [OPTION]...", "measure against other ways", \
 	  "  --quick         less of it\n" \
 	  "  --json          every measurement as one object\n" \

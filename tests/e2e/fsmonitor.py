@@ -46,8 +46,7 @@ def repository(t, files=40):
     view.write(".gitignore", "*.tmp\n")
     git("add", "-A")
     git("-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "first")
-    git("config", "core.fsmonitor", "'%s' fsmonitor" % ply.PLYFS)
-    git("config", "core.untrackedCache", "true")
+    t.run([ply.PLYFS, "fsmonitor", "--install"], cwd=view.path)
     return view, git
 
 
@@ -253,13 +252,42 @@ def test_mount_sets_it_up(t):
     store.ply("mount", "--fsmonitor", "--at", t.at("mnt"))
     try:
         get = lambda name: t.run(["git", "config", name], cwd=t.at("mnt")).stdout.strip()
-        assert get("core.fsmonitor").endswith("fsmonitor")
+        assert get("core.fsmonitor").endswith("/plyfs-fsmonitor")
         assert get("core.untrackedCache") == "true"
         p = t.run(["git", "status", "--porcelain"], cwd=t.at("mnt"),
                   env=dict(t.env, GIT_TRACE_FSMONITOR="1"))
         assert p.stdout == "A  f\n" and "returned success" in p.stderr, p.stderr
     finally:
         store.ply("unmount", t.at("mnt"))
+
+
+def test_git_calls_it_without_a_shell_where_its_path_is_plain(t):
+    """A shell takes as long to start as all the rest; elsewhere it has to be there, and quotes."""
+    view, git = repository(t, 3)
+    processes = lambda: t.run(["git", "status", "--porcelain"], cwd=view.path,
+                              env=dict(t.env, GIT_TRACE_FSMONITOR="1", GIT_TRACE="1")).stderr
+    said = processes()
+    assert "returned success" in said and "/bin/sh" not in said, said
+    there = t.at("with a space")
+    os.mkdir(there)
+    for name in os.listdir(os.path.dirname(ply.PLYFS)):
+        if name.startswith("plyfs"):
+            os.symlink(os.path.join(os.path.dirname(ply.PLYFS), name), os.path.join(there, name))
+    # A program is where its file is, not where a link to it is: this one is a file of its own.
+    os.unlink(os.path.join(there, "plyfs"))
+    shutil.copy(ply.PLYFS, there)
+    t.run([os.path.join(there, "plyfs"), "fsmonitor", "--install"], cwd=view.path)
+    assert git("config", "core.fsmonitor") == "'%s/plyfs-fsmonitor'\n" % there
+    assert "returned success" in processes()
+
+
+def test_what_cannot_be_set_up_is_told(t):
+    view = t.view({"f": "1"})
+    ask = lambda *words: t.run([ply.PLYFS, "fsmonitor", *words], cwd=view.path, check=False)
+    p = ask("--install")
+    assert p.returncode == 1 and "no git repository" in p.stderr, p.stderr
+    assert ask("--install", "a", "b").returncode == 2
+    assert ask().returncode == 2 and ask("2").returncode == 2
 
 
 if __name__ == "__main__":

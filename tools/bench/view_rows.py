@@ -363,7 +363,7 @@ class StatusAsked(Status):
         self.top = m.clone(at)
         m.command(["git", "config", "core.untrackedCache", "true"], self.top)
         if m.plyfs:
-            m.command(["git", "config", "core.fsmonitor", "'%s' fsmonitor" % m.plyfs], self.top)
+            m.command([m.plyfs, "fsmonitor", "--install"], self.top)
         for _ in range(2):
             self.run(m, at)
 
