@@ -166,21 +166,22 @@ static int state_of_branch(struct cmd *c, const char *name, struct cmd_state *re
 
 static int state_of_snapshot(struct cmd *c, uint64_t id, struct cmd_state *ret)
 {
+	_cleanup_(root_unrefp) struct root *root = NULL;
 	struct snap_info info;
 	int r;
 
-	r = snap_get(c->store, id, &info);
+	r = snap_root(c->store, id, &root);
 	if (r < 0)
 		return r;
-	r = snap_root(c->store, id, &ret->root);
+	r = store_pin_root(c->store, root);
 	if (r < 0)
 		return r;
-	r = store_pin_root(c->store, ret->root);
+	r = snap_get(c->store, id, &info); /* now: dropped before the pin, gc may have taken it */
 	if (r < 0) {
-		root_unref(ret->root);
-		ret->root = NULL;
+		store_unpin_root(c->store, root);
 		return r;
 	}
+	ret->root = TAKE_PTR(root);
 	ret->id = id;
 	ret->lineage = info.lineage;
 	snap_id_to_text(id, ret->name);
