@@ -175,6 +175,8 @@ static int next_step(struct shell *s, struct stop *stop)
 			return r;
 		s->mark = s->out.len;
 		s->prompts = 0;
+		if (s->group > 0 && pid_state(s->group) == 'T') /* a command of its own did that */
+			(void)kill(s->group, SIGCONT);
 	}
 	s->prompts++;
 	if (pty_foreground(s) != s->group) /* else a line of ours may be there as well */

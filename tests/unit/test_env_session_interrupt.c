@@ -122,6 +122,19 @@ START_TEST(a_key_that_nobody_read_is_no_beginning_of_a_line)
 }
 END_TEST
 
+START_TEST(a_shell_that_stopped_itself_goes_on)
+{
+	struct ply_observation o;
+
+	ck_assert_int_eq(try("echo before; kill -STOP $$; echo behind", 0.3, &o), PLY_TIMEOUT);
+	ck_assert_str_eq(o.output.data, "before\n");
+	ply_observation_free(&o);
+	ck_assert_msg(ply_session_interrupt(session, 2, 2, NULL) == 0, "%s", ply_error());
+	gives("echo one", "one\n");
+	gives("echo two", "two\n");
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("session_interrupt");
@@ -131,5 +144,6 @@ int main(void)
 	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
+	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
 	return run_case("env_session_interrupt", t);
 }
