@@ -125,7 +125,7 @@ void journal_receipt_id(uint64_t id);
 uint64_t journal_lsn(struct journal *j);
 /*
  * The number of the last record that is no mark, to look at without the lock: when it has n, record
- * n is whole or its fill is to come.
+ * n is whole, or its fill is to come, or it has none.
  */
 const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 

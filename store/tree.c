@@ -353,7 +353,7 @@ static int path_find_recent(const struct tree *t, const struct key *k, struct pa
 	return 0;
 }
 
-/* The leaf of an owned path is not a recent one yet. */
+/* The leaf of an owned path becomes a recent one. (Twice in the list it does no harm.) */
 static void recent_add(struct tree *t, const struct path *p)
 {
 	struct recent *r = &t->recent[t->recent_next];

@@ -142,8 +142,8 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 /* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
 int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
 
-/* Makes the git repository at the top of a view ask `plyfs fsmonitor` (client_git.c). */
-int fsmonitor_install(struct client *cl, const char *top);
+/* Makes a git repository ask us (client_git.c). but: what a failure is told after, or "". */
+int fsmonitor_install(struct client *cl, const char *top, const char *but);
 /* The name by which git calls us (client_git.c). */
 #define FSMONITOR_PROGRAM "plyfs-fsmonitor"
 

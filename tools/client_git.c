@@ -74,7 +74,7 @@ static bool is_plain(const char *path)
 	return !strpbrk(path, "|&;<>()$`\\\"' \t\n*?[#~=%");
 }
 
-int fsmonitor_install(struct client *cl, const char *top)
+int fsmonitor_install(struct client *cl, const char *top, const char *but)
 {
 	_cleanup_free_ char *git = NULL, *quoted = NULL;
 	char program[PATH_MAX];
@@ -83,11 +83,11 @@ int fsmonitor_install(struct client *cl, const char *top)
 	if (asprintf(&git, "%s/.git", top) < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
 	if (access(git, F_OK) < 0)
-		return client_fail(cl, "'%s' is no git repository; for one below it: "
-				   "plyfs fsmonitor --install DIR", top);
+		return client_fail(cl, "%s'%s' is no git repository; for one below it: "
+				   "plyfs fsmonitor --install DIR", but, top);
 	client_program(FSMONITOR_PROGRAM, program);
 	if (access(program, X_OK) < 0)
-		return client_fail(cl, "'%s': %s; is all of plyfs installed?", program,
+		return client_fail(cl, "%s'%s': %s; is all of plyfs installed?", but, program,
 				   strerror(errno));
 	/* No quote can be in quotes: then the one on PATH must do. */
 	if (asprintf(&quoted, strchr(program, '\'') ? "plyfs fsmonitor" : "'%s'", program) < 0)
@@ -112,5 +112,5 @@ int client_fsmonitor(struct client *cl)
 		return answer(cl);
 	if (cl->args.n > 1)
 		return client_misuse(cl, "--install wants one directory");
-	return fsmonitor_install(cl, cl->args.n ? cl->args.v[0] : ".");
+	return fsmonitor_install(cl, cl->args.n ? cl->args.v[0] : ".", "");
 }

@@ -411,7 +411,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	if (r == 0 && getcwd(cwd, sizeof(cwd)) && strncmp(cwd, path, n) == 0 &&
 	    (cwd[n] == '/' || !cwd[n]))
 		client_talk(cl, "your shell is still in the directory beneath; cd into it again");
-	return r == 0 && fsmonitor ? fsmonitor_install(cl, path) : r;
+	return r == 0 && fsmonitor ? fsmonitor_install(cl, path, "mounted, but ") : r;
 }
 
 int client_mount(struct client *cl)
@@ -483,7 +483,7 @@ int client_mount(struct client *cl)
 		argv[argc++] = (char *)"--passthrough";
 	argv[argc] = NULL;
 	r = mount_and_send(cl, &m, argc, argv);
-	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint) : r;
+	return r == 0 && fsmonitor ? fsmonitor_install(cl, mountpoint, "mounted, but ") : r;
 }
 
 /* ---- unmount ---- */

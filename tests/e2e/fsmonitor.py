@@ -287,6 +287,12 @@ def test_what_cannot_be_set_up_is_told(t):
     p = ask("--install")
     assert p.returncode == 1 and "no git repository" in p.stderr, p.stderr
     assert ask("--install", "a", "b").returncode == 2
+    os.mkdir(t.at("again"))
+    view.store.ply("fork", "--from", "main", "new")
+    p = view.store.ply("mount", "--fsmonitor", "--branch", "new", "--at", t.at("again"),
+                       check=False)
+    assert p.returncode == 1 and "mounted, but" in p.stderr, p.stderr
+    assert ply.read(t.at("again/f")) == "1"
     assert ask().returncode == 2 and ask("2").returncode == 2
 
 

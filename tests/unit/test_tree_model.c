@@ -9,7 +9,7 @@
 
 #include <inttypes.h>
 
-#include "store/tree.h"
+#include "store/tree_internal.h"
 #include "tests/unit/scratch.h"
 
 #define KEYS 4096 /* distinct keys: large enough for three levels, small enough for hits */
@@ -134,8 +134,34 @@ static void verify_tree(const struct tree *t, const struct model *m)
 	must(i == KEYS);
 }
 
+/* A search for what a recent leaf begins with ends in it, and its bounds are the path's. */
+static void verify_recent(const struct tree *t)
+{
+	for (unsigned i = 0; i < RECENT_LEAVES; i++) {
+		const struct recent *r = &t->recent[i];
+		struct key from = KEY_MIN, to = KEY_MAX;
+		struct node *n = t->top;
+
+		if (!r->leaf)
+			continue;
+		must(n && t->dirty);
+		while (n->level > 0) {
+			unsigned pos = inner_search(n, &r->from);
+
+			must(n->gen == t->gen);
+			from = node_inner(n)->keys[pos];
+			if (pos + 1U < n->count)
+				to = node_inner(n)->keys[pos + 1];
+			must(node_child(n, pos, &n) == 0);
+		}
+		must(n == r->leaf && n->gen == t->gen);
+		must(key_eq(&from, &r->from) && key_eq(&to, &r->to));
+	}
+}
+
 static void verify_probes(const struct tree *t, const struct model *m)
 {
+	verify_recent(t);
 	for (int n = 0; n < 20; n++) {
 		int i = below(KEYS), j;
 		struct key k = key_of(i);
@@ -153,6 +179,10 @@ static void verify_probes(const struct tree *t, const struct model *m)
 		must(r == (j < KEYS ? 0 : END));
 		if (r == 0)
 			must(index_of(&c.key) == (unsigned)j);
+		must(tree_first_from(t, &k, &k, &v) == r);
+		if (r == 0)
+			must(index_of(&k) == (unsigned)j && cell_matches(j, &m->cells[j], &v));
+		k = key_of(i);
 		for (j = i; j >= 0 && m->cells[j].version == 0;)
 			j--;
 		r = cursor_seek_last(&c, t, &k);
