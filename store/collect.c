@@ -34,7 +34,10 @@
 /* What is worth a line in the log, and another gc. */
 #define FREED_MIN ((uint64_t)1 << 20)
 
-/* Whoever was refused waits so long for the moment of the next gc. */
+/*
+ * Whoever was refused waits so long for the moment of the next gc; longer, as long as the last one
+ * took, if that freed something: to wait is better than to be refused what there is room for.
+ */
 #define PATIENCE_NS NS_PER_S
 
 void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_before,
@@ -49,6 +52,7 @@ void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_bef
 	if (r == 0)
 		s->gc_kept = bytes_after;
 	s->gc_next_ns = now + (r < 0 ? FAILED_NS : freed ? took : 10 * took);
+	s->gc_patience_ns = MAX(PATIENCE_NS, r == 0 && freed ? took : 0);
 }
 
 /* The claim is held. */
@@ -124,7 +128,7 @@ static bool wait_for_turn(struct store *s, uint64_t since_ns)
 		const struct timespec until = { .tv_sec = (time_t)(s->gc_next_ns / NS_PER_S),
 						.tv_nsec = (long)(s->gc_next_ns % NS_PER_S) };
 
-		if (s->gc_next_ns > since_ns + PATIENCE_NS)
+		if (s->gc_next_ns > since_ns + s->gc_patience_ns)
 			return false;
 		(void)pthread_cond_timedwait(&s->done, &s->table, &until);
 	}

@@ -280,6 +280,7 @@ struct store {
 	uint64_t gc_appended; /* what had been appended to them then */
 	uint64_t gc_ended_ns; /* 0: none ran yet */
 	uint64_t gc_next_ns;  /* not before this */
+	uint64_t gc_patience_ns; /* how long somebody waits for that */
 	uint64_t gc_asks, gc_answered; /* tickets of those who were refused */
 	bool collectable;     /* something was committed since the last one looked */
 	atomic_bool no_gc;    /* the store is about to be closed */

@@ -212,6 +212,24 @@ START_TEST(room_is_made_once_for_what_is_garbage_now)
 }
 END_TEST
 
+/* Longer than anybody waits for one that may be of no use, or failed. */
+START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
+{
+	const uint64_t took = 1500000000;
+	struct branch *b = branch_make("main");
+
+	change(b, 1, "one");
+	collect_ended(store, 0, now_ns() - took, 100 << 20, 0);
+	ck_ok(store_make_room(store, 1));
+	change(b, 1, "two");
+	collect_ended(store, 0, now_ns() - took, 100 << 20, 100 << 20);
+	ck_err(store_make_room(store, 1), ABSENT);
+	collect_ended(store, -EIO, now_ns() - took, 100 << 20, 0);
+	ck_err(store_make_room(store, 1), ABSENT);
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(a_state_that_cannot_be_read_stops_gc)
 {
 	struct branch *b = branch_make("main");
@@ -414,6 +432,7 @@ int main(void)
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
+	tests[n++] = who_is_refused_waits_for_one_that_is_worth_it;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
 	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
 	tests[n++] = what_a_replay_goes_through_stays;
