@@ -140,8 +140,8 @@ static void open_file(struct numbers *n)
 		       0600);
 	/* Root's for another user's store: that user goes on with it. */
 	if (n->fd >= 0 && geteuid() == 0 && st.st_uid != 0) {
-		(void)fchown(dir, st.st_uid, st.st_gid);
-		(void)fchown(n->fd, st.st_uid, st.st_gid);
+		(void)!fchown(dir, st.st_uid, st.st_gid);
+		(void)!fchown(n->fd, st.st_uid, st.st_gid);
 	}
 }
 

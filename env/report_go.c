@@ -114,7 +114,7 @@ static const char *go_field(const char *line, const char *name, size_t *ret_len)
 
 static void go_event(struct go *s, const char *line)
 {
-	size_t action_len, package_len = 0, test_len = 0;
+	size_t action_len = 0, package_len = 0, test_len = 0;
 	const char *action = go_field(line, "\"Action\":\"", &action_len);
 	const char *package = go_field(line, "\"Package\":\"", &package_len);
 	const char *test = go_field(line, "\"Test\":\"", &test_len);

@@ -362,7 +362,7 @@ static void settle(void)
 	sigset_t set;
 
 	(void)setsid();
-	(void)chdir("/"); /* our place is not to keep a view busy */
+	(void)!chdir("/"); /* our place is not to keep a view busy */
 	for (int i = 0; null >= 0 && i < 3; i++)
 		(void)dup2(null, i); /* what is ours lies above: see standard_fds.h */
 	(void)signal(SIGPIPE, SIG_IGN);

@@ -287,7 +287,7 @@ static void *swap_directory_and_link(void *arg)
 {
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
 		(void)rename(at("d"), at("kept"));
-		(void)symlink(outside, at("d"));
+		(void)!symlink(outside, at("d"));
 		(void)unlink(at("d"));
 		(void)rename(at("kept"), at("d"));
 	}
