@@ -77,6 +77,14 @@ struct wire_command { /* in the SQE */
 };
 static_assert(sizeof(struct wire_command) == 24, "as the kernel has it");
 
+/* A long SQE, with 80 bytes of `cmd`. <liburing.h> has a short one, with 16. */
+struct wire_sqe {
+	uint8_t head[offsetof(struct io_uring_sqe, cmd)];
+	struct wire_command command;
+	uint8_t rest[56];
+};
+static_assert(sizeof(struct wire_sqe) == 128, "IORING_SETUP_SQE128");
+
 /* ---- entries and queues ---- */
 
 /* Of each queue: so many clients of a CPU can wait for the disk or for each other at once. */
@@ -149,7 +157,7 @@ static void command(struct ring_entry *e, uint32_t op, const struct iovec *iov, 
 	assert(sqe); /* the ring has room for all entries */
 	io_uring_prep_rw(IORING_OP_URING_CMD, sqe, q->uring->mount->fd, iov, count, 0);
 	sqe->cmd_op = op;
-	memcpy(sqe->cmd, &c, sizeof(c));
+	((struct wire_sqe *)sqe)->command = c;
 	io_uring_sqe_set_data(sqe, e);
 }
 
