@@ -149,7 +149,7 @@ static void lock_to_end(struct ply_env *e)
 /* in_vain: what setup did is undone, whatever at_cleanup says. */
 static int end(struct ply_env *e, bool in_vain)
 {
-	_cleanup_(rwlock_unlockp) pthread_rwlock_t *locked = &e->life;
+	_cleanup_(rwlock_unlockp) _unused_ pthread_rwlock_t *locked = &e->life;
 	int r, s = 0;
 
 	if (ply_env_has_session(e))

@@ -761,7 +761,7 @@ int gittree_update(struct gittree *t, const char *path, int dir_fd, const char *
 {
 	_cleanup_(repo_closep) struct repo *repo = NULL;
 	struct step *s = calloc(1, sizeof(*s));
-	_cleanup_free_ void *owned = s;
+	_cleanup_free_ _unused_ void *owned = s;
 	bool rules = !changed;
 	int r;
 

@@ -519,7 +519,8 @@ static void drop_first(struct shell *s, const char *prompt)
 /* Nothing can be run in it any more, or nothing be told of that. */
 static int mute(struct shell *s)
 {
-	s->mute = s->gone = true;
+	s->gone = true;
+	s->mute = true;
 	return shell_gone(s);
 }
 

@@ -421,7 +421,8 @@ void journal_start(struct journal *j, uint64_t floor)
 {
 	LOCK_GUARD(&j->lock);
 
-	j->lsn = j->last = MAX(j->lsn, floor);
+	j->last = MAX(j->lsn, floor);
+	j->lsn = j->last;
 	j->fresh = true;
 }
 

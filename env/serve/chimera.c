@@ -192,7 +192,7 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 	int status;
 
 	if (body(q, r, fields, ARRAY_SIZE(fields), &m, &b)) {
-		_cleanup_(client_unwatch) int watch = client_watch(q);
+		_cleanup_(client_unwatch) _unused_ int watch = client_watch(q);
 
 		/* null and 0 are the environment's own; a negative one is over before it began. */
 		status = ply_env_run(arg, b.cmd,
@@ -216,7 +216,7 @@ static void execute(void *arg, const struct http_request *q, struct http_respons
 
 static void tests_run(void *arg, const struct http_request *q, struct http_response *r)
 {
-	_cleanup_(client_unwatch) int watch = client_watch(q);
+	_cleanup_(client_unwatch) _unused_ int watch = client_watch(q);
 	struct ply_tests t;
 	int status = ply_env_run_tests(arg, &t);
 

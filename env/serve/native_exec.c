@@ -198,7 +198,7 @@ static int make_options(const struct exec_body *b, struct exec *x)
 
 static int run(struct exec *x, const struct http_request *q, struct http_response *r)
 {
-	_cleanup_(client_unwatch) int watch = client_watch(q);
+	_cleanup_(client_unwatch) _unused_ int watch = client_watch(q);
 	struct ply_result result = { 0 };
 	int status = proc_run(x->e->keeper, &x->o, &x->c, &result);
 

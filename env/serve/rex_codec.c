@@ -307,7 +307,7 @@ static int decode_other(struct decoding *d, const struct ply_text *in, struct ht
 	bool marked = true;
 
 	if (d->order == BY_BOM && d->codec->scheme >= UTF16) {
-		bool big = in->len >= bom && memcmp(in->data, "\0\0\xfe\xff" + (4 - bom), bom) == 0;
+		bool big = in->len >= bom && memcmp(in->data, &"\0\0\xfe\xff"[4 - bom], bom) == 0;
 
 		marked = big || (in->len >= bom && memcmp(in->data, "\xff\xfe\0", bom) == 0);
 		d->order = big ? BIG : LITTLE;

@@ -269,7 +269,7 @@ END_TEST
 START_TEST(nothing_more_is_left_while_copies_fail)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
-	_cleanup_(blob_unrefp) struct blob *a = make(data), *b = NULL;
+	_cleanup_(blob_unrefp) _unused_ struct blob *a = make(data), *b = NULL;
 
 	full_disk(true);
 	ck_err(stage_slot_served(s.stage), -EFBIG);
@@ -321,7 +321,7 @@ END_TEST
 START_TEST(a_sync_waits_for_the_disk_as_well)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
-	_cleanup_(blob_unrefp) struct blob *a = NULL, *before = make(second);
+	_cleanup_(blob_unrefp) _unused_ struct blob *a = NULL, *before = make(second);
 
 	stage_hold_still(s.stage, true);
 	stage_hold_still(s.stage, false);

@@ -99,8 +99,8 @@ static const char *const safe_names[] = {
 	"..a",
 	".g\xc3\xaft",
 	"a\\b",
-	".gi\xe2\x80\x8b"
-	"t",
+	(".gi\xe2\x80\x8b"
+	 "t"),
 	"trailing ",
 };
 
