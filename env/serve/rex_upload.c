@@ -214,7 +214,7 @@ static int extract_all(struct rex *rex, const struct http_request *q, unzFile zi
 	return r == UNZ_END_OF_LIST_OF_FILE ? 0 : EXTRACT_BAD_ZIP;
 }
 
-/* Nothing but an end record that counts no entries, which minizip takes for none. */
+/* Nothing but an end record that counts no entries: some versions of minizip do not open it. */
 static bool is_empty_zip(const struct http_part *file)
 {
 	static const char end[12] = "PK\5\6";
@@ -263,7 +263,7 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 	if (root < 0) {
 		rex_raise_errno(r, -root, target, strlen(target));
 	} else {
-		s = zip ? extract_all(rex, q, zip, root, &name) : 0;
+		s = is_empty_zip(file) ? 0 : extract_all(rex, q, zip, root, &name);
 		if (s < 0)
 			raise_below(r, -s, target, name.data);
 		else if (s == EXTRACT_METHOD)
