@@ -141,19 +141,25 @@ static bool find_in_path(const char *name, char found[static PATH_MAX])
 	return false;
 }
 
-static void check_helper(void)
+/* false: what this user mounts would stay. */
+static bool check_helper(void)
 {
+	const bool mtab = access(MOUNTS_MTAB, R_OK) == 0;
 	char path[PATH_MAX];
 	struct stat st;
 
 	if (!find_in_path("fusermount3", path))
 		report(geteuid() ? "BAD" : "note",
 		       "no fusermount3: ordinary users cannot mount; install the package fuse3");
+	else if (!mtab)
+		report(geteuid() ? "BAD" : "note", "no %s: ordinary users cannot unmount; %s",
+		       MOUNTS_MTAB, MOUNTS_MTAB_CURE);
 	else if (stat(path, &st) == 0 && st.st_uid == 0 && (st.st_mode & S_ISUID))
 		report("ok", "%s lets ordinary users mount", path);
 	else
 		report(geteuid() ? "BAD" : "note",
 		       "%s is not setuid root: ordinary users cannot mount", path);
+	return mtab || geteuid() == 0;
 }
 
 static void check_conf(void)
@@ -293,7 +299,7 @@ int client_doctor(struct client *cl)
 	good = check_device();
 	check_kernel();
 	check_cpus();
-	check_helper();
+	good = check_helper() && good;
 	check_conf();
 	check_uring();
 	check_limits();

@@ -543,6 +543,9 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 				   mountpoint, *users ? " by " : "", users);
 	if (r == -EPERM)
 		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
+	if (r == -ENOTSUP)
+		return client_fail(cl, "'%s' stays: fusermount3 unmounts nothing without %s; %s",
+				   mountpoint, MOUNTS_MTAB, MOUNTS_MTAB_CURE);
 	if (somebody_was_faster(mountpoint, r))
 		return not_mounted(cl, mountpoint);
 	if (r < 0)

@@ -134,6 +134,8 @@ static int run_fusermount(const char *path, bool lazy)
 		return 0;
 	if (mounts_is_plyfs(path) == 0)
 		return 0; /* somebody else was faster */
+	if (access(MOUNTS_MTAB, R_OK) < 0)
+		return -ENOTSUP;
 	return lazy ? -EPERM : -EBUSY;
 }
 

@@ -8,6 +8,10 @@
 
 #define PLYFS_FS_TYPE "fuse.plyfs"
 
+/* Where fusermount3 looks before it unmounts anything. Bare roots, of debootstrap say, lack it. */
+#define MOUNTS_MTAB "/etc/mtab"
+#define MOUNTS_MTAB_CURE "as root: ln -s ../proc/self/mounts " MOUNTS_MTAB
+
 struct mount_entry {
 	const char *path; /* decoded */
 	const char *type; /* "fuse.plyfs" */
@@ -24,7 +28,8 @@ int mounts_is_plyfs(const char *path);
 
 /*
  * Takes down the plyfs mount at an absolute path: umount2, and where that is not permitted
- * fusermount3. -EBUSY when processes are in it (not when lazy), -EPERM when it is another user's.
+ * fusermount3. -EBUSY when processes are in it (not when lazy), -EPERM when it is another user's,
+ * -ENOTSUP when fusermount3 cannot look it up.
  */
 int mounts_unmount(const char *path, bool lazy);
 

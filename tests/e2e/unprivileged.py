@@ -237,6 +237,30 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
         assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
 
 
+def test_where_fusermount3_cannot_unmount_the_cure_is_told(t):
+    # It wants /etc/mtab, which a root of debootstrap's does not have.
+    ply.need_root()
+    u = User(t)
+    u.ply("init", u.at("store"))
+    os.mkdir(u.at("mnt"))
+    u.own(u.at("mnt"))
+    p = ply.run(["unshare", "-m", "sh", "-uc", """
+        cp /etc/passwd /etc/group . && mount -t tmpfs none /etc && cp passwd group /etc || exit 77
+        plyfs="setpriv --reuid %d --regid %d --clear-groups $1"
+        $plyfs mount --at "$PWD/mnt" || exit 1
+        $plyfs unmount "$PWD/mnt"
+        $plyfs unmount --lazy "$PWD/mnt"
+        $plyfs doctor # and no trial mount, which would stay
+        umount "$PWD/mnt"
+    """ % (u.uid, u.gid), "sh", t.at("plyfs")], env=u.env, cwd=u.home, check=False)
+    if p.returncode == 77:
+        ply.skip("no mount namespaces here")
+    assert p.stderr.count("without /etc/mtab; as root: ln -s") == 2, p.stdout + p.stderr
+    assert "BAD   no /etc/mtab: ordinary users cannot unmount" in p.stdout, p.stdout + p.stderr
+    assert "trial" not in p.stdout and "views cannot be mounted here" in p.stdout, p.stdout
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 def test_a_mount_namespace_of_its_own(t):
     # As in a container whose process is an ordinary user: only it sees the view.
     ply.need_root()
