@@ -736,6 +736,10 @@ def main(module="__main__"):
     done = failed = skipped = 0
     # A test that takes too long is ended by SIGTERM: what it mounted goes all the same.
     signal.signal(signal.SIGTERM, lambda *a: sys.exit(1))
+    # nohup, and a script's `&`, have them ignored, and so would be what tests start and send them to.
+    for sig in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(sig) == signal.SIG_IGN:
+            signal.signal(sig, signal.SIG_DFL)
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     for p in (PLYFS, PLYFSD, TREEDIGEST):
         if not os.access(p, os.X_OK):
