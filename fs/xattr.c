@@ -219,7 +219,7 @@ int acl_follow_mode(const struct fs *fs, struct inode *i)
 {
 	_cleanup_(xattr_new_release) struct xattr_new x = { .data_len = 0 };
 	_cleanup_free_ uint8_t *acl = NULL;
-	size_t len;
+	size_t len = 0;
 	int r;
 
 	if (!(i->flags & INODE_HAS_ACL))
