@@ -241,7 +241,7 @@ def test_what_is_told_of_much_output_is_its_two_ends_and_in_time(t):
         e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("echo first; yes", timeout=1)))
         assert time.monotonic() - began < 3, time.monotonic() - began
         told = e.extra_info["partial_output"]
-        assert told.startswith("first\ny\n") and told.endswith("\ny\n"), (told[:20], told[-20:])
+        assert told.startswith("first\ny\n") and told.endswith(("\ny\n", "\ny")), (told[:20], told[-20:])
         assert "bytes are left out" in told and 130000 < len(told) < 140000, len(told)
         o = await r.run_in_session(BashInterruptAction())
         assert o.output.startswith("first\ny\n") and len(o.output) > 140000, len(o.output)
