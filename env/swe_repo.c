@@ -52,8 +52,8 @@ int swe_repo_parse_github_url(const char *url, struct ply_text *ret_owner,
 			      struct ply_text *ret_name)
 {
 	_cleanup_(ply_text_free) struct ply_text o = { 0 };
-	const char *owner, *name;
-	size_t owner_len, name_len, n;
+	const char *owner = NULL, *name = NULL;
+	size_t owner_len = 0, name_len = 0, n;
 	int r;
 
 	if (!find_github(url, &owner, &owner_len, &name, &name_len))
