@@ -216,9 +216,14 @@ PATTERNS = ["**/*", "*", "*.txt", "**/*.txt", "dir/*", "dir/**/*", "**/c.txt", "
             "dir/**.py", "a*t", "*a*t*", "[a-c]*", "[^a]*", "[]x]*", "[!]x]*", "\\a.txt"]
 
 
+def is_of_one_meaning(pattern):
+    """Since Python 3.13 ** within a component is *; ours refuses it, as those before do."""
+    return sys.version_info < (3, 13) or all("**" not in s or s == "**" for s in pattern.split("/"))
+
+
 def test_patterns(t):
     p = Pair(t)
-    for pattern in PATTERNS:
+    for pattern in filter(is_of_one_meaning, PATTERNS):
         p.both("list_files", pattern, says=False)
 
 
@@ -239,6 +244,8 @@ def test_a_thousand_patterns(t):
                     for _ in range(rng.randrange(1, 4))]
         # "." and ".." are path, not pattern; a last ** is directories only in this pathlib.
         if {".", ".."} & set(segments) or segments[-1] == "**":
+            continue
+        if not is_of_one_meaning("/".join(segments)):
             continue
         try:
             p.both("list_files", "/".join(segments), says=False)
