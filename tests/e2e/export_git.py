@@ -218,6 +218,8 @@ def test_a_repository_of_somebody_else_is_not_written(t):
 
 def test_root_writes_for_the_owner_of_a_store_as_that_one(t):
     ply.need_root()
+    if t.run(["test", "-x", ply.PLYFSD], check=False, user=12345, group=12345).returncode:
+        ply.skip("the programs lie where only root may go")  # a clone in /root
     store = t.store()
     t.tree({"f": "1"})
     some_repository(t)
