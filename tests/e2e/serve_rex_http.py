@@ -318,9 +318,14 @@ def test_bodies_in_chunks_and_after_100_continue(t):
     a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
               b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
     assert b" 200 " in a.split(b"\r\n")[0] and b"chunky" in a, a
-    a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
-              b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-    assert a.startswith(b"HTTP/1.1 100") and b"chunky" in a, a
+    with socket.create_connection(("127.0.0.1", s.port), 10) as c:
+        c.sendall(b"POST /execute HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + key +
+                  b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+        a = c.recv(65536)  # with a body there already, newer libmicrohttpd leave it away
+        assert a.startswith(b"HTTP/1.1 100"), a
+        c.sendall(body)
+        a = b"".join(iter(lambda: c.recv(65536), b""))
+        assert b" 200 " in a and b"chunky" in a, a
     a = s.raw(b"post /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     assert a.split(b" ")[1] in (b"403", b"405", b"501"), a
 
