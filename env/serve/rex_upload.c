@@ -251,7 +251,9 @@ static void upload_zip(struct rex *rex, const struct http_request *q, const stru
 	unzFile zip = unzOpen2_64("", &io);
 	int s;
 
-	if (!zip && !is_empty_zip(file)) {
+	/* Some versions of minizip open what was cut within its end record, too. */
+	if (!is_empty_zip(file) && (!zip || unzGoToFirstFile(zip) != UNZ_OK)) {
+		(void)unzClose(zip);
 		rex_raisef(r, "zipfile.BadZipFile", "File is not a zip file");
 		return;
 	}
