@@ -328,6 +328,7 @@ def test_nothing_can_be_written(t):
                 except OSError as e:
                     assert e.errno == errno.EROFS, (name, flags, e)
         # Now the kernel asks us.
+        t.env["LIBMOUNT_FORCE_MOUNT2"] = "always"  # as in posix_sharing.py
         t.run(["mount", "-i", "-o", "remount,rw", view.path])
     assert held.read() == content(view.at("large")) == noise(MIB)
     assert passed(view)["other_opens"] == 0
