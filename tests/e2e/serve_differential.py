@@ -109,7 +109,13 @@ class Pair:
             text = a.body.decode().replace(json.dumps(d)[1:-1], "{D}")
             value = json.loads(text)
             if a.status == 511:
-                value["swerexception"].pop("traceback")
+                raised = value["swerexception"]
+                raised.pop("traceback")
+                # Ours is of before Python 3.13.
+                m = re.fullmatch(r"'utf-(\d\d)' codec .*: Stream does not start with BOM", raised["message"])
+                if m:
+                    raised.update(class_path="builtins.UnicodeError",
+                                  message="UTF-%s stream does not start with BOM" % m[1])
             if a.status == 200 and value.get("expect_string") == MARKER:
                 value["expect_string"] = PROMPT
                 SEEN.add("marker")
