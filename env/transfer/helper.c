@@ -14,7 +14,8 @@
 
 /*
  * In PLYFS_LIBEXEC if it is there (another program may be, for which that was set), else beside the
- * program that we are (plyfsd), or where the build has it.
+ * program that we are (plyfsd), or where the build has it. -EACCES, and path its directory: we may
+ * not go there (root started us for another user's store).
  */
 static int find(const char *name, char path[static PATH_MAX])
 {
@@ -36,6 +37,10 @@ static int find(const char *name, char path[static PATH_MAX])
 			return -ENAMETOOLONG;
 		if (access(path, X_OK) == 0)
 			return 0;
+		if (errno == EACCES) {
+			strcpy(path, self);
+			return -EACCES;
+		}
 	}
 	return -ENOENT;
 }
@@ -109,6 +114,10 @@ int helper_start(struct helper *h, struct talk *talk, char *const argv[], int fd
 		.name = argv[0],
 	};
 	r = find(argv[0], path);
+	if (r == -EACCES)
+		return talk_fail(talk, r,
+				 "user %u cannot reach %s in '%s': install plyfs where all may go",
+				 (unsigned)geteuid(), argv[0], path);
 	if (r < 0)
 		return talk_fail(talk, r,
 				 "the program %s, which belongs beside plyfsd: install plyfs anew, "

@@ -9,6 +9,7 @@ import glob
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -232,6 +233,24 @@ def test_root_writes_for_the_owner_of_a_store_as_that_one(t):
     author = t.run(["git", "-c", "safe.directory=*", "-C", t.at("repo"), "log", "-1", "--format=%an", commit])
     assert author.stdout == "plyfs\n", author
     store.ply("import", "--branch", "back", "from#main")
+
+
+def test_programs_that_the_owner_of_a_store_cannot_reach_are_no_half_installation(t):
+    ply.need_root()
+    there = t.at("installed")
+    os.mkdir(there)
+    for program in ("tools/plyfs", "tools/plyfsd", "env/formats/plyfs-git"):
+        shutil.copy(os.path.join(ply.BUILD, program), there)
+    store = t.store()
+    t.tree({"f": "1"})
+    repository(t, "--bare")
+    t.sh("chown -R 12345 store repo && chmod a+rx . && chmod 700 installed")
+    store.ply("import", t.at("source"))
+    store.stop()
+    p = store.bench.run([os.path.join(there, "plyfs"), "export", "main", "--git", "repo"], check=False,
+                        env=dict(t.env, PLYFS_STORE=store.path), cwd=t.path)
+    assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+    assert "user 12345 cannot reach plyfs-git in '%s'" % there in p.stderr, p.stderr
 
 
 def test_files_are_made_with_the_callers_umask(t):
