@@ -342,7 +342,9 @@ def test_execute(t):
         execute("echo a; echo b >&2; echo c", shell=True, merge_output_streams=True),
         execute(["echo $0-$1", "x", "y"], shell=True), execute("printf 'a\\377\\r\\nb'", shell=True),
         execute(["/usr/bin/env"], env={"A": "1", "B": "\u00fc"}), execute(["/usr/bin/env"], env={}),
-        execute(["/usr/bin/env"], env={"A=B": "c"}), execute(["/usr/bin/env"], env={"": "x"}),
+        execute(["/usr/bin/env"], env={"A=B": "c"}),
+        # Python refuses it since 3.13; ours is of before that.
+        *([execute(["/usr/bin/env"], env={"": "x"})] if sys.version_info < (3, 13) else []),
         execute(["env"], env={"PATH": "/nowhere"}), execute(["env"], env={"X": "1"}), execute("cat", shell=True),
         execute("nope"), execute(["{D}/noexec"]), execute(["{D}"]), execute("pwd", cwd="{D}/none"),
         execute("pwd", cwd="{D}/noexec"), execute(["a\0b"]), execute("sleep 9", shell=True, timeout=0.3),
