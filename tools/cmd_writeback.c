@@ -242,12 +242,63 @@ static int refuse_foreign(struct work *w, const struct changes *l)
 
 /* ---- writing one object ---- */
 
+/*
+ * The directory in which a name is about to change. The view may have been made writable for that
+ * and read-only again, as caches of modules are: then its owner does the same beneath.
+ */
+struct place {
+	int fd;
+	mode_t mode; /* to be given back; 0: it was not changed */
+};
+
+static int place_open(struct work *w, const char *path, struct place *ret, const char **ret_name)
+{
+	struct stat st;
+
+	ret->fd = open_parent(w->dir_fd, path, ret_name);
+	if (ret->fd < 0)
+		return ret->fd;
+	if (!w->root && fstat(ret->fd, &st) == 0 && (st.st_mode & 0300) != 0300 &&
+	    st.st_uid == geteuid() && fchmod(ret->fd, (st.st_mode & 07777) | 0300) == 0)
+		ret->mode = st.st_mode & 07777;
+	return 0;
+}
+
+static void place_close(struct place *p)
+{
+	if (p->mode)
+		(void)fchmod(p->fd, p->mode); /* was allowed a moment ago */
+	closep(&p->fd);
+}
+
+#define _cleanup_place_ _cleanup_(place_close)
+
+/*
+ * What the directory had, or a new file inherited from its parent's ACL, and the view has not. What
+ * else a system puts on files by itself (security labels) is not ours to take.
+ */
+static void remove_xattrs(struct work *w, uint64_t ino, int fd)
+{
+	char *const names = w->buf;
+	ssize_t len = flistxattr(fd, names, COPY_BYTES);
+	size_t n;
+
+	for (char *name = names; name < names + len; name += strlen(name) + 1) {
+		if (strncmp(name, "user.", 5) != 0 && strncmp(name, "system.posix_acl_", 17) != 0)
+			continue;
+		if (fs_getxattr(&w->fs, ino, name, NULL, 0, &n) == -ENODATA &&
+		    fremovexattr(fd, name) < 0)
+			cmd_warn(w->c, "removing attribute %s: %s", name, strerror(errno));
+	}
+}
+
 static int copy_xattrs(struct work *w, uint64_t ino, int fd)
 {
 	_cleanup_free_ char *names = NULL, *value = NULL;
 	size_t len, n;
 	int r;
 
+	remove_xattrs(w, ino, fd);
 	r = fs_listxattr(&w->fs, ino, NULL, 0, &len);
 	if (r < 0 || len == 0)
 		return r;
@@ -293,15 +344,26 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 	return 0;
 }
 
+/* Who is not root can give what is his to a group that he is in, and to nobody else. */
+static int give(struct work *w, const struct inode *i, int fd, const char *name)
+{
+	const uid_t uid = w->root ? i->uid : (uid_t)-1;
+
+	if (fchownat(fd, name, uid, i->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 &&
+	    (w->root || errno != EPERM))
+		return -errno;
+	return 0;
+}
+
 /* Owner, mode, attributes, times of fd's object, in the order in which none undoes another. */
 static int finish(struct work *w, const struct inode *i, int fd)
 {
 	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
 				     { i->mtime.sec, i->mtime.nsec } };
-	int r;
+	int r = give(w, i, fd, "");
 
-	if (w->root && fchown(fd, i->uid, i->gid) < 0)
-		return -errno;
+	if (r < 0)
+		return r;
 	if (fchmod(fd, i->mode & 07777) < 0)
 		return -errno;
 	r = copy_xattrs(w, i->ino, fd);
@@ -345,8 +407,9 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 		   fchmodat(parent, TEMPORARY, i->mode & 07777, 0) < 0) {
 		return -errno;
 	}
-	if (w->root && fchownat(parent, TEMPORARY, i->uid, i->gid, AT_SYMLINK_NOFOLLOW) < 0)
-		return -errno;
+	r = give(w, i, parent, TEMPORARY);
+	if (r < 0)
+		return r;
 	return utimensat(parent, TEMPORARY, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
@@ -354,13 +417,15 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 static int write_object(struct work *w, const struct changes *l, size_t at)
 {
 	const struct difference *e = &l->v[at];
-	_cleanup_close_ int parent = -1;
+	_cleanup_place_ struct place p = { .fd = -1 };
 	const char *name;
-	int r = AGAIN;
+	int parent, r;
 
-	parent = open_parent(w->dir_fd, e->path, &name);
-	if (parent < 0)
-		return parent;
+	r = place_open(w, e->path, &p, &name);
+	if (r < 0)
+		return r;
+	parent = p.fd;
+	r = AGAIN;
 	if (unlinkat(parent, TEMPORARY, 0) < 0 && errno != ENOENT)
 		return -errno;
 
@@ -387,15 +452,16 @@ static int write_object(struct work *w, const struct changes *l, size_t at)
 
 static int make_directory(struct work *w, const struct difference *e)
 {
-	_cleanup_close_ int parent = -1;
+	_cleanup_place_ struct place p = { .fd = -1 };
 	const char *name;
+	int r;
 
 	if (!*e->path)
 		return 0; /* the top itself */
-	parent = open_parent(w->dir_fd, e->path, &name);
-	if (parent < 0)
-		return parent;
-	if (mkdirat(parent, name, 0700) < 0 && errno != EEXIST)
+	r = place_open(w, e->path, &p, &name);
+	if (r < 0)
+		return r;
+	if (mkdirat(p.fd, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
 	return 0;
 }
@@ -404,21 +470,28 @@ static int finish_directory(struct work *w, const struct difference *e)
 {
 	_cleanup_close_ int fd =
 		open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
+	struct stat st;
 
-	return fd < 0 ? fd : finish(w, &e->inode, fd);
+	if (fd < 0)
+		return fd;
+	/* Another's, in which we may make and remove names: that changed no more than its times. */
+	if (!w->root && fstat(fd, &st) == 0 && st.st_uid != geteuid())
+		return 0;
+	return finish(w, &e->inode, fd);
 }
 
 static int delete_object(struct work *w, const struct difference *e)
 {
-	_cleanup_close_ int parent = -1;
+	_cleanup_place_ struct place p = { .fd = -1 };
 	const char *name;
+	int r;
 
-	parent = open_parent(w->dir_fd, e->path, &name);
-	if (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP)
+	r = place_open(w, e->path, &p, &name);
+	if (r == -ENOENT || r == -ENOTDIR || r == -ELOOP)
 		return 0;
-	if (parent < 0)
-		return parent;
-	if (unlinkat(parent, name, e->is_dir ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT)
+	if (r < 0)
+		return r;
+	if (unlinkat(p.fd, name, e->is_dir ? AT_REMOVEDIR : 0) == 0 || errno == ENOENT)
 		return 0;
 	/* Of another type by now: what takes its place was written before. */
 	if ((errno == EISDIR || errno == ENOTDIR) && e->inode.ino)

@@ -65,6 +65,25 @@ def test_write_back_makes_the_directory_what_the_view_was(t):
     assert ply.read(t.at("work/new/deep")) == "n\n"
 
 
+def test_write_back_takes_away_what_attributes_were_removed(t):
+    ply.need_tool("setfacl")
+    t.tree({"d/f": "1\n", "d/own": "1\n"}, "work")
+    work = t.at("work")
+    os.setxattr(work + "/d", "user.gone", b"1")
+    t.run(["setfacl", "-m", "u:1:rwx,d:u:1:rwx", work + "/d"])
+    view = mounted(t, {"g": "1\n"})
+    os.removexattr(view.at("d"), "user.gone")
+    os.setxattr(view.at("d"), "user.new", b"2")
+    t.run(["setfacl", "-b", view.at("d")])
+    view.write("d/f", "2\n")
+    view.write("d/new", "2\n")
+    ply_(t, "unmount", "--write-back", view.path)
+    assert os.listxattr(work + "/d") == ["user.new"], os.listxattr(work + "/d")
+    # Written while the directory beneath still had its ACL.
+    for name in "d/f", "d/new", "d/own":
+        assert os.listxattr(t.at("work", name)) == [], name
+
+
 def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
     view = mounted(t, {"f": "base\n", "g": "base\n", "h": "base\n", "same": "base\n", "d/x": "base\n"})
     work = t.at("work")

@@ -40,6 +40,7 @@ class User:
         ply.need_tool("fusermount3")
         need_dev_fuse(t)
         self.t = t
+        self.groups = []
         self.uid = os.geteuid() or pwd.getpwnam("nobody").pw_uid
         self.gid = os.getegid() or pwd.getpwnam("nobody").pw_gid
         self.home = t.at("user")
@@ -63,7 +64,7 @@ class User:
 
     def run(self, argv, check=True, **kw):
         if os.geteuid() == 0 and "preexec_fn" not in kw:
-            kw.update(user=self.uid, group=self.gid, extra_groups=[])
+            kw.update(user=self.uid, group=self.gid, extra_groups=self.groups)
         kw.setdefault("cwd", self.home)
         return ply.run(argv, check=check, env=self.env, **kw)
 
@@ -175,6 +176,34 @@ def goes_on_after_a_kill(u, call):
     pid = daemon_of(u)
     call("unmount", u.at("mnt"))
     ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+
+
+def test_write_back_where_others_work_and_where_all_is_read_only(t):
+    ply.need_root()
+    u = User(t)
+    u.groups = [1]
+    del u.env["PLYFS_STORE"]
+    work = u.at("work")
+    u.sh("mkdir -p work/cache/gone work/theirs; cd work; echo 1 >shared; chmod 664 shared;"
+         "echo 1 >cache/f; echo 1 >cache/gone/f; chmod 555 cache/gone cache")
+    os.chown(work + "/shared", -1, 1)
+    os.chown(work + "/theirs", 0, 1)
+    os.chmod(work + "/theirs", 0o2775)
+    u.ply("mount", work)
+    u.sh("cd work; echo 2 >shared; echo 2 >theirs/f; touch new; chgrp 1 new; ln -s x ln; chgrp -h 1 ln;"
+         "chmod -R u+w cache; echo 2 >cache/f; mkdir cache/d; rm -r cache/gone; chmod 555 cache")
+    u.ply("unmount", "--write-back", work)
+    assert u.sh("cd work; stat -c '%n %a %u %g' shared theirs theirs/f new cache cache/f") == """\
+shared 664 {0} 1
+theirs 2775 0 1
+theirs/f 644 {0} 1
+new 644 {0} 1
+cache 555 {0} {1}
+cache/f 644 {0} {1}
+""".format(u.uid, u.gid)
+    assert os.lstat(work + "/ln").st_gid == 1
+    assert u.sh("cd work; cat shared cache/f; ls cache") == "2\n2\nd\nf\n"
+    assert u.ply("writeback", "--dry-run", work).stdout == ""
 
 
 def test_a_view_outlives_its_daemon(t):
