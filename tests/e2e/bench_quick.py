@@ -9,6 +9,8 @@ The bench runs, and what it finds is of the right order. Limits here are far abo
 """
 import json
 import os
+import signal
+import subprocess
 import sys
 import xml.etree.ElementTree
 
@@ -40,6 +42,22 @@ def test_the_quick_bench(t):
             # Ten changed files in at most ten directories; thousands of others are not asked for.
             assert r["requests"].get("LOOKUP", 0) + r["requests"].get("GETATTR", 0) <= 25, r
     assert not ply.mounts_below(t.path)
+
+
+def test_a_bench_that_is_asked_twice_to_end_unmounts(t):
+    p = subprocess.Popen([ply.PLYFS, "bench", "view", "--quick", "--dir", t.path],
+                         stderr=subprocess.PIPE, text=True)
+    ply.wait_for("its view", lambda: ply.mounts_below(t.path, "fuse.plyfs"), 60 * SLACK)
+    p.send_signal(signal.SIGINT)
+    # Again while it cleans up, as timeout(1) does, and who presses Ctrl-C once more.
+    ply.wait_for("a mount less", lambda: p.poll() is not None or
+                 not ply.mounts_below(t.path, "fuse.plyfs"), 60 * SLACK)
+    p.send_signal(signal.SIGTERM)
+    p.send_signal(signal.SIGTERM)
+    err = p.communicate(timeout=60 * SLACK)[1]
+    assert p.returncode == 128 + signal.SIGINT and "Traceback" not in err, (p.returncode, err)
+    left = ply.mounts_below(t.path) + [n for n in os.listdir(t.path) if "bench" in n]
+    assert not left, left
 
 
 def test_the_quick_bench_of_the_servers(t):

@@ -444,7 +444,6 @@ def servers_of(b, plyfs, reference):
 
 
 def main(quick=False, reference=None, install_reference=None, dir=None, **options):
-    signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
     b, plyfs = Bench(base, quick), Plyfs(os.path.join(base, "plyfs"))
     notes = []

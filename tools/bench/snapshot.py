@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -403,7 +402,6 @@ def main(quick=False, only=None, dir=None, **options):
     steps = [1, 1000] if quick else [1, 1000, 10000]
     results, trees = Results(), {}
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
-    signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     try:
         for n in sizes:
             say("a tree of %d files" % n)

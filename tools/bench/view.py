@@ -10,7 +10,6 @@ round, so a machine that gets slower for some minutes moves both sides.
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -238,7 +237,6 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, **options):
         print("bench: one of --history, --io-uring, --journal and --plot, which draws times of the "
               "underlying filesystem", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *a: sys.exit(143))
     base = tempfile.mkdtemp(prefix="plyfs-bench-", dir=dir or os.environ.get("TMPDIR") or "/tmp")
     try:
         b = Bench(base, quick, int(rounds or 0), only, modes[0] if modes else None)
