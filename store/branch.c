@@ -188,7 +188,10 @@ void branch_close(struct branch *b)
 	}
 	handle_end_log(b);
 	e->live = NULL;
-	link_remove(&e->orphan);
+	if (e->dropped) {
+		link_remove(&e->orphan);
+		entry_let_snaps_go(s, e);
+	}
 	gone = b;
 	entry_unref_locked(s, e);
 }
@@ -357,12 +360,7 @@ static void drop_entry(struct store *s, struct entry *e)
 		handle_end_log(e->live);
 		link_add_last(&s->orphans, &e->orphan);
 	} else {
-		struct snap *head = e->head, *undo = e->undo;
-
-		snap_set_hold(&e->head, NULL);
-		snap_set_hold(&e->undo, NULL);
-		snap_drop_loose(s, head);
-		snap_drop_loose(s, undo);
+		entry_let_snaps_go(s, e);
 	}
 	link_add_last(&s->doomed_branches, &e->link); /* with the table's reference */
 	sealer_kick(s);

@@ -62,16 +62,21 @@ int entry_new(const char *name, struct entry **ret)
 	return 0;
 }
 
-void entry_unref_locked(struct store *s, struct entry *e)
+void entry_let_snaps_go(struct store *s, struct entry *e)
 {
 	struct snap *head = e->head, *undo = e->undo;
 
-	if (--e->refs > 0)
-		return;
 	snap_set_hold(&e->head, NULL);
 	snap_set_hold(&e->undo, NULL);
 	snap_drop_loose(s, head);
 	snap_drop_loose(s, undo);
+}
+
+void entry_unref_locked(struct store *s, struct entry *e)
+{
+	if (--e->refs > 0)
+		return;
+	entry_let_snaps_go(s, e);
 	link_add_last(&s->dead_branches, &e->link);
 }
 

@@ -365,6 +365,11 @@ struct entry *entry_find(struct store *s, const char *name);
 struct entry *entry_find_bad(struct store *s, const char *name);
 int entry_new(const char *name, struct entry **ret);
 void entry_unref_locked(struct store *s, struct entry *e);
+/*
+ * Of one that is dropped and not open: who drops a snapshot looks for those that hold it among the
+ * branches and the orphans only.
+ */
+void entry_let_snaps_go(struct store *s, struct entry *e);
 /* Room for one more, so that entries_insert cannot fail. */
 int entries_reserve(struct store *s);
 void entries_insert(struct store *s, struct entry *e);

@@ -185,6 +185,34 @@ START_TEST(a_dropped_branch_works_until_its_handle_is_closed)
 }
 END_TEST
 
+/* Its entry stays until the drop is committed; no snapshot may go meanwhile that it still has. */
+START_TEST(a_dropped_branch_has_no_snapshots_once_its_handle_is_closed)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t first, undo, head;
+
+	change(b, 1, "one");
+	first = checkpoint(b, NULL);
+	change(b, 1, "what undo brings back");
+	restore(b, first);
+	undo = b->undo;
+	ck_ok(store_sync(store));
+	change(b, 1, "two");
+	claim_records(store); /* no round from here on */
+	head = checkpoint(b, NULL);
+	ck_ok(branch_drop(store, "main"));
+	ck_ok(snap_get(store, undo, &info));
+	branch_close(b);
+	ck_err(snap_get(store, undo, &info), -ERR_SNAP_UNKNOWN);
+	ck_ok(snap_drop(store, head));
+	snap_reap(store); /* as the sealer does: it was in no index, and is gone */
+	claim_end(store);
+	ck_ok(store_sync(store));
+	expect_sound(NULL);
+}
+END_TEST
+
 static int count_branch(void *arg, const struct branch_info *info)
 {
 	char *names = arg;
@@ -794,6 +822,7 @@ int main(void)
 	tests[n++] = what_others_froze_is_saved_all_the_same;
 	tests[n++] = a_mounted_branch_is_not_dropped_or_mounted_again;
 	tests[n++] = a_dropped_branch_works_until_its_handle_is_closed;
+	tests[n++] = a_dropped_branch_has_no_snapshots_once_its_handle_is_closed;
 	tests[n++] = branches_are_listed_by_name;
 	tests[n++] = nothing_changed_gives_the_head;
 	tests[n++] = an_empty_branch_can_be_checkpointed;
