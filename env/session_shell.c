@@ -60,8 +60,8 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
 /*
  * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
  * highest below 64; a limit of 128 is enough. The array holds $?, then what shell_type
- * sends; 7: set as soon as the command is to be run. A trigger that is read twice finds an empty
- * one.
+ * sends (1: until the prefix has been run); 7: set as soon as the command is to be run; 8: its exit
+ * code, if it is not 0. A trigger that is read twice finds an empty one.
  */
 #define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
 static const char trigger[] =
@@ -81,9 +81,14 @@ static const char trigger[] =
 	" && builtin printf '\\0000\\0' >&115"
 	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"
 	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } >/dev/null 2>&1" /* a DEBUG trap's, too */
-	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115;"
-	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"$?\" \"$-\" \"${PS1-}\" \"${PS1@a}\""
-	" \"${__ply+${__ply[7]-x}}\" >&115;"
+	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115"
+	/*
+	 * To set -e and an ERR trap the eval itself is no command that fails, in front of a ||;
+	 * what it runs is all the same, since `builtin eval` (not `eval`) does not hand that on.
+	 */
+	" || { __ply[8]=$?; } >/dev/null 2>&1;"
+	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"${__ply[8]-0}\" \"$-\" \"${PS1-}\""
+	" \"${PS1@a}\" \"${__ply[1]+${__ply[7]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =

@@ -125,15 +125,35 @@ START_TEST(state_stays)
 }
 END_TEST
 
-START_TEST(traps_hear_of_one_line_of_ours)
+START_TEST(an_err_trap_hears_of_no_line_of_ours_a_debug_trap_of_one)
 {
 	gives("trap 'echo d' DEBUG", "");
 	gives("echo x", "d\nd\nx\n");
 	gives("for i in 1; do (echo $i); done", "d\nd\n1\n");
 	(void)out("trap - DEBUG", 0);
 	gives("trap 'echo e' ERR", "");
-	ck_assert_str_eq(out("false; false; false", 1), "e\ne\ne\ne\n");
+	ck_assert_str_eq(out("false; false; false", 1), "e\ne\ne\n");
+	ck_assert_str_eq(out("false\n(exit 3)", 3), "e\ne\n");
+	ck_assert_str_eq(out("false && true", 1), "");
 	gives("false; true", "e\n");
+}
+END_TEST
+
+START_TEST(set_e_ends_the_shell_only_where_it_would_at_a_prompt)
+{
+	struct ply_observation o;
+
+	gives("set -e", "");
+	ck_assert_str_eq(out("false && true", 1), "");
+	ck_assert_str_eq(out("cd .\n[ -e nothing ] && echo no", 1), "");
+	ck_assert_str_eq(out("! true", 1), "");
+	ck_assert_str_eq(out("f() { false; echo goes on; false; }; f && echo no", 1), "goes on\n");
+	ck_assert_str_eq(out("set -x; false && true", 1), "++ false\n");
+	(void)out("set +x", 0);
+	gives("trap 'echo err' ERR; echo $-; f || true", "ehimBs\ngoes on\n");
+	ck_assert_int_eq(try("false; echo not reached", LONG, &o), PLY_SESSION_GONE);
+	ck_assert_str_eq(o.output.data, "err\n");
+	ply_observation_free(&o);
 }
 END_TEST
 
@@ -892,7 +912,8 @@ int main(void)
 	tcase_add_test(t, all_bytes_come_through);
 	tcase_add_test(t, a_command_may_be_of_any_length_and_any_bytes);
 	tcase_add_test(t, state_stays);
-	tcase_add_test(t, traps_hear_of_one_line_of_ours);
+	tcase_add_test(t, an_err_trap_hears_of_no_line_of_ours_a_debug_trap_of_one);
+	tcase_add_test(t, set_e_ends_the_shell_only_where_it_would_at_a_prompt);
 	tcase_add_test(t, nothing_of_ours_is_left_in_the_shell);
 	tcase_add_test(t, syntax_errors_are_told_before_anything_runs);
 	tcase_add_test(t, checks_say_what_becomes_of_the_code);
