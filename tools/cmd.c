@@ -59,6 +59,9 @@ int cmd_fail(struct cmd *c, int r, const char *fmt, ...)
 {
 	va_list ap;
 
+	/* What lost it says that there was an I/O error, or no memory: of the disk, one would think. */
+	if (r && ferror(c->out))
+		return cmd_fail(c, 0, "the output could not be written");
 	va_start(ap, fmt);
 	say(c, "", fmt, ap, r ? err_str(r) : NULL);
 	va_end(ap);

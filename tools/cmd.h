@@ -59,7 +59,10 @@ struct cmd {
  */
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max);
 
-/* "plyfs VERB: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence. */
+/*
+ * "plyfs VERB: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence.
+ * When c->out failed before, r came from that: then this is told instead.
+ */
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* "plyfs VERB: WHAT" on c->err; returns CMD_MISUSE. */
 int cmd_misuse(struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

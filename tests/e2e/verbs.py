@@ -34,9 +34,14 @@ def test_help_fits_a_screen_and_every_verb_has_its_own(t):
 
 
 def test_an_output_that_cannot_be_written_is_told(t):
-    t.store()
+    view = t.view()
+    for i in range(30):
+        view.write("f%d" % i, "line\n" * 1000)
+    view.checkpoint()
     for words in (["--help"], ["--version"], ["version"], ["mount", "--help"], ["doctor"],
-                  ["completion", "bash"], ["status"]):
+                  ["completion", "bash"], ["status"], ["log"], ["log", "--json"],
+                  ["tree", "--json"], ["dump"], ["diff", "main~1", "main"],
+                  ["diff", "--json", "main~1", "main"], ["diff", "--patch", "main~1", "main"]):
         with open("/dev/full", "w") as full:
             p = subprocess.run([ply.PLYFS, *words], stdout=full, stderr=subprocess.PIPE, text=True,
                                env=dict(t.env, PLYFS_STORE=t.stores[0].path))
