@@ -59,7 +59,7 @@ int cmd_fail(struct cmd *c, int r, const char *fmt, ...)
 {
 	va_list ap;
 
-	/* What lost it says that there was an I/O error, or no memory: of the disk, one would think. */
+	/* r is an I/O error then, or no memory: of the disk, one would think. */
 	if (r && ferror(c->out))
 		return cmd_fail(c, 0, "the output could not be written");
 	va_start(ap, fmt);
