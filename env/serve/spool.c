@@ -86,15 +86,21 @@ int spool_add(struct spool *s, const char *dir, const char *data, size_t len)
 
 int spool_finish(struct spool *s)
 {
+	int r;
+
 	if (s->fd < 0) {
 		if (!s->data && !(s->data = malloc(1)))
 			return -ENOMEM;
 		s->data[s->len] = '\0';
 		return 0;
 	}
-	/* The NUL is in the file as well: a mapping must not end at its end. */
-	if (ftruncate(s->fd, (off_t)s->len + 1) < 0)
-		return -errno;
+	/*
+	 * The NUL is in the file as well: a mapping must not end at its end. It is written, since a
+	 * hole that is made longer has no room: on a tmpfs that is full, who looks at it dies.
+	 */
+	r = write_all(s->fd, "", 1);
+	if (r < 0)
+		return r;
 	s->data = mmap(NULL, s->len + 1, PROT_READ, MAP_SHARED, s->fd, 0);
 	if (s->data == MAP_FAILED) {
 		s->data = NULL;

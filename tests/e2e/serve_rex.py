@@ -587,6 +587,20 @@ def test_a_write_that_waits_holds_up_neither_the_end_nor_a_slow_reader(t):
         assert "[Errno 125]" in a.json["swerexception"]["message"], got
 
 
+def test_a_body_that_fills_its_filesystem_to_the_last_byte(t):
+    ply.need_root()
+    tmp = t.at("tmp")
+    os.mkdir(tmp)
+    t.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", tmp])
+    t.clean.append(lambda: t.run(["umount", tmp], check=False))
+    s = rex(t, env={"TMPDIR": tmp})
+    for size, status in ((508 << 10, 511), (512 << 10, 507), (516 << 10, 507)):
+        body, headers = form([("file", "f", b"x"), ("target_path", None, b"a" * size)])
+        a = s.call("POST", "/upload", body, headers)
+        assert a.status == status, (size, a)
+    s.stop()
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)
