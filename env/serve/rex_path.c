@@ -52,10 +52,11 @@ char *rex_path(const char *path)
  * A pipe that commands have made waits in open() for its other end, which may never come: nobody's
  * timeout ends that, nor the server's own end. So it is opened without: one that nobody writes is
  * empty, one that nobody reads is ENXIO. Who reads or writes it gets EAGAIN, and waits himself.
+ * Nor does a terminal become ours: its end would be our own (SIGHUP).
  */
 static int open_flags(int flags)
 {
-	return flags | O_CLOEXEC | (flags & O_PATH ? 0 : O_NONBLOCK);
+	return flags | O_CLOEXEC | (flags & O_PATH ? 0 : O_NONBLOCK | O_NOCTTY);
 }
 
 int rex_open_below(int dir, const char *path, int flags, unsigned mode)

@@ -587,6 +587,19 @@ def test_a_write_that_waits_holds_up_neither_the_end_nor_a_slow_reader(t):
         assert "[Errno 125]" in a.json["swerexception"]["message"], got
 
 
+def test_a_terminal_that_is_read_is_not_the_servers(t):
+    s = server.Server(t, ["setsid", server.SWEREX_REMOTE, "--host", "127.0.0.1"])
+    main, side = os.openpty()
+    path = os.ttyname(side)
+    os.write(main, b"line\n\x04")
+    assert s.post("/read_file", {"path": path}).json == {"content": "line\n"}
+    os.close(main)  # hangs up whose terminal it is
+    os.close(side)
+    time.sleep(0.3)
+    assert s.get("/is_alive").status == 200
+    s.stop()
+
+
 def test_a_body_that_fills_its_filesystem_to_the_last_byte(t):
     ply.need_root()
     tmp = t.at("tmp")
