@@ -33,6 +33,7 @@
 #define IDLE_SECONDS 75
 #define ARRIVAL_TIMES_IDLE 2 /* who was silent that long still has as long for a header block */
 #define ABANDONED_SECONDS 2 /* for answers of what was just ended */
+#define ABANDON_AGAIN_SECONDS 0.2 /* what is killed ends sooner, unless there was more of it */
 #define MAX_BODY (UINT64_C(4) << 30)
 #define STREAM_BLOCK (16 * 1024)
 /* About half of it is for a header block; the reference takes 64 KiB. Unused pages cost none. */
@@ -43,6 +44,8 @@
  */
 #define THREAD_STACK (1024 * 1024)
 
+#define ENDING "this server is about to end"
+
 struct http_server {
 	struct MHD_Daemon *daemon;
 	struct http_options o;
@@ -50,8 +53,10 @@ struct http_server {
 	uint16_t port;
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
-	unsigned running; /* under lock: requests that have begun and are not answered */
-	bool stopping;	  /* under lock */
+	unsigned running;  /* under lock: requests that have begun and are not answered */
+	unsigned handlers; /* under lock: calls of handle */
+	bool stopping;	   /* under lock: no request begins any more, */
+	bool abandoned;	   /* under lock: nor does a handler of those that have begun */
 	atomic_uint connections;
 	_Atomic uint64_t trimmed_ns; /* when trim() was last due */
 	struct arrivals *arrivals; /* owned */
@@ -304,6 +309,23 @@ static void running_end(struct http_server *s)
 		pthread_cond_broadcast(&s->idle);
 }
 
+/* Whether a handler may still begin: abandon() would not know of what it starts then. */
+static bool handler_begin(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	s->handlers += !s->abandoned;
+	return !s->abandoned;
+}
+
+static void handler_end(struct http_server *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	if (--s->handlers == 0)
+		pthread_cond_broadcast(&s->idle);
+}
+
 struct framing {
 	const char *length; /* Content-Length; NULL: none yet */
 	bool ambiguous;
@@ -357,7 +379,7 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	};
 	refuse_ambiguous(x);
 	if (!running_begin(s))
-		refuse(x, 503, "this server is about to end");
+		refuse(x, 503, ENDING);
 	if (http_connections(s) > s->o.max_connections)
 		refuse(x, 503, "too many connections to this server; try again later");
 	if (s->o.admit && !x->refused) {
@@ -440,12 +462,15 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 	}
 	arrival_whole(s->arrivals, x->arrival);
 	exchange_finish(x);
+	if (!x->refused && !handler_begin(s))
+		refuse(x, 503, ENDING);
 	if (x->refused) {
 		if (s->o.refused)
 			s->o.refused(s->o.arg, x->refusal.status);
 		return answer(c, &x->refusal);
 	}
 	s->o.handle(s->o.arg, &x->q, &r);
+	handler_end(s);
 	return answer(c, &r);
 }
 
@@ -645,24 +670,42 @@ unsigned http_connections(const struct http_server *s)
 	return atomic_load(&s->connections);
 }
 
-static void wait_for_handlers(struct http_server *s, double seconds)
+/* Whether a count of s became 0 in time. */
+static bool wait_for_none(struct http_server *s, const unsigned *count, double seconds)
 {
 	struct timespec until = wait_until((uint64_t)(seconds * 1000));
 
 	LOCK_GUARD(&s->lock);
-	s->stopping = true;
-	while (s->running > 0 && pthread_cond_timedwait(&s->idle, &s->lock, &until) == 0)
+	while (*count > 0 && pthread_cond_timedwait(&s->idle, &s->lock, &until) == 0)
 		;
+	return *count == 0;
+}
+
+static void set(struct http_server *s, bool *flag)
+{
+	LOCK_GUARD(&s->lock);
+
+	*flag = true;
+}
+
+/* Until no handler runs: one may have been about to start what the first time did not find. */
+static void abandon_handlers(struct http_server *s)
+{
+	set(s, &s->abandoned);
+	do
+		s->o.abandon(s->o.arg);
+	while (!wait_for_none(s, &s->handlers, ABANDON_AGAIN_SECONDS));
 }
 
 void http_stop(struct http_server *s, double grace)
 {
 	int fd = MHD_quiesce_daemon(s->daemon);
 
-	wait_for_handlers(s, grace);
+	set(s, &s->stopping);
+	(void)wait_for_none(s, &s->running, grace);
 	if (s->o.abandon)
-		s->o.abandon(s->o.arg);
-	wait_for_handlers(s, ABANDONED_SECONDS);
+		abandon_handlers(s);
+	(void)wait_for_none(s, &s->running, ABANDONED_SECONDS);
 	MHD_stop_daemon(s->daemon); /* joins the threads; streams hear that their client is gone */
 	if (fd != MHD_INVALID_SOCKET)
 		(void)close(fd);

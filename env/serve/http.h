@@ -85,7 +85,7 @@ struct http_options {
 	void (*handle)(void *arg, const struct http_request *q, struct http_response *r);
 	/* A request was answered without handle. May be NULL. */
 	void (*refused)(void *arg, unsigned status);
-	/* At the end: makes handlers that still run return soon. May be NULL. */
+	/* At the end: makes handlers that still run return soon; until they have. May be NULL. */
 	void (*abandon)(void *arg);
 	void *arg;
 };

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ struct rex {
 	pthread_mutex_t lock;
 	struct session *sessions; /* under lock */
 	unsigned count;
-	int end; /* eventfd, immutable: 1 when it is abandoned */
+	int end; /* eventfd, immutable: not 0 when it is abandoned */
 };
 
 int rex_new(const struct rex_place *place, struct rex **ret)
@@ -239,9 +240,16 @@ int rex_end_watch(const struct rex *rex)
 	return rex->end;
 }
 
+bool rex_ends(const struct rex *rex)
+{
+	struct pollfd end = { .fd = rex->end, .events = POLLIN };
+
+	return poll(&end, 1, 0) > 0;
+}
+
 void rex_abandon(struct rex *rex)
 {
-	(void)eventfd_write(rex->end, 1); /* cannot fail: it is the first */
+	(void)eventfd_write(rex->end, 1); /* cannot fail: the few times never fill it */
 	close_all(rex);
 	(void)keeper_kill(rex->place.keeper); /* whoever is left is told at its end */
 }

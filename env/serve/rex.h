@@ -81,6 +81,7 @@ const char *rex_float(double d, char buf[static 32]);
 const struct rex_place *rex_get_place(const struct rex *rex);
 /* Polls POLLIN when the requests that still wait for something are to end; borrowed. */
 int rex_end_watch(const struct rex *rex);
+bool rex_ends(const struct rex *rex); /* for what waits for nothing, but takes its time */
 
 /* As str(pathlib.Path(path)): "" is ".", no empty or "." parts. Given; NULL: no memory. */
 char *rex_path(const char *path);

@@ -10,9 +10,12 @@ wire is in serve_rex_http.py.
 import asyncio
 import fcntl
 import io
+import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -585,6 +588,41 @@ def test_a_write_that_waits_holds_up_neither_the_end_nor_a_slow_reader(t):
     assert [a.status for a in got] == [511, 511], got
     for a in got:
         assert "[Errno 125]" in a.json["swerexception"]["message"], got
+
+
+def test_nothing_that_begins_late_or_again_holds_up_the_end(t):
+    s = rex(t)
+    buf = io.BytesIO()
+    with zipfile.ZipFile(buf, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("zeros", bytes(8 << 20))
+        z.filelist *= 10000  # 80 GB, into one file
+    body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, t.at("z").encode()),
+                          ("unzip", None, b"true")])
+    endless = {"command": ["sleep", "60.7"], "check": True}
+    text = json.dumps(endless).encode()
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(s.call("POST", "/upload", body, headers)))]
+    # The second asks for the first's answer, which is none to be kept: so it begins, too.
+    threads += [threading.Thread(target=lambda: got.append(
+        s.post("/execute", endless, headers={"X-Request-ID": "1"}))) for _ in range(2)]
+    for x in threads:
+        x.start()
+    ply.wait_for("the archive", lambda: os.path.exists(t.at("z", "zeros")))
+    ply.wait_for("the command", lambda: any("sleep 60.7" in c for _, c in s.children()))
+    with socket.create_connection(("127.0.0.1", s.port), 10) as late:
+        late.sendall(b"POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nX-Request-ID: 2\r\n"
+                     b"Content-Length: %d\r\n\r\n%s" % (s.token.encode(), len(text), text[:5]))
+        time.sleep(0.5)  # until the server has read it: only so has it begun
+        s.process.send_signal(signal.SIGTERM)
+        for x in threads:
+            x.join(20)
+        late.sendall(text[5:])
+        assert late.recv(100).startswith(b"HTTP/1.1 503 "), "a command that begins behind the end"
+    s.stop(10)
+    assert [a.status for a in got] == [511] * 3, got
+    said = sorted(a.json["swerexception"]["message"] for a in got)
+    assert said[0].startswith("Command ['sleep', '60.7'] failed with exit code -9"), said
+    assert said[0] == said[1] and "[Errno 125]" in said[2], said
 
 
 def test_a_terminal_that_is_read_is_not_the_servers(t):
