@@ -320,6 +320,15 @@ static void raise_status(struct http_response *r, int status, struct ply_text *o
 
 /* ---- sessions ---- */
 
+/*
+ * A timeout as pexpect has it, for the engine, whose 0 is none: none is for ever (here NAN); 0 is
+ * over before it began; -1 is its own default.
+ */
+static double as_pexpect(double timeout)
+{
+	return isnan(timeout) ? 0 : timeout == -1 ? 30 : timeout <= 0 ? 1e-6 : timeout;
+}
+
 static int wrap_terminal(void *arg, const char *const *argv, const char *const *env, char ***ret)
 {
 	struct rex *rex = arg;
@@ -357,7 +366,7 @@ static int start_shell(struct rex *rex, const struct create_request *c, struct s
 			.env = (const char *const[]){ "TERM=dumb", "PS1=" PROMPT,
 						      "PS2=", "PS0=", NULL },
 			.sources = (const char *const *)sources.items,
-			.timeout = c->timeout,
+			.timeout = as_pexpect(c->timeout),
 			.output_limit = rex->place.output_limit,
 			.partial = PARTIAL,
 		},
@@ -595,11 +604,7 @@ static void run_command(struct rex *rex, struct http_response *r, struct session
 	struct ply_session_run run = {
 		.command = a->command,
 		.len = a->command_len,
-		/* None is for ever; 0 is over before it began; -1 was pexpect's own default. */
-		.timeout = isnan(a->timeout)  ? 0
-			   : a->timeout == -1 ? 30
-			   : a->timeout <= 0  ? 1e-6
-					      : a->timeout,
+		.timeout = as_pexpect(a->timeout),
 		.check = a->check == IGNORE ? PLY_CHECK_IGNORE : PLY_CHECK_SILENT,
 		.interactive = a->interactive,
 		.interactive_quit = a->interactive_quit,

@@ -149,8 +149,9 @@ def test_a_start_that_takes_too_long_leaves_nothing(t):
 
     async def go():
         s = rex(t)
-        slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=0.3)
-        await raises(pexpect.exceptions.TIMEOUT, s.runtime.create_session(slow))
+        for seconds in (0.3, 0, -2):
+            slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=seconds)
+            await raises(pexpect.exceptions.TIMEOUT, s.runtime.create_session(slow))
         await raises(ex.SessionDoesNotExistError, s.runtime.run_in_session(quick("x")))
         assert not [c for _, c in s.children() if "31.7" in c]
         await s.runtime.create_session(create())
