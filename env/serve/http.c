@@ -73,6 +73,7 @@ struct exchange { /* one request */
 	uint64_t received;
 	struct http_response refusal;
 	bool refused;
+	bool endless; /* refused, and nobody knows where its body ends: no more of it is read */
 };
 
 /* ---- what a handler asks ---- */
@@ -328,6 +329,7 @@ static void handler_end(struct http_server *s)
 
 struct framing {
 	const char *length; /* Content-Length; NULL: none yet */
+	bool coded;	    /* there is a Transfer-Encoding */
 	bool ambiguous;
 };
 
@@ -343,12 +345,20 @@ static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const
 			f->ambiguous = true;
 		f->length = value;
 	}
+	if (strcasecmp(name, "Transfer-Encoding") == 0) {
+		f->coded = true;
+		if (!value || strcasecmp(value, "chunked") != 0)
+			f->ambiguous = true;
+	}
+	if (f->coded && f->length)
+		f->ambiguous = true;
 	return MHD_YES;
 }
 
 /*
  * Where this request ends for libmicrohttpd may be elsewhere for a proxy in front of us: what
- * follows is not to be served as the next. A blank before the colon makes another header of it.
+ * follows is not to be served as the next. A blank before the colon makes another header of it; a
+ * coding that is not chunked ends with the connection.
  */
 static void refuse_ambiguous(struct exchange *x)
 {
@@ -357,7 +367,8 @@ static void refuse_ambiguous(struct exchange *x)
 	(void)MHD_get_connection_values(x->q.connection, MHD_HEADER_KIND, look_at_framing, &f);
 	if (!f.ambiguous)
 		return;
-	refuse(x, 400, "two lengths, or a blank in a header's name");
+	x->endless = true;
+	refuse(x, 400, "two lengths, another coding than chunked, or a blank in a header's name");
 	x->refusal.header_name = "Connection";
 	x->refusal.header_value = strdup("close");
 }
@@ -443,6 +454,13 @@ static void exchange_finish(struct exchange *x)
 	}
 }
 
+static enum MHD_Result answer_refusal(struct exchange *x, struct MHD_Connection *c)
+{
+	if (x->server->o.refused)
+		x->server->o.refused(x->server->o.arg, x->refusal.status);
+	return answer(c, &x->refusal);
+}
+
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *path,
 				  const char *method, const char *version, const char *data,
 				  size_t *len, void **state)
@@ -452,8 +470,10 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 	struct exchange *x = *state;
 
 	if (!x) {
-		*state = exchange_new(s, c, method, path);
-		return *state ? MHD_YES : MHD_NO;
+		x = *state = exchange_new(s, c, method, path);
+		if (!x)
+			return MHD_NO;
+		return x->endless ? answer_refusal(x, c) : MHD_YES;
 	}
 	if (*len > 0) {
 		exchange_piece(x, data, *len);
@@ -464,11 +484,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 	exchange_finish(x);
 	if (!x->refused && !handler_begin(s))
 		refuse(x, 503, ENDING);
-	if (x->refused) {
-		if (s->o.refused)
-			s->o.refused(s->o.arg, x->refusal.status);
-		return answer(c, &x->refusal);
-	}
+	if (x->refused)
+		return answer_refusal(x, c);
 	s->o.handle(s->o.arg, &x->q, &r);
 	handler_end(s);
 	return answer(c, &r);

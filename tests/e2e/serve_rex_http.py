@@ -373,6 +373,10 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
         (b"Content-Length: %d\r\nContent-Length: 2\r\n" % n, b"{}"),
         (b"Content-Length: 3\r\nTransfer-Encoding : chunked\r\n", b"0\r\n\r\n"),
         (b"Content-Length\t: 0\r\nContent-Length: 2\r\n", b"{}"),
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"),
+        (b"Transfer-Encoding: identity\r\nContent-Length: 2\r\n", b"{}"),
+        (b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
     ]:
         got = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + headers + b"\r\n" + rest + second)
         assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1") == 1, (headers, got)
