@@ -151,7 +151,8 @@ void once_done(struct once *o, uint64_t ticket, const struct http_response *r, b
 
 		if (e->ticket != ticket)
 			continue;
-		if (keep && !r->stream && r->fd < 0 && r->len <= BODY_MAX) {
+		/* With a header of its own it says where else to ask: nothing was done. */
+		if (keep && !r->stream && r->fd < 0 && !r->header_name && r->len <= BODY_MAX) {
 			make_room(o, r->len);
 			e->body = malloc(r->len + 1);
 		}

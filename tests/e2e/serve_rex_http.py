@@ -184,6 +184,10 @@ def test_the_same_request_is_served_once(t):
     assert a.status == 511
     ply.write(t.at("later"), "now")
     assert s.post("/read_file", {"path": "later"}, headers={"X-Request-ID": "r3"}).status == 200
+    for path, status, header in (("/close/", 307, "Location"), ("/is_alive", 405, "Allow")):
+        first, again = [s.post(path, headers={"X-Request-ID": "r4"}) for _ in range(2)]
+        assert first.status == again.status == status, (first, again)
+        assert first.headers[header] and first.headers[header] == again.headers[header], path
 
 
 def test_of_answers_that_are_kept_the_oldest_go(t):
