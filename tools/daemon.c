@@ -534,6 +534,26 @@ static int run(const struct wishes *w)
 	return r;
 }
 
+/*
+ * How large its files and how long its work may be was said of the program that started us (ulimit,
+ * harnesses of agents), whose client we outlive, and others work in our views. Root lifts it; else
+ * a file that would be too large is a failed write, as a full disk, and not our end.
+ */
+static void lift_limits(void)
+{
+	static const int limits[] = { RLIMIT_FSIZE, RLIMIT_CPU };
+
+	for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
+		struct rlimit l = { RLIM_INFINITY, RLIM_INFINITY };
+
+		if (setrlimit(limits[i], &l) == 0 || getrlimit(limits[i], &l) < 0)
+			continue;
+		l.rlim_cur = l.rlim_max;
+		(void)setrlimit(limits[i], &l); /* raising so far is always allowed */
+	}
+	(void)signal(SIGXFSZ, SIG_IGN);
+}
+
 int main(int argc, char **argv)
 {
 	struct wishes w = {
@@ -567,6 +587,7 @@ int main(int argc, char **argv)
 		ready_fd = (int)w.ready_fd;
 	bus_install();
 	umask(0077); /* everything in a store is its owner's alone */
+	lift_limits();
 	/*
 	 * Eight arenas a core, malloc's default, keep what one thread freed from all others: every
 	 * view has threads of its own. Few threads allocate at any moment.

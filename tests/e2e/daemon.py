@@ -5,6 +5,7 @@
 """The life of mounts and of the daemon behind them."""
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -33,6 +34,31 @@ def test_the_daemon_starts_on_demand_and_ends_after_its_last_view(t):
     again = store.mount()
     assert store.daemon() != pid
     assert again.read("a") == "1"
+
+
+def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+
+    def end():
+        pid = store.daemon()
+        ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 10)
+    end()
+    mnt = t.at("mnt")
+    os.mkdir(mnt)
+    # A MiB: the index and what views write need more. `ulimit -S` first, then as harnesses have it.
+    store.ply("mount", "--at", mnt, preexec_fn=lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1])))
+    with open(mnt + "/large", "wb") as f:
+        f.write(b"x" * (2 << 20))
+    store.ply("unmount", mnt)
+    end()
+    p = store.ply("mount", "--at", mnt, check=False, preexec_fn=lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    # Root may lift it; else it is told what is in the way.
+    assert p.returncode == 0 or p.stderr.endswith(": File too large\n"), p
+    if p.returncode == 0:
+        store.ply("unmount", mnt)
 
 
 def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
