@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,8 @@ int main(int argc, char **argv)
 	int i = 1;
 
 	keep_standard_fds();
+	/* Where it is ignored, what we wait for is gone without its exit code. */
+	(void)signal(SIGCHLD, SIG_DFL);
 
 	/* A name of its own, so that git needs no shell to call it. */
 	if (argc > 0 && strcmp(basename(argv[0]), FSMONITOR_PROGRAM) == 0) {

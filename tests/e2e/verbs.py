@@ -49,6 +49,23 @@ def test_an_output_that_cannot_be_written_is_told(t):
         assert "could not be written" in p.stderr, (words, p)
 
 
+def test_exit_codes_are_seen_by_children_of_who_ignores_theirs(t):
+    def ignore():
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    view = t.view()
+    for verb, code in (["run"], 7), (["run", "--timeout", "9"], 7), (["test"], 7):
+        p = view.store.ply(*verb, "--in", view.path, "--", "sh", "-c", "exit 7", check=False,
+                           preexec_fn=ignore)
+        assert p.returncode == code, (verb, p)
+    p = view.store.ply("shell", "--in", view.path, input="exit 9\n", check=False,
+                       preexec_fn=ignore, env={"SHELL": "/bin/sh"})
+    assert p.returncode == 9, p
+    pid = view.store.daemon()
+    view.unmount()
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+    view.store.ply("salvage", preexec_fn=ignore)
+
+
 def test_a_mounted_fork_that_cannot_be_told_is_none(t):
     view = t.view()
     os.mkdir(t.at("fork"))
