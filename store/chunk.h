@@ -143,15 +143,25 @@ struct sweep_stats {
 	uint64_t packs_removed, packs_rewritten;
 };
 
+/* Who sweeps. */
+struct sweeper {
+	bool (*live)(void *arg, const struct name *name);
+	/* done and total in bytes; < 0 ends it there. NULL: nobody looks. */
+	int (*progress)(void *arg, uint64_t done, uint64_t total);
+	/*
+	 * All that is dead has left the index, and no record is on its way: chunks may be put and
+	 * committed, by the calling thread alone. NULL: nobody wants that.
+	 */
+	void (*between)(void *arg);
+	void *arg;
+};
+
 /*
- * Removes every committed chunk for which live() is false: index entries first (committed), then
- * packs that hold nothing live are deleted, and packs more than a quarter dead are rewritten.
- * Crash-safe at any point: at worst unreferenced bytes or packs stay for the next sweep. Nothing
- * may be pending. progress may be NULL: done and total in bytes; < 0 ends it there.
+ * Removes every committed chunk that is not live: index entries first (committed), then packs that
+ * hold nothing live are deleted, and packs more than a quarter dead are rewritten. Crash-safe at
+ * any point: at worst unreferenced bytes or packs stay for the next sweep. Nothing may be pending.
  */
-int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
-		 int (*progress)(void *arg, uint64_t done, uint64_t total),
-		 struct sweep_stats *ret_stats);
+int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_stats *ret_stats);
 
 /* Sweeps leave packs from this one on alone (table.h has records there); 0: none. */
 void chunks_keep_packs(struct chunks *c, uint32_t from);

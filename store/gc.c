@@ -5,13 +5,15 @@
  *
  * Why nothing that is needed is swept. What to keep is listed at one instant L, under the table
  * lock: the states of all snapshots, of all branches (the newest frozen one and the committed one)
- * and the pinned ones.
+ * and the pinned ones. Most of it was marked before L, while sealing went on (G6), so that little
+ * is left to be walked.
  *
  *  G1 At L a live tree holds, besides blobs that are no chunks yet, only chunks of its branch's
  *     newest frozen state: our own round froze it before L, nothing was sealed since, and restore
  *     looks a target up, resets the tree and sets entry->root in one critical section (S4).
  *  G2 After L a tree gets chunks only from states that were listed, or that were frozen since
- *     from trees of which this holds as well: sealing, the only other source, waits (S6).
+ *     from trees of which this holds as well. Sealing, the only other source, waits (S6) until all
+ *     that is not marked has left the index: what it finds there from then on stays.
  *  G3 Whoever holds a state by other means has it pinned.
  *  G4 The records on disk name nothing else: they were committed before L, and what was dropped
  *     and not deleted yet is listed too.
@@ -19,6 +21,13 @@
  *     snapshot and not commit the branch that was at it since, and a power cut may end the replay
  *     at a record whose file was deleted later. So what the records name that are not covered at
  *     L is kept as well. Those that come later name chunks of trees (G2).
+ *
+ *  G6 Marks that were made before L are right: nothing leaves the index before L, so what a marked
+ *     node leads to is there, and was marked. At worst garbage is kept.
+ *
+ * Sealing goes on in gc's own thread, between two steps of it, so that who syncs, or waits for the
+ * stage to empty, does not wait for all of a gc: rounds are made while marking before L, and
+ * between copies of records. It stops while what is left is marked and the dead leave the index.
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
  * be told from garbage. Check names the snapshots to drop, and its repair gives lost nodes up: what
@@ -106,12 +115,29 @@ void store_import_end(struct store *s)
 
 /* ---- marking ---- */
 
+/*
+ * What the sealer, who sleeps, does after a round: what was dropped is let go of, or its unsealed
+ * bytes would stay in the stage for seconds.
+ */
+static void reap(struct store *s, bool all)
+{
+	snap_reap(s);
+	branch_reap(s);
+	stage_give_back(s->stage, all);
+}
+
 struct gc {
 	struct store *store;
 	const struct progress *progress;
 	struct nameset data, nodes; /* apart: a file may have the bytes, and the name, of a node */
 	int unreadable; /* why a node could not be read, 0: none */
+	bool before_l;
+	unsigned marked;
+	uint64_t sealed; /* bytes that rounds in between have added to the packs */
 };
+
+/* Marking so many takes between a tenth of a millisecond and, from the disk, some ten. */
+#define MARK_STEP 1024
 
 static bool cancelled(const struct gc *gc)
 {
@@ -119,6 +145,17 @@ static bool cancelled(const struct gc *gc)
 
 	return atomic_load_explicit(&gc->store->no_gc, memory_order_relaxed) ||
 	       (p && p->cancel && __atomic_load_n(p->cancel, __ATOMIC_RELAXED));
+}
+
+static void let_seal(void *arg)
+{
+	struct gc *gc = arg;
+	const uint64_t before = chunks_appended(gc->store->chunks);
+
+	if (!seal_if_due(gc->store))
+		return;
+	gc->sealed += chunks_appended(gc->store->chunks) - before;
+	reap(gc->store, false);
 }
 
 static int mark_chunk(void *arg, const struct name *name, bool is_node)
@@ -129,6 +166,8 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 
 	if (cancelled(gc))
 		return -ERR_CANCELLED;
+	if (gc->before_l && ++gc->marked % MARK_STEP == 0)
+		let_seal(gc);
 	r = nameset_add(is_node ? &gc->nodes : &gc->data, name, &number);
 	return r == EXISTS ? 1 : r;
 }
@@ -266,7 +305,7 @@ static int mark_sources(struct gc *gc, const struct sources *sources)
 			return r;
 		if (r < 0)
 			return note_unreadable(gc, &sources->list[i], r);
-		if (p && p->fn)
+		if (gc->before_l && p && p->fn)
 			p->fn(p->arg, "marking", i + 1, sources->count);
 	}
 	return 0;
@@ -364,36 +403,53 @@ static int sweep_progress(void *arg, uint64_t done, uint64_t total)
 	return cancelled(gc) ? -ERR_CANCELLED : 0;
 }
 
-static int mark_all(struct gc *gc)
+/* All that waits is sealed, or on a full disk what can be; what was dropped is deleted. */
+static int seal_all(struct gc *gc)
 {
-	_cleanup_(sources_release) struct sources sources = { 0 };
 	uint64_t pending, bytes;
-	int r, sealed;
+	int r = seal_round(gc->store, SEAL_LIVE);
 
-	/*
-	 * The round does the sealer's work, who then sleeps: so what was dropped is let go of here,
-	 * or its unsealed bytes would stay in the stage for seconds.
-	 */
-	sealed = seal_round(gc->store, SEAL_LIVE);
-	snap_reap(gc->store);
-	branch_reap(gc->store);
-	stage_give_back(gc->store->stage, true);
-	if (sealed < 0 && sealed != -ENOSPC && sealed != -EDQUOT)
-		return sealed;
+	reap(gc->store, true);
 	chunks_pending(gc->store->chunks, &pending, &bytes);
 	if (pending > 0)
-		return sealed < 0 ? sealed : -EBUSY; /* of a writer without a claim */
+		return r < 0 ? r : -EBUSY; /* of a writer without a claim */
+	return r == -ENOSPC || r == -EDQUOT ? 0 : r;
+}
+
+static int mark_listed(struct gc *gc, uint64_t *ret_covered)
+{
+	_cleanup_(sources_release) struct sources sources = { 0 };
+	int r;
 
 	r = sources_take(gc->store, &sources);
 	if (r < 0)
 		return r;
-	r = mark_sources(gc, &sources);
-	return r < 0 ? r : mark_journal(gc, sources.covered);
+	*ret_covered = sources.covered;
+	return mark_sources(gc, &sources);
+}
+
+static int mark_all(struct gc *gc)
+{
+	uint64_t covered;
+	int r;
+
+	r = seal_all(gc);
+	if (r < 0)
+		return r;
+	gc->before_l = true;
+	r = mark_listed(gc, &covered);
+	gc->before_l = false;
+	if (r == 0)
+		r = seal_all(gc);
+	if (r == 0)
+		r = mark_listed(gc, &covered); /* L */
+	return r < 0 ? r : mark_journal(gc, covered);
 }
 
 int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)
 {
 	struct gc gc = { .store = s, .progress = progress };
+	const struct sweeper sweeper = { is_marked, sweep_progress, let_seal, &gc };
 	const uint64_t began_ns = now_ns();
 	struct sweep_stats stats = { 0 };
 	uint32_t keep = 0;
@@ -406,8 +462,10 @@ int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats
 	if (r == 0 && table_write_all(s->tables, &keep) < 0)
 		keep = 0;
 	chunks_keep_packs(s->chunks, keep);
+	gc.sealed = 0; /* from here on it is not what was before */
 	if (r == 0)
-		r = chunks_sweep(s->chunks, is_marked, &gc, sweep_progress, &stats);
+		r = chunks_sweep(s->chunks, &sweeper, &stats);
+	stats.bytes_after -= MIN(gc.sealed, stats.bytes_after);
 	nameset_release(&gc.data);
 	nameset_release(&gc.nodes);
 	collect_ended(s, r, began_ns, stats.bytes_before, stats.bytes_after);

@@ -681,13 +681,50 @@ void sealer_kick(struct store *s)
 	pthread_cond_signal(&s->wake);
 }
 
+static uint64_t live_due(const struct store *s)
+{
+	return s->live_ns + SEAL_INTERVAL_MS * NS_PER_MS;
+}
+
+/* Under the table lock: when the next round is due, and which. asked: a whole one, now. */
+static uint64_t round_due(const struct store *s, uint64_t now, bool asked, enum seal_mode *ret_mode)
+{
+	uint64_t due = live_due(s);
+
+	*ret_mode = asked || due <= now ? SEAL_LIVE : SEAL_FROZEN;
+	if (s->work_ns != 0)
+		due = MIN(due, s->work_ns + GATHER_NS);
+	if (s->urgent || asked)
+		due = now;
+	return MAX(due, s->retry_ns);
+}
+
+static bool sync_is_asked(const struct store *s)
+{
+	return s->sync_wanted > s->sync_done;
+}
+
+bool seal_if_due(struct store *s)
+{
+	enum seal_mode mode;
+	bool due;
+
+	{
+		LOCK_GUARD(&s->table);
+		uint64_t now = now_ns();
+
+		due = !s->failed && round_due(s, now, sync_is_asked(s), &mode) <= now;
+	}
+	if (due)
+		(void)seal_round(s, mode); /* who waits for it hears of a failure */
+	return due;
+}
+
 /* Under the table lock: sleeps until a round is due. ABSENT: none, but it is time to clean up. */
 static int wait_for_work(struct store *s, enum seal_mode *ret_mode)
 {
 	for (;;) {
-		uint64_t now = now_ns(), live_due = s->live_ns + SEAL_INTERVAL_MS * NS_PER_MS;
-		uint64_t due = live_due;
-		bool sync = s->sync_wanted > s->sync_done || gc_is_asked(s);
+		uint64_t now = now_ns(), due = live_due(s);
 		struct timespec until;
 
 		if (s->stop) {
@@ -699,15 +736,9 @@ static int wait_for_work(struct store *s, enum seal_mode *ret_mode)
 			return ABSENT;
 		}
 		if (!s->failed) {
-			if (s->work_ns != 0)
-				due = MIN(due, s->work_ns + GATHER_NS);
-			if (s->urgent || sync)
-				due = now;
-			due = MAX(due, s->retry_ns);
-			if (due <= now) {
-				*ret_mode = sync || live_due <= now ? SEAL_LIVE : SEAL_FROZEN;
+			due = round_due(s, now, sync_is_asked(s) || gc_is_asked(s), ret_mode);
+			if (due <= now)
 				return 0;
-			}
 		}
 
 		until = (struct timespec){ .tv_sec = due / (1000 * NS_PER_MS),

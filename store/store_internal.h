@@ -19,7 +19,7 @@
  *     too (a fork, a diff); the store's next freeze finds that by comparing states.
  *  S5 entry->head and ->undo are the truth; the copies in struct branch follow under its own lock.
  *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
- *     which excludes both.
+ *     which excludes both. Its own thread seals in between, where G2 and G6 allow that.
  *
  * What the journal says (records are numbered: LSN; see also J1 to J8 in journal_internal.h):
  *
@@ -462,11 +462,13 @@ int sealer_stop(struct store *s);
 void sealer_kick(struct store *s);
 /* One round; the caller has a claim (sealing or gc) and not the table lock. */
 int seal_round(struct store *s, enum seal_mode mode);
+/* gc's, which keeps the sealer waiting, where a round does no harm: one, if it is due (true). */
+bool seal_if_due(struct store *s);
 
 /*
- * gc.c: claims. claim_all keeps sealing and imports away (waits for a gc; -EBUSY with an import);
- * claim_records keeps sealing away, claim_share lets it go on and keeps only gc away, as an
- * import does (store_import_end ends that).
+ * gc.c: claims. claim_all keeps the sealer and imports away (waits for a gc; -EBUSY with an
+ * import); claim_records keeps sealing away, claim_share lets it go on and keeps only gc away, as
+ * an import does (store_import_end ends that).
  */
 int claim_all(struct store *s);
 /* Under the table lock, without another gc: sealing has ended and does not begin. */

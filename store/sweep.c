@@ -52,10 +52,7 @@ struct move {
 
 struct sweep {
 	struct chunks *c;
-	bool (*is_live)(void *arg, const struct name *name);
-	void *is_live_arg;
-	int (*progress)(void *arg, uint64_t done, uint64_t total);
-	void *progress_arg;
+	const struct sweeper *sweeper;
 	struct sweep_stats stats;
 
 	struct swept *packs; /* sorted by number, owned */
@@ -131,7 +128,7 @@ static int take_stock(void *arg, const struct name *name, const struct chunk_loc
 	struct swept *pack;
 	int r;
 
-	if (!s->is_live(s->is_live_arg, name)) {
+	if (!s->sweeper->live(s->sweeper->arg, name)) {
 		r = reserve((void **)&s->dead, s->n_dead, &s->dead_room, sizeof(*s->dead));
 		if (r < 0)
 			return r;
@@ -309,7 +306,9 @@ static int copy_record(struct sweep *s, struct move *m)
 		return r;
 
 	s->done += len;
-	return s->progress ? s->progress(s->progress_arg, MIN(s->done, s->total), s->total) : 0;
+	return s->sweeper->progress ?
+		       s->sweeper->progress(s->sweeper->arg, MIN(s->done, s->total), s->total) :
+		       0;
 }
 
 static int copy_records(struct sweep *s, size_t from, size_t to)
@@ -410,6 +409,20 @@ static int shrink_pack(struct sweep *s, size_t from, size_t to)
 	return remove_pack(s, pack);
 }
 
+/* Moves from..to are what still lives in one pack, which has no room to go elsewhere. */
+static int make_holes(struct sweep *s, size_t from, size_t to)
+{
+	int r = punch_pack(s, from, to);
+
+	return r == -EOPNOTSUPP ? shrink_pack(s, from, to) : r;
+}
+
+/*
+ * Copied at a time, and named where it is now: whoever waits for `between` does so for a quarter of
+ * a second, on a slow disk, and each costs three syncs.
+ */
+#define COPY_BYTES ((uint64_t)16 << 20)
+
 /* Moves from..to are all that lives in one pack. */
 static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 {
@@ -418,21 +431,25 @@ static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 	uint64_t end;
 	int r;
 
-	packs_mark(s->c->packs, &mark, &end);
-	r = copy_records(s, from, to);
-	if (r < 0) {
-		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
-		if (r == -ENOSPC || r == -EDQUOT)
-			r = punch_pack(s, from, to);
-		return r == -EOPNOTSUPP ? shrink_pack(s, from, to) : r;
+	for (size_t at = from, next = from; at < to; at = next) {
+		for (uint64_t bytes = 0; next < to && bytes < COPY_BYTES; next++)
+			bytes += record_span(s->moves[next].from.stored_len);
+		packs_mark(s->c->packs, &mark, &end);
+		r = copy_records(s, at, next);
+		if (r < 0) {
+			packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
+			if (r != -ENOSPC && r != -EDQUOT)
+				return r;
+			return stuck ? 0 : make_holes(s, at, to);
+		}
+		r = in_batches(s, at, next, name_moved);
+		if (r < 0)
+			return r;
+		for (; at < next; at++)
+			stuck = stuck || s->moves[at].stuck;
+		if (s->sweeper->between)
+			s->sweeper->between(s->sweeper->arg);
 	}
-
-	r = in_batches(s, from, to, name_moved);
-	if (r < 0)
-		return r;
-
-	for (size_t i = from; i < to; i++)
-		stuck = stuck || s->moves[i].stuck;
 	if (stuck)
 		return 0;
 	r = remove_pack(s, old);
@@ -473,17 +490,9 @@ void chunks_keep_packs(struct chunks *c, uint32_t from)
 	c->keep_from = from;
 }
 
-int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *name), void *arg,
-		 int (*progress)(void *arg, uint64_t done, uint64_t total),
-		 struct sweep_stats *ret_stats)
+int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_stats *ret_stats)
 {
-	_cleanup_(sweep_release) struct sweep s = {
-		.c = c,
-		.is_live = live,
-		.is_live_arg = arg,
-		.progress = progress,
-		.progress_arg = arg,
-	};
+	_cleanup_(sweep_release) struct sweep s = { .c = c, .sweeper = sweeper };
 	uint64_t count, bytes;
 	int r;
 
@@ -519,8 +528,8 @@ int chunks_sweep(struct chunks *c, bool (*live)(void *arg, const struct name *na
 	if (r < 0)
 		return r;
 
-	if (progress)
-		(void)progress(arg, s.total, s.total);
+	if (sweeper->progress)
+		(void)sweeper->progress(sweeper->arg, s.total, s.total);
 	r = packs_each(c->packs, add_after, &s);
 	if (r < 0)
 		return r;

@@ -21,6 +21,7 @@
 #include <time.h>
 
 #include "store/hash.h"
+#include "store/store_internal.h"
 
 enum {
 	KEYS = 24,
@@ -370,15 +371,39 @@ static void step_drop(unsigned i)
 	}
 }
 
+struct meanwhile {
+	unsigned branch, left; /* calls until something is changed */
+};
+
+/* Once, as a step is done or not; and it is to be sealed as soon as gc lets that happen. */
+static void change_meanwhile(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct meanwhile *m = arg;
+
+	if (m->left == 0 || --m->left > 0)
+		return;
+	step_change(m->branch);
+	LOCK_GUARD(&store->table);
+	store->urgent = true;
+}
+
+static void step_gc(unsigned i)
+{
+	struct meanwhile m = { .branch = i, .left = dice(12) };
+	const struct progress progress = { .fn = change_meanwhile, .arg = &m };
+	struct gc_stats stats;
+
+	UNTIL_DONE(store_gc(store, &progress, &stats));
+}
+
 static void step_other(unsigned i)
 {
 	const uint32_t steps = sh->steps;
 	const struct timespec pause = { .tv_nsec = dice(2000000) };
-	struct gc_stats gc;
 
 	switch (dice(40)) {
 	case 0:
-		UNTIL_DONE(store_gc(store, NULL, &gc));
+		step_gc(i);
 		break;
 	case 1 ... 3:
 		UNTIL_DONE(store_sync(store));

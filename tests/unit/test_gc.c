@@ -170,6 +170,144 @@ START_TEST(a_cancelled_gc_removes_nothing)
 }
 END_TEST
 
+/* ---- while gc runs ---- */
+
+/* Somebody who changes a branch, and waits until that is durable. */
+struct writer {
+	struct branch *branch;
+	uint8_t bytes[BLOB_MAX];
+	pthread_t thread;
+	bool began;
+	atomic_bool synced;
+};
+
+static void *write_and_sync(void *arg)
+{
+	struct writer *w = arg;
+
+	change_blob(w->branch, 100000, w->bytes, sizeof(w->bytes));
+	ck_ok(store_sync(store));
+	atomic_store(&w->synced, true);
+	return NULL;
+}
+
+/* Returns when he waits. */
+static void writer_begin(struct writer *w)
+{
+	bool waits = false;
+
+	w->began = true;
+	ck_assert_int_eq(pthread_create(&w->thread, NULL, write_and_sync, w), 0);
+	while (!waits) {
+		LOCK_GUARD(&store->table);
+		waits = store->sync_wanted > store->sync_done;
+	}
+}
+
+/* He should have been served: all that is left is to wake up, for which ten seconds are enough. */
+static void writer_expect(struct writer *w)
+{
+	for (unsigned ms = 0; ms < 10000 && !atomic_load(&w->synced); ms++)
+		(void)usleep(1000);
+	ck_assert_msg(atomic_load(&w->synced), "a sync waits for all of gc");
+}
+
+static void writer_end(struct writer *w)
+{
+	const struct key k = key_at(100000);
+	uint8_t got[BLOB_MAX];
+	struct val v;
+
+	ck_assert(w->began);
+	ck_assert_int_eq(pthread_join(w->thread, NULL), 0);
+	branch_close(w->branch);
+	expect_sound(NULL);
+	store_reopen();
+	w->branch = branch_at("main");
+	ck_ok(tree_get(w->branch->tree, &k, &v));
+	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
+	ck_ok(chunk_read(store_chunks(store), &v.ref.name, 0, got, sizeof(got)));
+	ck_assert_mem_eq(got, w->bytes, sizeof(got));
+	branch_close(w->branch);
+}
+
+static void while_sweeping(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct writer *w = arg;
+
+	if (strcmp(what, "sweeping") != 0)
+		return;
+	if (!w->began)
+		writer_begin(w);
+	if (done > total / 10 * 9)
+		writer_expect(w);
+}
+
+START_TEST(who_syncs_while_packs_are_rewritten_waits_for_a_step)
+{
+	enum { BLOBS = 400 }; /* 50 MiB, of which a third is dead: three steps of at most 16 MiB */
+	struct writer w = { .branch = branch_make("main") };
+	const struct progress progress = { .fn = while_sweeping, .arg = &w };
+	uint8_t bytes[BLOB_MAX];
+	struct gc_stats stats;
+	uint64_t one;
+
+	for (unsigned i = 0; i < BLOBS; i++) {
+		scratch_fill(bytes, sizeof(bytes), i);
+		change_blob(w.branch, i + 1, bytes, sizeof(bytes));
+	}
+	one = checkpoint(w.branch, NULL);
+	for (unsigned i = 0; i < BLOBS; i += 3)
+		forget(w.branch, i + 1);
+	(void)checkpoint(w.branch, NULL);
+	ck_ok(store_sync(store));
+	ck_ok(snap_drop(store, one));
+
+	scratch_fill(w.bytes, sizeof(w.bytes), 0); /* what goes is written again */
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert_uint_ge(stats.chunks_dropped, BLOBS / 3);
+	ck_assert_uint_eq(stats.packs_rewritten, 1);
+	/* what he wrote meanwhile is not what gc has left */
+	ck_assert_uint_ge(stats.bytes_before - stats.bytes_after, BLOBS / 3 * sizeof(bytes));
+	writer_end(&w);
+}
+END_TEST
+
+static void while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct writer *w = arg;
+
+	if (strcmp(what, "marking") != 0)
+		return;
+	if (!w->began)
+		writer_begin(w);
+	else if (done == 2)
+		writer_expect(w);
+}
+
+START_TEST(who_syncs_while_states_are_walked_does_not_wait_for_all)
+{
+	enum { BLOBS = 1100 }; /* more than are marked in one step */
+	struct writer w = { .branch = branch_make("main") };
+	const struct progress progress = { .fn = while_marking, .arg = &w };
+	struct gc_stats stats;
+
+	scratch_fill(w.bytes, sizeof(w.bytes), 0);
+	for (unsigned state = 0; state < 2; state++) {
+		for (unsigned i = 0; i < BLOBS; i++) {
+			const unsigned bytes[2] = { state, i };
+
+			change_blob(w.branch, i + 1, bytes, sizeof(bytes));
+		}
+		(void)checkpoint(w.branch, NULL);
+	}
+	ck_ok(store_sync(store));
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert_uint_eq(stats.chunks_dropped, 0);
+	writer_end(&w);
+}
+END_TEST
+
 START_TEST(a_store_that_is_about_to_be_closed_begins_no_gc)
 {
 	struct branch *b = branch_make("main");
@@ -420,7 +558,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[16];
+	static const TTest *tests[18];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -430,6 +568,8 @@ int main(void)
 	tests[n++] = dropped_branches_give_back_their_space;
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = a_cancelled_gc_removes_nothing;
+	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
+	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
 	tests[n++] = who_is_refused_waits_for_one_that_is_worth_it;

@@ -48,6 +48,14 @@ static bool is_live(void *arg, const struct name *name)
 	return name_eq(&extra, name);
 }
 
+static int sweep(int (*progress)(void *arg, uint64_t done, uint64_t total),
+		 struct sweep_stats *ret_stats)
+{
+	const struct sweeper sweeper = { .live = is_live, .progress = progress };
+
+	return chunks_sweep(s.chunks, &sweeper, ret_stats);
+}
+
 static void keep(uint32_t from, uint32_t to, uint32_t step)
 {
 	memset(alive, 0, sizeof(alive));
@@ -86,7 +94,7 @@ START_TEST(nothing_dead_changes_nothing)
 	struct sweep_stats stats;
 
 	keep(0, N, 1);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.chunks_kept, N);
 	ck_assert_uint_eq(stats.chunks_dropped, 0);
 	ck_assert_uint_eq(stats.packs_removed + stats.packs_rewritten, 0);
@@ -101,7 +109,7 @@ START_TEST(all_dead_leaves_no_pack)
 	uint64_t bytes;
 
 	keep(0, 0, 1);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.chunks_dropped, N);
 	ck_assert_uint_eq(stats.packs_removed, 1);
 	ck_assert_uint_eq(stats.bytes_after, 0);
@@ -127,7 +135,7 @@ START_TEST(a_pack_mostly_dead_is_rewritten)
 	uint64_t bytes;
 
 	keep(0, N, 4);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, count_progress, &stats));
+	ck_ok(sweep(count_progress, &stats));
 	ck_assert_uint_eq(stats.chunks_kept, N / 4);
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
 	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before / 3);
@@ -146,9 +154,9 @@ START_TEST(one_that_was_stopped_is_done_by_the_next)
 	uint64_t bytes;
 
 	keep(0, N, 4);
-	ck_err(chunks_sweep(s.chunks, is_live, NULL, stop_half_way, &stats), -ERR_CANCELLED);
+	ck_err(sweep(stop_half_way, &stats), -ERR_CANCELLED);
 	expect_state();
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.chunks_kept, N / 4);
 	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before / 3);
 	ck_assert_uint_eq(count_packs(&bytes), 1);
@@ -161,7 +169,7 @@ START_TEST(a_pack_a_little_dead_stays)
 	struct sweep_stats stats;
 
 	keep(40, N, 1);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.chunks_dropped, 40);
 	ck_assert_uint_eq(stats.packs_rewritten, 0);
 	ck_assert_uint_eq(stats.bytes_before, stats.bytes_after);
@@ -175,7 +183,7 @@ START_TEST(pending_chunks_stop_a_sweep)
 	struct name name;
 
 	ck_ok(chunk_put(s.chunks, CHUNK_DATA, "pending", 7, &name));
-	ck_err(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats), -EBUSY);
+	ck_err(sweep(NULL, &stats), -EBUSY);
 }
 END_TEST
 
@@ -186,7 +194,7 @@ START_TEST(storing_goes_on_after_a_sweep)
 	struct name name;
 
 	keep(0, N, 4);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	for (uint32_t i = 0; i < N; i++) {
 		data_of(i, data);
 		ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), alive[i] ? EXISTS : 0);
@@ -196,7 +204,7 @@ START_TEST(storing_goes_on_after_a_sweep)
 	keep(0, N, 1);
 	expect_state();
 	keep(0, N, 7);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	expect_state();
 }
 END_TEST
@@ -217,7 +225,7 @@ START_TEST(a_name_given_again_reads_the_new_bytes)
 		ck_ok(chunk_load(s.chunks, &old, &b)); /* now it is in the cache */
 	}
 	keep(0, 0, 1);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	for (i = 0;; i++) {
 		name = name_of(&i, sizeof(i), 0);
 		if (name_eq(&name, &old))
@@ -248,7 +256,7 @@ START_TEST(a_failing_sweep_loses_nothing)
 
 		ck_assert_int_lt(n, 10000);
 		fault_arm(n, 1, n % 2 ? ENOSPC : EIO);
-		r = chunks_sweep(s.chunks, is_live, NULL, NULL, &stats);
+		r = sweep(NULL, &stats);
 		fault_disarm();
 		for (uint32_t i = 0; i < N; i += 40) {
 			struct chunk_info info = { .name = names[i] };
@@ -259,7 +267,7 @@ START_TEST(a_failing_sweep_loses_nothing)
 			break;
 	}
 	/* a record that could not be read once kept its pack: one more sweep takes it */
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	(void)count_packs(&after);
 	ck_assert_uint_lt(after, before / 2);
 	expect_state();
@@ -283,7 +291,7 @@ static void sweep_on_a_full_disk(void)
 			setup();
 			keep(0, N, 4);
 			fault_arm(n, 1, full[i]);
-			r = chunks_sweep(s.chunks, is_live, NULL, NULL, &stats);
+			r = sweep(NULL, &stats);
 			ck_assert_int_gt(fault_ticks(), n);
 			fault_disarm();
 			if (r < 0 || stats.packs_rewritten > 0)
@@ -336,7 +344,7 @@ START_TEST(a_sweep_cut_short_leaves_the_last_pack_whole)
 	ck_ok(getrlimit(RLIMIT_FSIZE, &limit));
 	limit.rlim_cur = N * LEN / 2;
 	ck_ok(setrlimit(RLIMIT_FSIZE, &limit));
-	ck_err(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats), -EFBIG);
+	ck_err(sweep(NULL, &stats), -EFBIG);
 	ck_ok(os_statat(s.dir_fd, "packs/00000002.pack", &st));
 	ck_assert_int_lt(st.st_size, 2 * LEN); /* the half copy was given back ... */
 	expect_state(); /* ... and nothing else */
@@ -344,7 +352,7 @@ START_TEST(a_sweep_cut_short_leaves_the_last_pack_whole)
 
 	limit.rlim_cur = limit.rlim_max;
 	ck_ok(setrlimit(RLIMIT_FSIZE, &limit));
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
 	expect_state();
 	ck_ok(chunk_verify(s.chunks, &info, true));
@@ -365,12 +373,12 @@ START_TEST(a_damaged_record_keeps_its_pack)
 		ck_ok(os_openat(s.dir_fd, "packs/00000001.pack", O_RDWR, 0, &fd));
 		ck_ok(os_pwrite_full(fd, "garbage", 7, loc.off + 60));
 	}
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_gt(s.notes, 0);
 	ck_assert_uint_eq(stats.packs_rewritten, 0);
 	ck_assert_uint_eq(count_packs(&bytes), 2);
 	alive[8] = false; /* not readable, before or after */
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(count_packs(&bytes), 1);
 	expect_state();
 }
@@ -381,7 +389,7 @@ static void sweep_once(void)
 	struct sweep_stats stats;
 
 	chunks_set_io_hook(s.chunks, NULL);
-	ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
 }
 
@@ -444,7 +452,7 @@ START_TEST(readers_go_on_during_sweeps)
 			ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name));
 		}
 		scratch_commit(&s);
-		ck_ok(chunks_sweep(s.chunks, is_live, NULL, NULL, &stats));
+		ck_ok(sweep(NULL, &stats));
 		ck_assert_uint_ge(stats.packs_rewritten, 1);
 	}
 	__atomic_store_n(&rd.stop, 1, __ATOMIC_RELAXED);
