@@ -44,6 +44,8 @@ struct shell {
 	int reports; /* pipe from the shell; does not block; -1 when the shell closed it */
 	int wake;    /* eventfd: look at asked and ending */
 	pid_t group; /* the shell's process group, as the terminal tells it; 0 before it is known */
+	int children, siblings; /* lists of the shell's, once it was at its prompt, and its parent's */
+	uint64_t began; /* when the last command was typed: shell_clock */
 	char *path;  /* immutable */
 	struct termios modes; /* immutable: of the terminal when a command begins */
 
@@ -155,6 +157,12 @@ struct goal {
 int shell_wait(struct shell *s, struct goal *g);
 void stop_begin(struct stop *stop, const struct shell_interrupt *how);
 int shell_gone(struct shell *s); /* PLY_SESSION_GONE and its sentence */
+
+/* ---- session_procs.c ---- */
+
+uint64_t shell_clock(void); /* for s->began */
+/* Takes what process substitutions of a command that is over are about to print. */
+int shell_drain_aside(struct shell *s);
 
 /* ---- session_inner.c ---- */
 

@@ -136,7 +136,7 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
 
 	if (!s)
 		return fail_memory();
-	s->master = s->slave = s->text = s->reports = s->wake = -1;
+	s->master = s->slave = s->text = s->reports = s->wake = s->children = s->siblings = -1;
 	s->cut = s->changed_at = SIZE_MAX;
 	s->limit = o->output_limit;
 	s->partial = o->partial;
@@ -239,6 +239,8 @@ void shell_free(struct shell *s)
 	closep(&s->text);
 	closep(&s->reports);
 	closep(&s->wake);
+	closep(&s->children);
+	closep(&s->siblings);
 	ply_text_free(&s->ps1);
 	ply_text_free(&s->prompt);
 	ply_text_free(&s->complaint);

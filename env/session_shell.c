@@ -440,6 +440,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 
 int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check)
 {
+	s->began = shell_clock();
 	s->command = s->typed + 1;
 	s->over = s->refused = s->repaired = s->lost = false;
 	s->lost_at = 0;
@@ -618,9 +619,10 @@ static int at_prompt(struct shell *s, char *const *field)
 		return r;
 	/* If one can be seen: that in front of the second line; the next may be still to come. */
 	s->owed = drop_end(s, field[0]) < 2;
-	if (s->begun == s->typed)
-		s->idle = true;
-	return 0;
+	if (s->begun != s->typed)
+		return 0;
+	s->idle = true;
+	return shell_drain_aside(s);
 }
 
 static int checked(struct shell *s, char *const *field)

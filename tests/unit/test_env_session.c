@@ -227,6 +227,20 @@ END_TEST
 
 /* ---- what is done to the shell ---- */
 
+/* bash waits for none of them; here they are busy for a while before they print. */
+START_TEST(what_process_substitutions_print_is_the_commands)
+{
+	gives("late() { read x; for i in {1..1000}; do :; done; echo late $x; }", "");
+	gives("echo a > >(late)", "late a\n");
+	gives("/bin/echo b > >(late)", "late b\n");
+	gives("(echo c) | cat > >(late | cat)", "late c\n");
+	ck_assert_str_eq(out("ls nothing 2> >(late >/dev/null; echo end)", 2), "end\n");
+	gives("exec > >(while read y; do late <<<$y; done)", "");
+	gives("echo d", "late d\n");
+	gives("exec >/dev/tty; echo e", "e\n");
+}
+END_TEST
+
 START_TEST(nothing_that_a_command_does_stops_the_engine)
 {
 	static const char *const commands[] = {
@@ -918,6 +932,7 @@ int main(void)
 	tcase_add_test(t, syntax_errors_are_told_before_anything_runs);
 	tcase_add_test(t, checks_say_what_becomes_of_the_code);
 	tcase_add_test(t, background_jobs_are_told_about);
+	tcase_add_test(t, what_process_substitutions_print_is_the_commands);
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
 	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
 	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
