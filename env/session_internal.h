@@ -44,7 +44,7 @@ struct shell {
 	int reports; /* pipe from the shell; does not block; -1 when the shell closed it */
 	int wake;    /* eventfd: look at asked and ending */
 	pid_t group; /* the shell's process group, as the terminal tells it; 0 before it is known */
-	int children, siblings; /* lists of the shell's, once it was at its prompt, and its parent's */
+	int children, siblings; /* /proc's lists: the shell's, its parent's; -1 before its prompt */
 	uint64_t began; /* when the last command was typed: shell_clock */
 	char *path;  /* immutable */
 	struct termios modes; /* immutable: of the terminal when a command begins */
