@@ -602,15 +602,26 @@ static void tell(struct cmd *c, const struct changes *l, const char *dir)
 		l->n > NAMES_TOLD ? ", ..." : "", store ?: "STORE", word ?: "DIR");
 }
 
-/* The state is what the directory holds now: W4. */
+/*
+ * The state is what the directory holds now: W4. After a restore it may be one that was written
+ * back before, whose snapshot is older than the newest base: it gets another, by another label.
+ */
 static int mark_base(struct cmd *c, struct branch *b, const char *dir)
 {
 	char label[LABEL_MAX + 1];
+	struct base newest = {};
 	uint64_t id;
 	int r;
 
 	snprintf(label, sizeof(label), "written back to %s", dir);
 	r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
+	if (r == EXISTS) {
+		r = snap_each(c->store, find_base, &newest);
+		if (r == 0 && newest.id != id) {
+			snprintf(label, sizeof(label), "written back again to %s", dir);
+			r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
+		}
+	}
 	return r < 0 ? cmd_fail(c, r, "marking what was written back") : CMD_DONE;
 }
 

@@ -65,6 +65,24 @@ def test_write_back_makes_the_directory_what_the_view_was(t):
     assert ply.read(t.at("work/new/deep")) == "n\n"
 
 
+def test_write_back_after_a_restore_to_what_was_written_back_before(t):
+    view = mounted(t, {"f": "0\n"})
+    file = t.at("work/f")
+    marks = []
+    for content, back in ("1\n", False), ("2\n", False), ("1\n", True), ("2\n", False), \
+            ("2\n", True), ("1\n", True), ("2\n", False):
+        if back:
+            ply_(t, "restore", marks[int(content) - 1], view.path)
+        else:
+            view.write("f", content)
+        ply_(t, "unmount", "--write-back", view.path)
+        assert ply.read(file) == content
+        assert ply_(t, "writeback", "--dry-run", view.path).stdout == ""
+        ply_(t, "mount", view.path)
+        marks.append(view.checkpoint())
+    ply_(t, "unmount", view.path)
+
+
 def test_write_back_takes_away_what_attributes_were_removed(t):
     ply.need_tool("setfacl")
     t.tree({"d/f": "1\n", "d/own": "1\n"}, "work")
