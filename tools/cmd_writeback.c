@@ -355,20 +355,27 @@ static int give(struct work *w, const struct inode *i, int fd, const char *name)
 	return 0;
 }
 
-/* Owner, mode, attributes, times of fd's object, in the order in which none undoes another. */
+/*
+ * Owner, attributes, mode, times of fd's object, in the order in which none undoes another: nobody
+ * but root gives attributes to what he may not write.
+ */
 static int finish(struct work *w, const struct inode *i, int fd)
 {
 	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
 				     { i->mtime.sec, i->mtime.nsec } };
+	struct stat st;
 	int r = give(w, i, fd, "");
 
 	if (r < 0)
 		return r;
-	if (fchmod(fd, i->mode & 07777) < 0)
+	if (!w->root && fstat(fd, &st) == 0 && !(st.st_mode & S_IWUSR) &&
+	    fchmod(fd, (st.st_mode & 07777) | S_IWUSR) < 0)
 		return -errno;
 	r = copy_xattrs(w, i->ino, fd);
 	if (r < 0)
 		return r;
+	if (fchmod(fd, i->mode & 07777) < 0)
+		return -errno;
 	return futimens(fd, times) < 0 ? -errno : 0;
 }
 
@@ -403,49 +410,98 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 		target[len] = 0;
 		if (symlinkat(target, parent, TEMPORARY) < 0)
 			return -errno;
-	} else if (mknodat(parent, TEMPORARY, i->mode & S_IFMT, (dev_t)i->rdev) < 0 ||
-		   fchmodat(parent, TEMPORARY, i->mode & 07777, 0) < 0) {
+	} else if (mknodat(parent, TEMPORARY, i->mode & S_IFMT, (dev_t)i->rdev) < 0) {
 		return -errno;
 	}
 	r = give(w, i, parent, TEMPORARY);
 	if (r < 0)
 		return r;
+	if (!S_ISLNK(i->mode) && fchmodat(parent, TEMPORARY, i->mode & 07777, 0) < 0)
+		return -errno;
 	return utimensat(parent, TEMPORARY, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
-/* W2. Other names of the same object that were written before: link instead of a copy. */
+/* A file that is to be written, and has other names. */
+struct linking {
+	struct work *w;
+	const struct changes *l;
+	const struct difference *e;
+	int parent; /* where TEMPORARY is made */
+};
+
+static bool link_to(const struct linking *k, const char *path)
+{
+	_cleanup_close_ int other = -1;
+	const char *name;
+
+	other = open_parent(k->w->dir_fd, path, &name);
+	return other >= 0 && linkat(other, name, k->parent, TEMPORARY, 0) == 0;
+}
+
+/* 1: it was linked to this name, which the view has not changed, nor anybody beneath. */
+static int link_to_unchanged(void *arg, uint64_t dir, const char *name, size_t len)
+{
+	const struct linking *k = arg;
+	const struct inode *inode = &k->e->inode;
+	_cleanup_free_ char *above = NULL, *path = NULL;
+	_cleanup_close_ int parent = -1;
+	const char *last;
+	struct stat st;
+	size_t n;
+	int r;
+
+	r = fs_path(&k->w->fs, dir, &above, &n);
+	if (r < 0)
+		return r;
+	if (asprintf(&path, "%s%s%.*s", above, n ? "/" : "", (int)len, name) < 0)
+		return -ENOMEM;
+	for (size_t i = 0; i < k->l->n; i++)
+		if (k->l->v[i].inode.ino == inode->ino && strcmp(k->l->v[i].path, path) == 0)
+			return 0;
+	parent = open_parent(k->w->dir_fd, path, &last);
+	if (parent < 0 || fstatat(parent, last, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+	    is_object(k->w, &k->w->fs, inode, parent, last, &st) != 1)
+		return 0;
+	return link_to(k, path);
+}
+
+/* 0, or AGAIN: to be copied, as it has no other name that is there already. */
+static int link_object(struct work *w, const struct changes *l, size_t at, int parent)
+{
+	const struct difference *e = &l->v[at];
+	struct linking k = { .w = w, .l = l, .e = e, .parent = parent };
+	int r;
+
+	for (size_t i = 0; i < at; i++)
+		if (l->v[i].kind != 'D' && l->v[i].inode.ino == e->inode.ino &&
+		    link_to(&k, l->v[i].path))
+			return 0;
+	r = fs_names(&w->fs, e->inode.ino, link_to_unchanged, &k);
+	return r < 0 ? r : r == 1 ? 0 : AGAIN;
+}
+
+/* W2 */
 static int write_object(struct work *w, const struct changes *l, size_t at)
 {
 	const struct difference *e = &l->v[at];
 	_cleanup_place_ struct place p = { .fd = -1 };
 	const char *name;
-	int parent, r;
+	int r;
 
 	r = place_open(w, e->path, &p, &name);
 	if (r < 0)
 		return r;
-	parent = p.fd;
-	r = AGAIN;
-	if (unlinkat(parent, TEMPORARY, 0) < 0 && errno != ENOENT)
+	if (unlinkat(p.fd, TEMPORARY, 0) < 0 && errno != ENOENT)
 		return -errno;
 
-	for (size_t k = 0; e->inode.nlink > 1 && k < at && r == AGAIN; k++) {
-		_cleanup_close_ int other = -1;
-		const char *other_name;
-
-		if (l->v[k].kind == 'D' || l->v[k].inode.ino != e->inode.ino)
-			continue;
-		other = open_parent(w->dir_fd, l->v[k].path, &other_name);
-		if (other >= 0 && linkat(other, other_name, parent, TEMPORARY, 0) == 0)
-			r = 0;
-	}
+	r = e->inode.nlink > 1 ? link_object(w, l, at, p.fd) : AGAIN;
 	if (r == AGAIN)
-		r = S_ISREG(e->inode.mode) ? make_regular(w, &e->inode, parent)
-					   : make_special(w, &e->inode, parent);
-	if (r == 0 && renameat(parent, TEMPORARY, parent, name) < 0)
+		r = S_ISREG(e->inode.mode) ? make_regular(w, &e->inode, p.fd)
+					   : make_special(w, &e->inode, p.fd);
+	if (r == 0 && renameat(p.fd, TEMPORARY, p.fd, name) < 0)
 		r = -errno;
 	/* Also after a rename between two names of one file, which does nothing. */
-	if (unlinkat(parent, TEMPORARY, 0) < 0 && errno != ENOENT && r == 0)
+	if (unlinkat(p.fd, TEMPORARY, 0) < 0 && errno != ENOENT && r == 0)
 		r = -errno;
 	return r;
 }

@@ -83,6 +83,27 @@ def test_write_back_after_a_restore_to_what_was_written_back_before(t):
     ply_(t, "unmount", view.path)
 
 
+def test_write_back_links_what_the_view_linked(t):
+    view = mounted(t, {"d/old": "1\n", "edited": "1\n", "mine": "1\n", "theirs": "1\n"})
+    work = t.at("work")
+    os.mkdir(view.at("new"))
+    os.link(view.at("d/old"), view.at("new/old"))
+    os.link(view.at("edited"), view.at("edited2"))
+    view.write("edited", "2\n")
+    os.link(view.at("theirs"), view.at("theirs2"))
+    os.symlink("x", view.at("s"))
+    os.link(view.at("s"), view.at("s2"), follow_symlinks=False)
+    ply_(t, "unmount", view.path)
+    ply.write(work + "/theirs", "changed beneath\n")
+    ply_(t, "writeback", work)
+
+    def ino(name):
+        return os.lstat(os.path.join(work, name)).st_ino
+    assert ino("d/old") == ino("new/old") and ino("edited") == ino("edited2") and ino("s") == ino("s2")
+    assert ply.read(work + "/edited2") == "2\n" and os.stat(work + "/mine").st_nlink == 1
+    assert ply.read(work + "/theirs2") == "1\n" and ply.read(work + "/theirs") == "changed beneath\n"
+
+
 def test_write_back_takes_away_what_attributes_were_removed(t):
     ply.need_tool("setfacl")
     t.tree({"d/f": "1\n", "d/own": "1\n"}, "work")

@@ -191,17 +191,23 @@ def test_write_back_where_others_work_and_where_all_is_read_only(t):
     os.chown(work + "/shared", -1, 1)
     os.chown(work + "/theirs", 0, 1)
     os.chmod(work + "/theirs", 0o2775)
+    os.setxattr(work + "/cache", "user.gone", b"1")
     u.ply("mount", work)
     u.sh("cd work; echo 2 >shared; echo 2 >theirs/f; touch new; chgrp 1 new; ln -s x ln; chgrp -h 1 ln;"
-         "chmod -R u+w cache; echo 2 >cache/f; mkdir cache/d; rm -r cache/gone; chmod 555 cache")
-    u.ply("unmount", "--write-back", work)
+         "chmod -R u+w cache; echo 2 >cache/f; mkdir cache/d; rm -r cache/gone;"
+         "python3 -c 'import os; os.setxattr(\"cache/f\", \"user.a\", b\"1\");"
+         "os.chmod(\"cache/f\", 0o444); os.removexattr(\"cache\", \"user.gone\")';"
+         "chmod 555 cache")
+    p = u.ply("unmount", "--write-back", work)
+    assert p.stderr == "", p
+    assert os.getxattr(work + "/cache/f", "user.a") == b"1" and os.listxattr(work + "/cache") == []
     assert u.sh("cd work; stat -c '%n %a %u %g' shared theirs theirs/f new cache cache/f") == """\
 shared 664 {0} 1
 theirs 2775 0 1
 theirs/f 644 {0} 1
 new 644 {0} 1
 cache 555 {0} {1}
-cache/f 644 {0} {1}
+cache/f 444 {0} {1}
 """.format(u.uid, u.gid)
     assert os.lstat(work + "/ln").st_gid == 1
     assert u.sh("cd work; cat shared cache/f; ls cache") == "2\n2\nd\nf\n"
