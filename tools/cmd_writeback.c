@@ -198,10 +198,10 @@ static int is_foreign(struct work *w, const struct difference *e)
 	if (e->kind == 'A' && e->old.ino)
 		return 0; /* its D is asked */
 	parent = open_parent(w->dir_fd, e->path, &name);
-	if (parent == -ENOENT || parent == -ENOTDIR || parent == -ELOOP)
-		return 0;
+	if (parent == -ENOTDIR || parent == -ELOOP)
+		return e->kind == 'M'; /* a directory above is none any more */
 	if (parent < 0)
-		return parent;
+		return parent == -ENOENT ? 0 : parent;
 	if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT ? 0 : -errno;
 	r = is_object(w, &w->base, &e->old, parent, name, &st);
@@ -421,6 +421,59 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 	return utimensat(parent, TEMPORARY, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
+static int finish_directory(struct work *w, const struct difference *e)
+{
+	_cleanup_close_ int fd =
+		open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
+	struct stat st;
+
+	if (fd < 0)
+		return fd;
+	/* Another's, in which we may make and remove names: that changed no more than its times. */
+	if (!w->root && fstat(fd, &st) == 0 && st.st_uid != geteuid())
+		return 0;
+	return finish(w, &e->inode, fd);
+}
+
+/* The directories above a path that somebody removed beneath, as the view has them. */
+static int make_above(struct work *w, const char *path)
+{
+	for (const char *end = strchr(path, '/'); end; end = strchr(end + 1, '/')) {
+		_cleanup_free_ char *above = strndup(path, (size_t)(end - path));
+		_cleanup_place_ struct place p = { .fd = -1 };
+		struct difference e = { .is_dir = true, .path = above };
+		const char *name;
+		int r;
+
+		if (!above)
+			return -ENOMEM;
+		r = place_open(w, above, &p, &name);
+		if (r < 0)
+			return r;
+		if (mkdirat(p.fd, name, 0700) < 0) {
+			if (errno != EEXIST)
+				return -errno;
+			continue;
+		}
+		r = fs_resolve(&w->fs, above, (size_t)(end - path), &e.inode);
+		if (r == 0)
+			r = finish_directory(w, &e);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* Where something is to be made, not only removed. */
+static int place_make(struct work *w, const char *path, struct place *ret, const char **ret_name)
+{
+	int r = place_open(w, path, ret, ret_name);
+
+	if (r == -ENOENT)
+		r = make_above(w, path);
+	return r == 0 && ret->fd < 0 ? place_open(w, path, ret, ret_name) : r;
+}
+
 /* A file that is to be written, and has other names. */
 struct linking {
 	struct work *w;
@@ -488,7 +541,7 @@ static int write_object(struct work *w, const struct changes *l, size_t at)
 	const char *name;
 	int r;
 
-	r = place_open(w, e->path, &p, &name);
+	r = place_make(w, e->path, &p, &name);
 	if (r < 0)
 		return r;
 	if (unlinkat(p.fd, TEMPORARY, 0) < 0 && errno != ENOENT)
@@ -514,26 +567,12 @@ static int make_directory(struct work *w, const struct difference *e)
 
 	if (!*e->path)
 		return 0; /* the top itself */
-	r = place_open(w, e->path, &p, &name);
+	r = place_make(w, e->path, &p, &name);
 	if (r < 0)
 		return r;
 	if (mkdirat(p.fd, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
 	return 0;
-}
-
-static int finish_directory(struct work *w, const struct difference *e)
-{
-	_cleanup_close_ int fd =
-		open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
-	struct stat st;
-
-	if (fd < 0)
-		return fd;
-	/* Another's, in which we may make and remove names: that changed no more than its times. */
-	if (!w->root && fstat(fd, &st) == 0 && st.st_uid != geteuid())
-		return 0;
-	return finish(w, &e->inode, fd);
 }
 
 static int delete_object(struct work *w, const struct difference *e)
@@ -577,7 +616,7 @@ static int apply(struct work *w, const struct changes *l)
 		if (e->kind == 'D')
 			continue;
 		if (e->is_dir)
-			r = e->kind == 'A' ? make_directory(w, e) : 0;
+			r = make_directory(w, e); /* also one that was removed beneath */
 		else
 			r = write_object(w, l, i);
 		if (r < 0)

@@ -5,6 +5,7 @@
 """plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
 import errno
 import os
+import shutil
 import subprocess
 import sys
 
@@ -81,6 +82,32 @@ def test_write_back_after_a_restore_to_what_was_written_back_before(t):
         ply_(t, "mount", view.path)
         marks.append(view.checkpoint())
     ply_(t, "unmount", view.path)
+
+
+def test_write_back_below_directories_that_are_gone(t):
+    view = mounted(t, {"d/e/f": "1\n", "d/e/same": "1\n", "g/x": "1\n", "m/y": "1\n", "z": "1\n"})
+    work = t.at("work")
+    view.write("d/e/f", "22\n")
+    view.write("d/e/new", "n\n")
+    os.chmod(view.at("d/e"), 0o750)
+    os.chmod(view.at("m"), 0o700)
+    view.write("g/x", "22\n")
+    view.write("z", "22\n")
+    ply_(t, "unmount", view.path)
+    for name in "d", "g", "m":
+        shutil.rmtree(os.path.join(work, name))
+    ply.write(work + "/g", "a file\n")
+    p = ply_(t, "writeback", work, check=False)
+    assert p.returncode == 1 and "'g/x' changed" in p.stderr, p
+    assert ply.read(work + "/z") == "1\n" and sorted(os.listdir(work)) == ["g", "z"]
+
+    os.unlink(work + "/g")
+    ply_(t, "writeback", work)
+    # What the view changed; not what was only removed.
+    assert sorted(os.listdir(work + "/d/e")) == ["f", "new"] and os.listdir(work + "/m") == []
+    assert [ply.read(os.path.join(work, f)) for f in ("d/e/f", "g/x", "z")] == ["22\n"] * 3
+    assert os.stat(work + "/d/e").st_mode & 0o777 == 0o750
+    assert os.stat(work + "/m").st_mode & 0o777 == 0o700
 
 
 def test_write_back_links_what_the_view_linked(t):
