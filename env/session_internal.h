@@ -45,7 +45,8 @@ struct shell {
 	int wake;    /* eventfd: look at asked and ending */
 	pid_t group; /* the shell's process group, as the terminal tells it; 0 before it is known */
 	int children, siblings; /* /proc's lists: the shell's, its parent's; -1 before its prompt */
-	uint64_t began; /* when the last command was typed: shell_clock */
+#define CHILDREN_NOTED 1024
+	char before[CHILDREN_NOTED], beside[CHILDREN_NOTED]; /* these when it was given a command */
 	char *path;  /* immutable */
 	struct termios modes; /* immutable: of the terminal when a command begins */
 
@@ -160,7 +161,13 @@ int shell_gone(struct shell *s); /* PLY_SESSION_GONE and its sentence */
 
 /* ---- session_procs.c ---- */
 
-uint64_t shell_clock(void); /* for s->began */
+void shell_note_children(struct shell *s); /* those that the command to come has not started */
+/*
+ * With the shell in front, does its command wait for programs in the shell's own group? Those that
+ * it has started itself, not what an earlier one left there.
+ */
+bool shell_waits_for_own(struct shell *s);
+void shell_signal_own(struct shell *s, int signal);
 /* Takes what process substitutions of a command that is over are about to print. */
 int shell_drain_aside(struct shell *s);
 

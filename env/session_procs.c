@@ -5,15 +5,16 @@
  * own, and bash knows all about them. It does not wait for a process substitution, `make >
  * >(tee log)`: of a builtin or a group that is the shell's child, in the shell's own process group;
  * of a program it is that program's, and falls to the shell's parent, its reaper, when that has
- * ended.
+ * ended. And nobody but the shell is in front while it waits for what runs in its own group:
+ * `x=$(make)`, or any program after `set +m`.
  */
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "env/session_internal.h"
 #include "store/base/util.h"
@@ -23,16 +24,16 @@
 struct facts { /* of proc_pid_stat(5) */
 	char state;
 	pid_t parent, group, session;
-	uint64_t started; /* ticks since boot */
-	int depth;	  /* not of the file: below the one whose list it was in first */
+	/* not of the file */
+	int depth;  /* below the one whose list it was in first */
+	int signal; /* for is_own: they are to get it; 0: just a look */
 };
 
 /* False: there is no such process. */
 static bool look(pid_t pid, struct facts *ret)
 {
 	_cleanup_close_ int fd = -1;
-	char path[32], line[512];
-	unsigned long long started;
+	char path[32], line[128]; /* "PID (NAME) S" and numbers: a name has at most 15 bytes */
 	const char *end;
 	ssize_t n;
 
@@ -43,21 +44,8 @@ static bool look(pid_t pid, struct facts *ret)
 		return false;
 	line[n] = '\0';
 	end = strrchr(line, ')'); /* the name before it may hold anything */
-	if (!end || sscanf(end, ") %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
-				" %*s %*s %llu",
-			   &ret->state, &ret->parent, &ret->group, &ret->session, &started) != 5)
-		return false;
-	ret->started = started;
-	return true;
-}
-
-uint64_t shell_clock(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_BOOTTIME, &t); /* cannot fail for this clock */
-	return ((uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec) /
-	       (1000000000 / (uint64_t)sysconf(_SC_CLK_TCK));
+	return end && sscanf(end, ") %c %d %d %d", &ret->state, &ret->parent, &ret->group,
+			     &ret->session) == 4;
 }
 
 /* Its children's list (those of its first thread: bash has one); < 0: a kernel may have none. */
@@ -70,7 +58,7 @@ static int children_of(pid_t pid)
 }
 
 /* Is fn true of one of these children? Of more than fit the others are not asked. */
-static bool any_child(struct shell *s, int list, int depth,
+static bool any_child(struct shell *s, int list, int depth, int signal,
 		      bool (*fn)(struct shell *s, pid_t child, const struct facts *f))
 {
 	char pids[4096], *p = pids, *end;
@@ -78,7 +66,7 @@ static bool any_child(struct shell *s, int list, int depth,
 
 	pids[MAX(n, 0)] = '\0';
 	for (long child; (child = strtol(p, &end, 10)) > 0; p = end) {
-		struct facts f = { .depth = depth };
+		struct facts f = { .depth = depth, .signal = signal };
 
 		if (child != s->group && look((pid_t)child, &f) && fn(s, (pid_t)child, &f))
 			return true;
@@ -86,21 +74,74 @@ static bool any_child(struct shell *s, int list, int depth,
 	return false;
 }
 
-/* ---- process substitutions ---- */
-
 /* `>(a | b)` is a shell with two children. This recursion is not to be a stranger's to make. */
 #define DEPTH_MAX 4
 
-static bool runs(struct shell *s, pid_t pid, const struct facts *f)
+static bool any_grandchild(struct shell *s, pid_t pid, const struct facts *f,
+			   bool (*fn)(struct shell *s, pid_t child, const struct facts *f))
 {
 	_cleanup_close_ int list = -1;
 
-	if (f->state == 'R' || f->state == 'D')
-		return true;
 	if (f->depth == DEPTH_MAX)
 		return false;
 	list = children_of(pid);
-	return any_child(s, list, f->depth + 1, runs);
+	return any_child(s, list, f->depth + 1, f->signal, fn);
+}
+
+/* Of a list that is longer than `before` the rest is forgotten: taken for new. */
+static void note(int list, char (*before)[CHILDREN_NOTED])
+{
+	ssize_t n = pread(list, *before + 1, sizeof(*before) - 2, 0);
+
+	(*before)[0] = ' ';
+	(*before)[1 + MAX(n, 0)] = '\0';
+}
+
+void shell_note_children(struct shell *s)
+{
+	note(s->children, &s->before);
+	note(s->siblings, &s->beside);
+}
+
+static bool is_noted(const char *list, pid_t pid)
+{
+	char word[16];
+
+	(void)snprintf(word, sizeof(word), " %d ", (int)pid);
+	return strstr(list, word) != NULL;
+}
+
+/* ---- what the shell waits for, in its own group ---- */
+
+static bool is_own(struct shell *s, pid_t pid, const struct facts *f)
+{
+	if (f->group != s->group || f->state == 'Z' || f->state == 'X' || is_noted(s->before, pid))
+		return false;
+	if (f->signal) {
+		(void)any_grandchild(s, pid, f, is_own); /* as long as they are its */
+		(void)kill(pid, f->signal);		 /* fails when it has just ended */
+		return false;				 /* to the next */
+	}
+	return true;
+}
+
+/* The mark tells them from what is left of a command that is over: `exec > >(tee log)`. */
+bool shell_waits_for_own(struct shell *s)
+{
+	return s->group > 0 && any_child(s, s->children, 0, 0, is_own) &&
+	       shell_descriptor(s, SHELL_MARK) == 1;
+}
+
+void shell_signal_own(struct shell *s, int signal)
+{
+	(void)any_child(s, s->children, 0, signal, is_own);
+}
+
+/* ---- process substitutions ---- */
+
+static bool runs(struct shell *s, pid_t pid, const struct facts *f)
+{
+	return f->state == 'R' || f->state == 'D' || any_grandchild(s, pid, f, runs);
 }
 
 static bool is_substitution(struct shell *s, pid_t pid, const struct facts *f)
@@ -111,13 +152,13 @@ static bool is_substitution(struct shell *s, pid_t pid, const struct facts *f)
 /* What an earlier command has left is a server, and nothing to wait for. */
 static bool is_orphan(struct shell *s, pid_t pid, const struct facts *f)
 {
-	return f->session == s->group && f->started >= s->began && runs(s, pid, f);
+	return f->session == s->group && !is_noted(s->beside, pid) && runs(s, pid, f);
 }
 
 static bool run_aside(struct shell *s)
 {
-	return any_child(s, s->children, 0, is_substitution) ||
-	       any_child(s, s->siblings, 0, is_orphan);
+	return any_child(s, s->children, 0, 0, is_substitution) ||
+	       any_child(s, s->siblings, 0, 0, is_orphan);
 }
 
 /*

@@ -440,7 +440,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 
 int shell_type_command(struct shell *s, const char *text, size_t len, enum shell_check check)
 {
-	s->began = shell_clock();
+	shell_note_children(s);
 	s->command = s->typed + 1;
 	s->over = s->refused = s->repaired = s->lost = false;
 	s->lost_at = 0;

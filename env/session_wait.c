@@ -9,8 +9,8 @@
  * waiting is the E of the last trigger (session_shell.c).
  *
  * An interrupt is a ladder. Each step has `window` seconds; in it we look, ever less often, whether
- * the shell's own process group is the terminal's foreground again, and if so type a probe, whose E
- * ends the whole.
+ * the shell's own process group is the terminal's foreground again, and waits for nobody in it; if
+ * so we type a probe, whose E ends the whole.
  *   steps 0 to tries-1   the terminal's Ctrl-C: SIGINT to the foreground, or, in a program that
  *                        takes its keys raw, just a key
  *   then, if gentle      SIGTERM to the foreground
@@ -111,11 +111,13 @@ static pid_t victim(struct shell *s, struct stop *stop)
 static int force(struct shell *s, struct stop *stop, int signal)
 {
 	pid_t group;
+	bool own;
 
 	if (s->group <= 0)
 		return 0;
 	group = victim(s, stop);
-	if (!group) {
+	own = !group && shell_waits_for_own(s);
+	if (!group && !own) {
 		/* The shell itself is busy; or it is not, and the probes did not get through. */
 		stop->probed = true;
 		if (!s->repaired)
@@ -133,7 +135,10 @@ static int force(struct shell *s, struct stop *stop, int signal)
 	}
 	/* They fail when it has just ended, which the next look sees. */
 	(void)kill(s->group, SIGINT);
-	(void)kill(-group, signal);
+	if (own)
+		shell_signal_own(s, signal);
+	else
+		(void)kill(-group, signal);
 	return 0;
 }
 
@@ -348,7 +353,7 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 	}
 	if (r == 0 && !stop->done && !stop->probed && stop->step >= 0 &&
 	    now_seconds() >= stop->look) {
-		if (pty_foreground(s) == s->group) {
+		if (pty_foreground(s) == s->group && !shell_waits_for_own(s)) {
 			stop->probed = true;
 			r = shell_type_probe(s, false);
 		} else {
