@@ -14,6 +14,7 @@
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/cmd_mount.h"
+#include "tools/cmd_writeback.h"
 #include "tools/daemon.h"
 #include "tools/verbs.h"
 
@@ -361,6 +362,15 @@ static int drop_branch(struct cmd *c, const char *name, bool dry)
 	return CMD_DONE;
 }
 
+/* Of a view over a directory: with an older one, or none, its changes would not be known. */
+static bool is_wanted_for_write_back(struct cmd *c, uint64_t id)
+{
+	uint64_t base;
+
+	return faccessat(c->daemon->dir_fd, "origin", F_OK, 0) == 0 &&
+	       branch_is_there(c, BRANCH_DEFAULT) && writeback_base(c, &base) == 0 && base == id;
+}
+
 static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 		    bool with_snapshots)
 {
@@ -380,6 +390,11 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 	}
 
 	r = snap_find(c->store, text, &id);
+	if (r == 0 && is_wanted_for_write_back(c, id))
+		return cmd_fail(c, 0,
+				"%s: a write-back compares with this snapshot; it can go when the "
+				"next one has made another",
+				text);
 	if (r == 0)
 		r = dry ? snap_drop_allowed(c->store, id) : snap_drop(c->store, id);
 	if (r < 0)

@@ -32,6 +32,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
+#include "tools/cmd_writeback.h"
 #include "tools/daemon.h"
 #include "tools/diffstat.h"
 
@@ -649,19 +650,28 @@ static int find_base(void *arg, const struct snap_info *info)
 	return 0;
 }
 
+int writeback_base(struct cmd *c, uint64_t *ret_id)
+{
+	struct base base = {};
+	int r = snap_each(c->store, find_base, &base);
+
+	*ret_id = base.id;
+	return r;
+}
+
 /* The state that the directory had last, the view's own, and how they differ. */
 static int compare(struct cmd *c, struct cmd_state *then, struct cmd_state *now, struct changes *l)
 {
-	struct base base = {};
 	char id[SNAP_ID_SIZE];
+	uint64_t base;
 	int r;
 
-	r = snap_each(c->store, find_base, &base);
+	r = writeback_base(c, &base);
 	if (r < 0)
 		return cmd_fail(c, r, "reading the snapshots");
-	if (!base.id)
+	if (!base)
 		return cmd_fail(c, 0, "this store has no import to compare with");
-	r = cmd_state(c, snap_id_to_text(base.id, id), then);
+	r = cmd_state(c, snap_id_to_text(base, id), then);
 	if (r == 0)
 		r = cmd_state(c, BRANCH_DEFAULT, now);
 	if (r)
@@ -704,15 +714,14 @@ static void tell(struct cmd *c, const struct changes *l, const char *dir)
 static int mark_base(struct cmd *c, struct branch *b, const char *dir)
 {
 	char label[LABEL_MAX + 1];
-	struct base newest = {};
-	uint64_t id;
+	uint64_t id, newest;
 	int r;
 
 	snprintf(label, sizeof(label), "written back to %s", dir);
 	r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
 	if (r == EXISTS) {
-		r = snap_each(c->store, find_base, &newest);
-		if (r == 0 && newest.id != id) {
+		r = writeback_base(c, &newest);
+		if (r == 0 && newest != id) {
 			snprintf(label, sizeof(label), "written back again to %s", dir);
 			r = branch_checkpoint(b, label, SNAP_IMPORT, &id);
 		}

@@ -84,6 +84,19 @@ def test_write_back_after_a_restore_to_what_was_written_back_before(t):
     ply_(t, "unmount", view.path)
 
 
+def test_what_write_back_compares_with_is_not_dropped(t):
+    view = mounted(t)
+    first = view.store.json("log")[0]["id"]
+    view.write("a.txt", "changed\n")
+    last = view.checkpoint()
+    for dry in [], ["--dry-run"]:
+        p = ply_(t, "drop", *dry, first, cwd=view.path, check=False)
+        assert p.returncode == 1 and "write-back" in p.stderr and p.stderr.count("\n") == 1, p
+    ply_(t, "unmount", "--write-back", view.path)
+    assert ply.read(t.at("work/a.txt")) == "changed\n"
+    view.store.ply("drop", first, last)
+
+
 def test_write_back_below_directories_that_are_gone(t):
     view = mounted(t, {"d/e/f": "1\n", "d/e/same": "1\n", "g/x": "1\n", "m/y": "1\n", "z": "1\n"})
     work = t.at("work")
