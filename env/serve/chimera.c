@@ -325,11 +325,12 @@ static void download(void *arg, const struct http_request *q, struct http_respon
 bool chimera_is_execute(const struct http_request *q)
 {
 	json_t *object = NULL;
+	json_error_t why;
 	bool is;
 
 	if (strcmp(q->method, "POST") != 0 || strcmp(q->path, "/execute") != 0)
 		return false;
-	object = model_load(q->body, q->body_len, NULL);
+	(void)model_load(q->body, q->body_len, &object, &why); /* then it is none, and NULL */
 	is = json_object_get(object, "cmd") && !json_object_get(object, "command");
 	json_decref(object);
 	return is;

@@ -29,18 +29,20 @@ void client_unwatch(int *watch)
 	closep(watch);
 }
 
+static void reply_memory(struct http_response *r)
+{
+	r->status = 500;
+	r->body = strdup("{\"detail\":\"out of memory\"}");
+	r->len = r->body ? strlen(r->body) : 0;
+}
+
 void reply_json(struct http_response *r, unsigned status, json_t *body)
 {
-	char *text = body ? json_dumps(body, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-
-	json_decref(body);
-	if (!text) {
-		status = 500;
-		text = strdup("{\"detail\":\"out of memory\"}");
-	}
 	r->status = status;
-	r->body = text;
-	r->len = text ? strlen(text) : 0;
+	r->body = body ? model_dump(body, &r->len) : NULL;
+	json_decref(body);
+	if (!r->body)
+		reply_memory(r);
 }
 
 void reply_detail(struct http_response *r, unsigned status, const char *detail)
@@ -57,7 +59,9 @@ bool reply_complaint(struct http_response *r, unsigned status, const struct mode
 	if (model_ok(m))
 		return false;
 	r->status = status;
-	r->body = model_complaint(m, &r->len);
+	r->body = m->no_memory ? NULL : model_complaint(m, &r->len);
+	if (!r->body)
+		reply_memory(r);
 	return true;
 }
 

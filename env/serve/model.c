@@ -17,6 +17,7 @@ static void complain(struct model *m, const char *type, const char *msg, json_t 
 {
 	json_t *d = json_pack("{s:s, s:o, s:s}", "type", type, "loc", loc, "msg", msg);
 
+	m->is_wrong = true;
 	if (d && json_object_set(d, "input", input ? input : json_null()) == 0)
 		(void)json_array_append_new(m->detail, d); /* out of memory: one detail less */
 	else
@@ -68,25 +69,92 @@ static char *quote_literals(const char *body, size_t len, size_t *ret_len)
 	return copy;
 }
 
-json_t *model_load(const char *body, size_t len, json_error_t *e)
+/*
+ * libjansson 2.14 does not look whether the buffer of a string grew, and goes on behind it: so what
+ * one string of all the text takes is asked for first. That is a buffer, and the one of twice its
+ * size that takes its place, or the string and that one: three times the text.
+ */
+static bool has_memory_for(size_t len)
 {
-	const size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY;
-	json_t *v = json_loadb(body, len, flags, e);
-	_cleanup_free_ char *copy = NULL;
+	void *room = malloc(3 * len + 64); /* its smallest buffers, too */
 
-	if (v || !(memmem(body, len, "Infinity", 8) || memmem(body, len, "NaN", 3)))
-		return v;
+	free(room);
+	return room;
+}
+
+static int load(const char *text, size_t len, json_t **ret, json_error_t *why)
+{
+	if (!has_memory_for(len))
+		return -ENOMEM;
+	*ret = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, why);
+	return *ret ? 0 : *why->text ? -EINVAL : -ENOMEM; /* of which it says nothing */
+}
+
+int model_load(const char *body, size_t len, json_t **ret, json_error_t *why)
+{
+	_cleanup_free_ char *copy = NULL;
+	int r = load(body, len, ret, why);
+
+	if (r != -EINVAL || !(memmem(body, len, "Infinity", 8) || memmem(body, len, "NaN", 3)))
+		return r;
 	copy = quote_literals(body, len, &len);
-	return copy ? json_loadb(copy, len, flags, e) : NULL;
+	return copy ? load(copy, len, ret, why) : -ENOMEM;
+}
+
+struct dump {
+	char *data;
+	size_t len, room;
+	bool no_memory; /* libjansson asks on all the same */
+};
+
+static int dump_piece(const char *data, size_t len, void *arg)
+{
+	struct dump *d = arg;
+	char *p;
+
+	if (d->no_memory)
+		return -1;
+	if (d->len + len + 1 > d->room) {
+		size_t room = MAX(2 * d->room, d->len + len + 1);
+
+		p = realloc(d->data, room);
+		if (!p) {
+			d->no_memory = true;
+			return -1;
+		}
+		d->data = p;
+		d->room = room;
+	}
+	memcpy(d->data + d->len, data, len);
+	d->len += len;
+	d->data[d->len] = '\0';
+	return 0;
+}
+
+char *model_dump(const json_t *v, size_t *ret_len)
+{
+	struct dump d = { 0 };
+
+	if (json_dump_callback(v, dump_piece, &d, JSON_COMPACT | JSON_ENCODE_ANY) < 0 ||
+	    d.no_memory) {
+		free(d.data);
+		return NULL;
+	}
+	*ret_len = d.len;
+	return d.data;
 }
 
 void model_parse(struct model *m, const char *body, size_t len)
 {
 	json_error_t e = { 0 };
+	int r = 0;
 
-	m->detail = json_array();
-	m->object = len ? model_load(body, len, &e) : json_null();
-	if (json_is_null(m->object)) {
+	*m = (struct model){ .detail = json_array(), .object = json_null() };
+	if (len)
+		r = model_load(body, len, &m->object, &e);
+	if (r == -ENOMEM) {
+		m->is_wrong = m->no_memory = true;
+	} else if (json_is_null(m->object)) {
 		complain(m, "missing", "Field required", loc_of(NULL), NULL);
 	} else if (!m->object) {
 		complain(m, "json_invalid", "JSON decode error",
@@ -100,7 +168,7 @@ void model_parse(struct model *m, const char *body, size_t len)
 
 bool model_ok(const struct model *m)
 {
-	return json_array_size(m->detail) == 0;
+	return !m->is_wrong;
 }
 
 void model_release(struct model *m)
@@ -113,10 +181,9 @@ void model_release(struct model *m)
 char *model_complaint(const struct model *m, size_t *ret_len)
 {
 	json_t *all = json_pack("{s:O}", "detail", m->detail);
-	char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+	char *text = all ? model_dump(all, ret_len) : NULL;
 
 	json_decref(all);
-	*ret_len = text ? strlen(text) : 0;
 	return text;
 }
 

@@ -36,11 +36,18 @@ struct model_field {
 /* A body under way: the object and what is wrong with it. */
 struct model {
 	json_t *object; /* owned; strings and arrays of the filled struct live as long as it does */
-	json_t *detail; /* owned: an array, empty when all is well */
+	json_t *detail; /* owned: an array, empty when all is well; short of one without memory */
+	bool is_wrong;	/* whatever the details say */
+	bool no_memory; /* it may be right: nobody knows */
 };
 
-/* Any JSON, and Infinity and NaN besides, which Python's clients write. */
-json_t *model_load(const char *body, size_t len, json_error_t *e);
+/*
+ * Any JSON, and Infinity and NaN besides, which Python's clients write. *ret is given. -EINVAL: it
+ * is none, at why->position; -ENOMEM.
+ */
+int model_load(const char *body, size_t len, json_t **ret, json_error_t *why);
+/* JSON as text, compact: malloced, given. NULL: no memory. */
+char *model_dump(const json_t *v, size_t *ret_len);
 /* The object, or a detail for what is none. Release in any case. */
 void model_parse(struct model *m, const char *body, size_t len);
 /*
@@ -51,6 +58,6 @@ int model_tag(struct model *m, const char *name, const char *const *words, bool 
 /* Fills *to; each field that does not fit adds a detail. */
 void model_read(struct model *m, const struct model_field *fields, size_t n, void *to);
 bool model_ok(const struct model *m);
-/* {"detail": [...]}: malloced, given. */
+/* {"detail": [...]}: malloced, given; NULL: no memory. */
 char *model_complaint(const struct model *m, size_t *ret_len);
 void model_release(struct model *m);

@@ -224,7 +224,8 @@ struct events {
 
 static bool send_event(const struct events *s, const char *event, json_t *data)
 {
-	_cleanup_free_ char *json = data ? json_dumps(data, JSON_COMPACT) : NULL;
+	size_t len;
+	_cleanup_free_ char *json = data ? model_dump(data, &len) : NULL;
 	_cleanup_free_ char *text = NULL;
 	int n = json ? asprintf(&text, "event: %s\ndata: %s\n\n", event, json) : -1;
 

@@ -390,6 +390,21 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
     assert same.startswith(b"HTTP/1.1 200 "), same
 
 
+def test_a_body_that_is_more_than_there_is_memory_for(t):
+    if ply.is_sanitized(server.SWEREX_REMOTE, by=("asan", "tsan")):
+        ply.skip("a sanitizer takes all addresses that there are")
+    s = server.Server(t, ["sh", "-c", "ulimit -v 614400; exec \"$@\"", "sh", server.SWEREX_REMOTE,
+                          "--host", "127.0.0.1"])
+    said = []
+    for size in (50 << 20, 150 << 20):
+        body = b'{"path": "%s", "content": "%s"}' % (t.at("w").encode(), b"x" * size)
+        a = s.call("POST", "/write_file", body, timeout=30)
+        said.append((a.status, a.json))
+    assert said == [(200, {}), (500, {"detail": "out of memory"})], said
+    assert os.path.getsize(t.at("w")) == 50 << 20
+    s.stop()
+
+
 def test_a_body_of_hundreds_of_megabytes_takes_no_memory(t):
     s = rex(t)
     size = 300 << 20 if ply.LONG else 100 << 20

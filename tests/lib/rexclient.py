@@ -12,6 +12,7 @@ from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
 from swerex.runtime.remote import RemoteRuntime
 
 import server
+from server import form
 
 logging.disable(logging.CRITICAL)
 
@@ -44,13 +45,3 @@ def create(name="default", **kw):
 def quick(command, **kw):
     kw.setdefault("timeout", 10)
     return BashAction(command=command, **kw)
-
-
-def form(parts, boundary="XX"):
-    body = b""
-    for name, filename, data in parts:
-        body += ("--%s\r\nContent-Disposition: form-data; name=\"%s\"" % (boundary, name)).encode()
-        body += ("; filename=\"%s\"" % filename).encode() if filename else b""
-        body += b"\r\n\r\n" + data + b"\r\n"
-    return body + ("--%s--\r\n" % boundary).encode(), \
-        {"Content-Type": "multipart/form-data; boundary=" + boundary}

@@ -157,6 +157,16 @@ def serve(t, view, *options, **kw):
     return Server(t, [ply.PLYFS, "serve", *where, *options], env=env, **kw)
 
 
+def form(parts, boundary="XX"):
+    body = b""
+    for name, filename, data in parts:
+        body += ("--%s\r\nContent-Disposition: form-data; name=\"%s\"" % (boundary, name)).encode()
+        body += ("; filename=\"%s\"" % filename).encode() if filename else b""
+        body += b"\r\n\r\n" + data + b"\r\n"
+    return body + ("--%s--\r\n" % boundary).encode(), \
+        {"Content-Type": "multipart/form-data; boundary=" + boundary}
+
+
 class Watched:
     """An object of a client's class; what of it was called is remembered."""
 
