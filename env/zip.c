@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
+#include <locale.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "env/status.h"
@@ -20,6 +22,8 @@ struct zip {
 	struct archive *archive;
 	struct archive_entry *entry;
 	FTS *walk;
+	/* Of this thread, whose own is `before`; 0: not to be had. */
+	locale_t before, bytes, utf8;
 };
 
 static void zip_release(struct zip *z)
@@ -28,6 +32,23 @@ static void zip_release(struct zip *z)
 		(void)fts_close(z->walk); /* only read */
 	archive_entry_free(z->entry);
 	archive_write_free(z->archive); /* what it says was said by archive_write_close */
+	if (z->before)
+		(void)uselocale(z->before);
+	if (z->bytes)
+		freelocale(z->bytes);
+	if (z->utf8)
+		freelocale(z->utf8);
+}
+
+/*
+ * libarchive says of a name that it is UTF-8 where the locale is; of others Python thinks that they
+ * are of CP437. What is no UTF-8 must not be called so: Python reads nothing of such an archive.
+ */
+static void use_locale_of(struct zip *z, const char *name)
+{
+	(void)uselocale(z->utf8); /* 0 changes nothing */
+	if (mbstowcs(NULL, name, 0) == (size_t)-1)
+		(void)uselocale(z->bytes);
 }
 
 static int archive_fail(struct archive *a, const char *path)
@@ -55,6 +76,7 @@ static int add(struct zip *z, const char *path, size_t prefix, const struct stat
 	const char *name = path + prefix;
 
 	name += strspn(name, "/");
+	use_locale_of(z, name);
 	archive_entry_clear(z->entry);
 	archive_entry_set_pathname(z->entry, name);
 	archive_entry_copy_stat(z->entry, st);
@@ -100,6 +122,9 @@ int zip_directory(const char *dir, int *ret_fd)
 	z.entry = archive_entry_new();
 	if (!z.archive || !z.entry)
 		return fail_memory();
+	z.before = uselocale(0);
+	z.bytes = newlocale(LC_CTYPE_MASK, "C", 0);
+	z.utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", 0);
 	if (archive_write_set_format_zip(z.archive) < ARCHIVE_OK ||
 	    archive_write_open_fd(z.archive, fd) < ARCHIVE_OK)
 		return archive_fail(z.archive, dir);
