@@ -149,9 +149,24 @@ static bool did(struct http_response *r, struct ply_env *e, const char *const *w
 	return status >= 0;
 }
 
+/*
+ * An option with a client's value, in one word: "--help" as a word of its own would be the verb's.
+ * Given; NULL: no memory, which is answered.
+ */
+static char *option(struct http_response *r, const char *name, const char *value)
+{
+	char *word;
+
+	if (asprintf(&word, "--%s=%s", name, value) >= 0)
+		return word;
+	reply_detail(r, 500, "out of memory");
+	return NULL;
+}
+
 static void fork_branch(void *arg, const struct http_request *q, struct http_response *r)
 {
 	_cleanup_(model_release) struct model m = { 0 };
+	_cleanup_free_ char *from = NULL;
 	struct state_body b = { 0 };
 	const char *words[8] = { "fork" };
 	size_t n = 1;
@@ -159,8 +174,10 @@ static void fork_branch(void *arg, const struct http_request *q, struct http_res
 	if (!body_read(q, r, fork_fields, ARRAY_SIZE(fork_fields), &m, &b))
 		return;
 	if (b.from) {
-		words[n++] = "--from";
-		words[n++] = b.from;
+		from = option(r, "from", b.from);
+		if (!from)
+			return;
+		words[n++] = from;
 	}
 	words[n++] = "--";
 	words[n++] = b.name;
@@ -190,21 +207,30 @@ static void drop(void *arg, const struct http_request *q, struct http_response *
 		reply_json(r, 200, json_object());
 }
 
+/* An argument of the query as an option in *ret, given; NULL: there is none. False: answered. */
+static bool argument_option(const struct http_request *q, struct http_response *r,
+			    const char *name, char **ret)
+{
+	const char *value;
+
+	if (!argument_read(q, r, name, &value))
+		return false;
+	*ret = value ? option(r, name, value) : NULL;
+	return *ret || !value;
+}
+
 static void snapshots(void *arg, const struct http_request *q, struct http_response *r)
 {
-	const char *branch, *count, *words[8] = { "log", "--json" };
+	_cleanup_free_ char *branch = NULL, *count = NULL;
+	const char *words[8] = { "log", "--json" };
 	size_t n = 2;
 
-	if (!argument_read(q, r, "branch", &branch) || !argument_read(q, r, "count", &count))
+	if (!argument_option(q, r, "branch", &branch) || !argument_option(q, r, "count", &count))
 		return;
-	if (branch) {
-		words[n++] = "--branch";
+	if (branch)
 		words[n++] = branch;
-	}
-	if (count) {
-		words[n++] = "--count";
+	if (count)
 		words[n++] = count;
-	}
 	reply_verb(r, arg, words, "snapshots");
 }
 

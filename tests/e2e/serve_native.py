@@ -164,7 +164,8 @@ def test_fork_tree_drop(t):
     assert n.post("/v1/fork", {"name": "topic1"}) == {"name": "topic1"}
     n.post("/v1/fork", {"name": "topic2", "from": "main"})
     assert "exists" in n.post("/v1/fork", {"name": "topic1"}, status=400)["detail"]
-    n.post("/v1/fork", {"name": "topic3", "from": "none"}, status=400)
+    for none in ("none", "--help", "--"):  # the last two are no options of the verb
+        n.post("/v1/fork", {"name": "topic3", "from": none}, status=400)
     n.post("/v1/fork", {"name": "--at"}, status=400)
     n.post("/v1/fork", {}, status=400)
     tree = n.get("/v1/tree")
@@ -175,7 +176,8 @@ def test_fork_tree_drop(t):
     assert len(n.get("/v1/snapshots?count=1")["snapshots"]) == 1
     n.get("/v1/snapshots?branch=topic1")
     n.get("/v1/snapshots?count=many", status=400)
-    n.get("/v1/snapshots?branch=none", status=400)
+    for none in ("none", "--help", "--"):
+        assert "no branch" in n.get("/v1/snapshots?branch=" + none, status=400)["detail"]
     n.post("/v1/drop", {"name": "topic1"})
     n.post("/v1/drop", {"name": "topic2", "with_snapshots": True})
     n.post("/v1/drop", {"name": "topic1"}, status=400)
