@@ -35,6 +35,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -611,9 +612,45 @@ static int ended(struct shell *s, char *const *field)
 	return pty_type(s, second_line, sizeof(second_line) - 1, now_seconds() + 1);
 }
 
+/* Does the output end with the prompt, and then some whole lines of another? */
+static bool is_cut(const struct shell *s, const char *prompt)
+{
+	size_t len = strlen(prompt);
+
+	for (const char *p = prompt; (p = strchr(p, '\n')) && *++p;) {
+		size_t part = (size_t)(p - prompt);
+
+		if (s->out.len >= len + part && is_at(s, s->out.len - part, prompt, part) &&
+		    memcmp(s->out.data + s->out.len - part - len, prompt, len) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * With a prompt of several lines that can be seen (PROMPT_COMMAND sets PS1 again and again), which
+ * bash writes line by line, we may have come in the middle of the second: a moment, or more on a
+ * busy machine.
+ */
+#define PROMPT_SECONDS 0.1
+
+static int drain_prompt(struct shell *s, const char *prompt)
+{
+	double end = now_seconds() + PROMPT_SECONDS;
+	int r = pty_drain(s, PTY_ALL);
+
+	while (r == 0 && is_cut(s, prompt) && now_seconds() < end) {
+		struct pollfd p = { .fd = s->master, .events = POLLIN };
+
+		(void)poll(&p, 1, (int)(PROMPT_SECONDS * 1000));
+		r = pty_drain(s, PTY_ALL);
+	}
+	return r;
+}
+
 static int at_prompt(struct shell *s, char *const *field)
 {
-	int r = pty_drain(s, PTY_ALL);
+	int r = drain_prompt(s, field[0]);
 
 	if (r < 0)
 		return r;

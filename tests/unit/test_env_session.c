@@ -227,6 +227,15 @@ END_TEST
 
 /* ---- what is done to the shell ---- */
 
+/* Of two lines, and shown again before each of ours; they come when bash has had its turn. */
+START_TEST(a_prompt_that_cannot_be_hidden_is_not_in_the_output)
+{
+	(void)out("PROMPT_COMMAND='PS1=\"\\n\\w\\n$ \"'", 0);
+	for (int i = 0; i < 300; i++)
+		gives("echo x", "x\n");
+}
+END_TEST
+
 /* bash waits for none of them; here they are busy for a while before they print. */
 START_TEST(what_process_substitutions_print_is_the_commands)
 {
@@ -932,6 +941,7 @@ int main(void)
 	tcase_add_test(t, syntax_errors_are_told_before_anything_runs);
 	tcase_add_test(t, checks_say_what_becomes_of_the_code);
 	tcase_add_test(t, background_jobs_are_told_about);
+	tcase_add_test(t, a_prompt_that_cannot_be_hidden_is_not_in_the_output);
 	tcase_add_test(t, what_process_substitutions_print_is_the_commands);
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
 	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
