@@ -62,6 +62,11 @@ struct http_server {
 	struct arrivals *arrivals; /* owned */
 };
 
+struct connection {
+	struct arrival *arrival;
+	bool is_too_many; /* there were as many as may be when it came */
+};
+
 struct exchange { /* one request */
 	struct http_server *server;
 	struct http_request q;
@@ -134,6 +139,15 @@ static void refuse(struct exchange *x, unsigned status, const char *detail)
 	if (asprintf(&x->refusal.body, "{\"detail\":\"%s\"}", detail) < 0)
 		x->refusal.body = NULL;
 	x->refusal.len = x->refusal.body ? strlen(x->refusal.body) : 0;
+}
+
+static void refuse_and_close(struct exchange *x, unsigned status, const char *detail)
+{
+	if (x->refused)
+		return;
+	refuse(x, status, detail);
+	x->refusal.header_name = "Connection";
+	x->refusal.header_value = strdup("close");
 }
 
 /* A stream is written by a thread of its own into a pipe, which libmicrohttpd reads. */
@@ -368,21 +382,22 @@ static void refuse_ambiguous(struct exchange *x)
 	if (!f.ambiguous)
 		return;
 	x->endless = true;
-	refuse(x, 400, "two lengths, another coding than chunked, or a blank in a header's name");
-	x->refusal.header_name = "Connection";
-	x->refusal.header_value = strdup("close");
+	refuse_and_close(x, 400,
+			 "two lengths, another coding than chunked, or a blank in a header's name");
 }
 
 static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
 				     const char *method, const char *path)
 {
 	struct exchange *x = calloc(1, sizeof(*x));
+	const struct connection *from;
 	const char *type;
 
 	if (!x)
 		return NULL;
 	x->server = s;
-	x->arrival = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+	from = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+	x->arrival = from ? from->arrival : NULL;
 	x->body.fd = -1;
 	x->refusal.fd = -1;
 	x->q = (struct http_request){
@@ -391,8 +406,8 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	refuse_ambiguous(x);
 	if (!running_begin(s))
 		refuse(x, 503, ENDING);
-	if (http_connections(s) > s->o.max_connections)
-		refuse(x, 503, "too many connections to this server; try again later");
+	if (from && from->is_too_many)
+		refuse_and_close(x, 503, "too many connections to this server; try again later");
 	if (s->o.admit && !x->refused) {
 		struct http_response r = { .status = 403, .fd = -1 };
 
@@ -530,15 +545,20 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **state,
 			  enum MHD_ConnectionNotificationCode what)
 {
 	struct http_server *s = arg;
+	struct connection *k = *state;
 
 	if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-		atomic_fetch_add(&s->connections, 1);
-		*state = arrival_add(s->arrivals,
-				     MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)
-					     ->connect_fd);
+		bool full = atomic_fetch_add(&s->connections, 1) >= s->o.max_connections;
+		int fd = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+
+		*state = k = calloc(1, sizeof(*k));
+		if (k)
+			*k = (struct connection){ .arrival = arrival_add(s->arrivals, fd),
+						  .is_too_many = full };
 	} else {
 		/* The socket is closed behind this. */
-		arrival_remove(s->arrivals, *state);
+		arrival_remove(s->arrivals, k ? k->arrival : NULL);
+		free(k);
 		*state = NULL;
 		atomic_fetch_sub(&s->connections, 1);
 		trim(s);

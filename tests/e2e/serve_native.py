@@ -584,6 +584,12 @@ def test_limits_have_words(t):
         ply.wait_for("a place", lambda: s.get("/health", connection=c).status == 200)
     a = s.get("/health")
     assert a.status == 503 and "too many connections" in a.json["detail"], a
+    assert a.headers["Connection"] == "close", "it would be one too many also when there is room"
+    with socket.create_connection(("127.0.0.1", s.port), 10):
+        ply.wait_for("one too many", lambda: "plyfs_connections 4\n" in s.get(
+            "/v1/metrics", connection=held[0]).body.decode())
+        for c in held:  # whoever was there first is not refused for it
+            assert s.get("/health", connection=c).status == 200
     for c in held:
         c.close()
     ply.wait_for("room again", lambda: s.get("/health").status == 200)
