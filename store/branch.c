@@ -163,6 +163,21 @@ int branch_open(struct store *s, const char *name, struct branch **ret)
 }
 
 /*
+ * root is the tree's newest state; under both locks. Where it is the one that the entry has,
+ * records since then have changed nothing (what was there was written again), and the index is to
+ * know that they are covered all the same: what they refer to goes, and then they cannot be done
+ * again.
+ */
+static void entry_frozen(struct branch *b, struct root **root)
+{
+	struct entry *e = b->entry;
+
+	if (!entry_has_state(e, *root) || e->last_lsn > e->lsn)
+		entry_set_root(b->store, e, root, b->changes);
+	e->lsn = log_lsn(b->store);
+}
+
+/*
  * The last close freezes what is not frozen yet, so that the handle can go at once. When there is
  * no memory for that, it stays without references, and the sealer tries again in its next round.
  */
@@ -182,9 +197,7 @@ void branch_close(struct branch *b)
 	if (!e->dropped) {
 		if (tree_freeze(b->tree, &root) < 0)
 			return;
-		if (!entry_has_state(e, root))
-			entry_set_root(s, e, &root, b->changes);
-		e->lsn = log_lsn(s);
+		entry_frozen(b, &root);
 	}
 	handle_end_log(b);
 	e->live = NULL;
@@ -489,9 +502,7 @@ static int freeze_one(struct branch *b)
 
 	LOCK_GUARD(&s->table);
 	handle_sync(b);
-	if (!entry_has_state(b->entry, root))
-		entry_set_root(s, b->entry, &root, b->changes);
-	b->entry->lsn = log_lsn(s);
+	entry_frozen(b, &root);
 	return 0;
 }
 

@@ -428,6 +428,43 @@ START_TEST(a_name_that_is_used_again_is_another_branch)
 }
 END_TEST
 
+/* The same bytes again: the state is the committed one, once its chunks were made for a fork. */
+static void write_the_same_and_go_on(void)
+{
+	struct branch *b = branch_at("main"), *fork;
+	uint8_t data[3000];
+	uint64_t id;
+
+	ck_ok(store_sync(store));
+	scratch_fill(data, sizeof(data), 1);
+	change_blob(b, 2, data, sizeof(data));
+	ck_ok(branch_create_from(b, "fork", &fork));
+	id = checkpoint(fork, "its state is main's");
+	ck_ok(snap_wait(store, id)); /* a round that does not freeze main */
+	ck_ok(store_sync(store));
+	scratch_fill(data, sizeof(data), 2);
+	change_blob(fork, 5, data, sizeof(data)); /* where the others were in the stage */
+	change(b, 3, "three");
+	change(fork, 4, "four");
+}
+
+/* What is let go of, in the stage or the journal, is what the index says is not needed. */
+START_TEST(a_change_that_changed_nothing_is_covered_by_the_index)
+{
+	struct branch *b;
+
+	in_a_process_that_dies(write_the_same_and_go_on);
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 3, "three");
+	branch_close(b);
+	b = branch_at("fork");
+	expect_text(b, 4, "four");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 static uint64_t *taken;
 
 static void take_numbers(void)
@@ -490,6 +527,7 @@ int main(void)
 		a_change_that_fails_is_not_replayed_and_one_that_succeeds_is,
 		the_journal_goes_when_the_sealer_has_caught_up,
 		a_name_that_is_used_again_is_another_branch,
+		a_change_that_changed_nothing_is_covered_by_the_index,
 		inode_numbers_in_the_journal_are_not_given_out_again,
 		an_old_store_is_opened_and_marked_as_new,
 	};
