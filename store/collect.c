@@ -12,7 +12,8 @@
  * sees few of them. What is left then is for whoever was refused, and asks (store_make_room).
  *
  * One that freed something takes at most half of the time, if it is worth doing again; one that
- * did not, a tenth; after one that failed, which needs somebody's hand, a minute passes.
+ * did not, a tenth; after one that failed, which needs somebody's hand, a minute passes. The rounds
+ * of the sealer that it makes do not count.
  */
 
 #include <inttypes.h>
@@ -35,10 +36,12 @@
 #define FREED_MIN ((uint64_t)1 << 20)
 
 /*
- * Whoever was refused waits so long for the moment of the next gc; longer, as long as the last one
- * took, if that freed something: to wait is better than to be refused what there is room for.
+ * Whoever was refused waits so long for the moment of the next gc, which after one that freed
+ * nothing and took half a second is as far away: what was removed since may be room enough, and
+ * programs bear with a disk that takes five seconds. Longer, as long as the last one took, if that
+ * freed something: to wait is better than to be refused what there is room for.
  */
-#define PATIENCE_NS NS_PER_S
+#define PATIENCE_NS (5 * NS_PER_S)
 
 void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_before,
 		   uint64_t bytes_after)

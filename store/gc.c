@@ -5,8 +5,8 @@
  *
  * Why nothing that is needed is swept. What to keep is listed at one instant L, under the table
  * lock: the states of all snapshots, of all branches (the newest frozen one and the committed one)
- * and the pinned ones. Most of it was marked before L, while sealing went on (G6), so that little
- * is left to be walked.
+ * and the pinned ones. If rounds were made while all that was marked, it is listed again, as L, and
+ * marked: by then little is left to be walked (G6).
  *
  *  G1 At L a live tree holds, besides blobs that are no chunks yet, only chunks of its branch's
  *     newest frozen state: our own round froze it before L, nothing was sealed since, and restore
@@ -26,7 +26,7 @@
  *     node leads to is there, and was marked. At worst garbage is kept.
  *
  * Sealing goes on in gc's own thread, between two steps of it, so that who syncs, or waits for the
- * stage to empty, does not wait for all of a gc: rounds are made while marking before L, and
+ * stage to empty, does not wait for all of a gc: rounds are made while marking the first time, and
  * between copies of records. It stops while what is left is marked and the dead leave the index.
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
@@ -131,9 +131,12 @@ struct gc {
 	const struct progress *progress;
 	struct nameset data, nodes; /* apart: a file may have the bytes, and the name, of a node */
 	int unreadable; /* why a node could not be read, 0: none */
-	bool before_l;
-	unsigned marked;
-	uint64_t sealed; /* bytes that rounds in between have added to the packs */
+	bool seals; /* while marking: rounds may be made */
+	bool again; /* L is the second time that states are listed */
+	unsigned marked, rounds;
+	uint64_t sealed;     /* bytes that rounds in between have added to the packs */
+	uint64_t sealing_ns; /* how long all rounds took, which is the sealer's time and not gc's */
+	uint64_t next_ns;    /* no round before: they take half of the time at most */
 };
 
 /* Marking so many takes between a tenth of a millisecond and, from the disk, some ten. */
@@ -147,15 +150,25 @@ static bool cancelled(const struct gc *gc)
 	       (p && p->cancel && __atomic_load_n(p->cancel, __ATOMIC_RELAXED));
 }
 
+static void round_made(struct gc *gc, uint64_t began_ns)
+{
+	uint64_t took_ns = now_ns() - began_ns;
+
+	gc->sealing_ns += took_ns;
+	gc->next_ns = began_ns + 2 * took_ns;
+}
+
 static void let_seal(void *arg)
 {
 	struct gc *gc = arg;
-	const uint64_t before = chunks_appended(gc->store->chunks);
+	const uint64_t before = chunks_appended(gc->store->chunks), began_ns = now_ns();
 
-	if (!seal_if_due(gc->store))
+	if (began_ns < gc->next_ns || !seal_if_due(gc->store))
 		return;
-	gc->sealed += chunks_appended(gc->store->chunks) - before;
 	reap(gc->store, false);
+	round_made(gc, began_ns);
+	gc->rounds++;
+	gc->sealed += chunks_appended(gc->store->chunks) - before;
 }
 
 static int mark_chunk(void *arg, const struct name *name, bool is_node)
@@ -166,7 +179,7 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 
 	if (cancelled(gc))
 		return -ERR_CANCELLED;
-	if (gc->before_l && ++gc->marked % MARK_STEP == 0)
+	if (gc->seals && ++gc->marked % MARK_STEP == 0)
 		let_seal(gc);
 	r = nameset_add(is_node ? &gc->nodes : &gc->data, name, &number);
 	return r == EXISTS ? 1 : r;
@@ -305,7 +318,7 @@ static int mark_sources(struct gc *gc, const struct sources *sources)
 			return r;
 		if (r < 0)
 			return note_unreadable(gc, &sources->list[i], r);
-		if (gc->before_l && p && p->fn)
+		if (!gc->again && p && p->fn)
 			p->fn(p->arg, "marking", i + 1, sources->count);
 	}
 	return 0;
@@ -404,16 +417,19 @@ static int sweep_progress(void *arg, uint64_t done, uint64_t total)
 }
 
 /* All that waits is sealed, or on a full disk what can be; what was dropped is deleted. */
-static int seal_all(struct gc *gc)
+static int seal_all(struct gc *gc, bool *ret_full)
 {
+	const uint64_t began_ns = now_ns();
 	uint64_t pending, bytes;
 	int r = seal_round(gc->store, SEAL_LIVE);
 
 	reap(gc->store, true);
+	round_made(gc, began_ns);
 	chunks_pending(gc->store->chunks, &pending, &bytes);
 	if (pending > 0)
 		return r < 0 ? r : -EBUSY; /* of a writer without a claim */
-	return r == -ENOSPC || r == -EDQUOT ? 0 : r;
+	*ret_full = r == -ENOSPC || r == -EDQUOT;
+	return *ret_full ? 0 : r;
 }
 
 static int mark_listed(struct gc *gc, uint64_t *ret_covered)
@@ -431,18 +447,21 @@ static int mark_listed(struct gc *gc, uint64_t *ret_covered)
 static int mark_all(struct gc *gc)
 {
 	uint64_t covered;
+	bool full;
 	int r;
 
-	r = seal_all(gc);
+	r = seal_all(gc, &full);
 	if (r < 0)
 		return r;
-	gc->before_l = true;
+	gc->seals = !full; /* what little room there is, is for the sweep */
 	r = mark_listed(gc, &covered);
-	gc->before_l = false;
-	if (r == 0)
-		r = seal_all(gc);
-	if (r == 0)
-		r = mark_listed(gc, &covered); /* L */
+	gc->seals = false;
+	if (r == 0 && gc->rounds > 0) {
+		gc->again = true;
+		r = seal_all(gc, &full);
+		if (r == 0)
+			r = mark_listed(gc, &covered);
+	}
 	return r < 0 ? r : mark_journal(gc, covered);
 }
 
@@ -468,7 +487,7 @@ int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats
 	stats.bytes_after -= MIN(gc.sealed, stats.bytes_after);
 	nameset_release(&gc.data);
 	nameset_release(&gc.nodes);
-	collect_ended(s, r, began_ns, stats.bytes_before, stats.bytes_after);
+	collect_ended(s, r, began_ns + gc.sealing_ns, stats.bytes_before, stats.bytes_after);
 	if (r < 0)
 		return r;
 

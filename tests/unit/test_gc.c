@@ -179,6 +179,7 @@ struct writer {
 	pthread_t thread;
 	bool began;
 	atomic_bool synced;
+	uint64_t gc_ns; /* when gc began, with a round */
 };
 
 static void *write_and_sync(void *arg)
@@ -191,9 +192,10 @@ static void *write_and_sync(void *arg)
 	return NULL;
 }
 
-/* Returns when he waits. */
+/* Returns when he waits, and after as long as gc's first round took: another may be made then. */
 static void writer_begin(struct writer *w)
 {
+	const uint64_t us = (now_ns() - w->gc_ns) / 1000;
 	bool waits = false;
 
 	w->began = true;
@@ -202,6 +204,7 @@ static void writer_begin(struct writer *w)
 		LOCK_GUARD(&store->table);
 		waits = store->sync_wanted > store->sync_done;
 	}
+	(void)usleep((useconds_t)us + 1000);
 }
 
 /* He should have been served: all that is left is to wake up, for which ten seconds are enough. */
@@ -264,6 +267,7 @@ START_TEST(who_syncs_while_packs_are_rewritten_waits_for_a_step)
 	ck_ok(snap_drop(store, one));
 
 	scratch_fill(w.bytes, sizeof(w.bytes), 0); /* what goes is written again */
+	w.gc_ns = now_ns();
 	ck_ok(store_gc(store, &progress, &stats));
 	ck_assert_uint_ge(stats.chunks_dropped, BLOBS / 3);
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
@@ -302,6 +306,7 @@ START_TEST(who_syncs_while_states_are_walked_does_not_wait_for_all)
 		(void)checkpoint(w.branch, NULL);
 	}
 	ck_ok(store_sync(store));
+	w.gc_ns = now_ns();
 	ck_ok(store_gc(store, &progress, &stats));
 	ck_assert_uint_eq(stats.chunks_dropped, 0);
 	writer_end(&w);
