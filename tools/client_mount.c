@@ -433,7 +433,7 @@ int client_mount(struct client *cl)
 		OPTIONS_MOUNT(&m.options),
 	};
 	char without[LEVERS_TEXT_SIZE];
-	_cleanup_free_ char *mountpoint = NULL;
+	_cleanup_free_ char *mountpoint = NULL, *which = NULL;
 	char *argv[10];
 	int argc = 0, r;
 
@@ -474,9 +474,11 @@ int client_mount(struct client *cl)
 	argv[argc++] = (char *)"mount";
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;
-	if (branch || snapshot) {
-		argv[argc++] = (char *)(branch ? "--branch" : "--snapshot");
-		argv[argc++] = (char *)(branch ? branch : snapshot);
+	if (branch || snapshot) { /* in one word: alone it may be one that asks for help */
+		if (asprintf(&which, "--%s=%s", branch ? "branch" : "snapshot",
+			     branch ? branch : snapshot) < 0)
+			return client_fail(cl, "%s", strerror(ENOMEM));
+		argv[argc++] = which;
 	}
 	argc = add_options(argv, argc, &m.options, without);
 	if (passthrough)

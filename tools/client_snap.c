@@ -155,7 +155,7 @@ int client_undo(struct client *cl)
 static int fork_and_mount(struct client *cl, const char *from, const char *name, const char *at,
 			  struct fuse_mount *m)
 {
-	_cleanup_free_ char *mountpoint = NULL;
+	_cleanup_free_ char *mountpoint = NULL, *from_word = NULL;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[12];
 	int argc = 0, r;
@@ -166,9 +166,10 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 	m->mountpoint = mountpoint;
 
 	argv[argc++] = (char *)"fork";
-	if (from) {
-		argv[argc++] = (char *)"--from";
-		argv[argc++] = (char *)from;
+	if (from) { /* in one word: alone it may be one that asks for help */
+		if (asprintf(&from_word, "--from=%s", from) < 0)
+			return client_fail(cl, "%s", strerror(ENOMEM));
+		argv[argc++] = from_word;
 	}
 	argv[argc++] = (char *)"--at";
 	argv[argc++] = mountpoint;

@@ -33,6 +33,17 @@ def test_help_fits_a_screen_and_every_verb_has_its_own(t):
             assert len(line) <= 80, line
 
 
+def test_a_value_is_never_taken_for_an_option(t):
+    """`mount` and `fork --at` hand theirs on to the daemon."""
+    store, at = t.view().store, t.at("at")
+    os.mkdir(at)
+    for words in (["mount", "--branch=--help", "--at", at], ["mount", "--snapshot=--help", "--at", at],
+                  ["fork", "--from=--help", "--at", at, "--", "new"]):
+        p = store.ply(*words, check=False)
+        assert p.returncode == 1 and not p.stdout and "--help: no " in p.stderr, (words, p)
+        assert not os.path.ismount(at), words
+
+
 def test_an_output_that_cannot_be_written_is_told(t):
     view = t.view()
     for i in range(30):
