@@ -112,9 +112,10 @@ class Moves:
 
     def links_and_xattrs(self):
         for p in self.files(30):
+            beside = os.path.join(os.path.dirname(p), "%d" % self.rng.randrange(10**6))
             try:
-                os.link(p, p + ".hard")
-                os.symlink(os.path.basename(p), p + ".sym")
+                os.link(p, beside + ".h")  # not p's name and more: that may have 255 bytes
+                os.symlink(os.path.basename(p), beside + ".s")
                 os.setxattr(p, "user.k", self.rng.randbytes(20))
             except FileExistsError:
                 pass
