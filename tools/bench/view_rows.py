@@ -64,6 +64,10 @@ class Material:
         self.command(argv, cwd, fine)
         return time.perf_counter() - begin
 
+    def median_timed(self, n, *what):
+        """Of something that takes tens of milliseconds: one interruption would be the whole ratio."""
+        return sorted(self.timed(*what) for _ in range(n))[n // 2]
+
     def at_once(self, commands):
         """Seconds until all of them, begun together, are done."""
         begin = time.perf_counter()
@@ -230,8 +234,8 @@ class Search(Row):
         self.run(m, at)
 
     def run(self, m, at):
-        return {self.name: m.timed(self.tool + ["no such words are in there", "."], self.tree,
-                                   (1,))}
+        return {self.name: m.median_timed(
+            5, self.tool + ["no such words are in there", "."], self.tree, (1,))}
 
 
 class Write(Row):
@@ -266,7 +270,7 @@ class Read(Overwrite):
         m.laps("read", *self.file(m, at), 1)
 
     def run(self, m, at):
-        return m.laps("read", *self.file(m, at), 5)
+        return m.laps("read", *self.file(m, at), 11)
 
 
 class Reread(Overwrite):
@@ -336,8 +340,7 @@ class Status(Row):
             self.run(m, at)
 
     def run(self, m, at):
-        n = 3
-        return {self.name: sum(m.timed(["git", "status"], self.top) for _ in range(n)) / n}
+        return {self.name: m.median_timed(7, ["git", "status"], self.top)}
 
 
 class Checkout(Row):
