@@ -4,9 +4,9 @@
  * The FUSE adapter: decodes a request, calls one verb of the view, sends exactly one reply. The
  * only file that knows libfuse.
  *
- * libfuse decodes and frames; replies' bodies are built here in the kernel's own structs, as that
- * is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode is
- * taken out of the buffer before it (raw.c).
+ * libfuse decodes and frames; replies' bodies are built in the kernel's own structs (reply.c), as
+ * that is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode
+ * is taken out of the buffer before it (raw.c).
  *
  * Invariants:
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
@@ -88,62 +88,6 @@ static void reply_body(fuse_req_t req, const void *body, size_t len)
 	fuse_reply_buf(req, body, len);
 }
 
-static void fill_attr(const struct inode *i, struct fuse_attr *ret)
-{
-	*ret = (struct fuse_attr){
-		.ino = i->ino,
-		.size = i->size,
-		.blocks = (i->bytes + 511) / 512,
-		.atime = (uint64_t)i->atime.sec,
-		.mtime = (uint64_t)i->mtime.sec,
-		.ctime = (uint64_t)i->ctime.sec,
-		.atimensec = i->atime.nsec,
-		.mtimensec = i->mtime.nsec,
-		.ctimensec = i->ctime.nsec,
-		.mode = i->mode,
-		.nlink = i->nlink,
-		.uid = i->uid,
-		.gid = i->gid,
-		.rdev = (uint32_t)i->rdev, /* the kernel's 32-bit layout is glibc's low half */
-		.blksize = BLOCK_BYTES,
-	};
-}
-
-static void fill_entry(const struct mount *m, const struct entry *e, struct fuse_entry_out *ret)
-{
-	*ret = (struct fuse_entry_out){
-		.nodeid = e->node,
-		.generation = 0, /* node ids are never reused */
-		.entry_valid = mount_valid_s(m),
-		.attr_valid = mount_valid_s(m),
-	};
-	fill_attr(&e->inode, &ret->attr);
-}
-
-/* The handle of a file that is written around the kernel's cache; else there is none. */
-#define AROUND 1
-
-/*
- * Who can only write has no use for the pages, nor can he map any. O_DIRECT and O_SYNC stay the
- * kernel's affair, as of any file.
- */
-static bool may_write_around(const struct mount *m, uint32_t flags)
-{
-	return m->writes_around && (flags & (O_ACCMODE | O_DIRECT | O_DSYNC)) == O_WRONLY;
-}
-
-void requests_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
-			   struct created_out *ret)
-{
-	*ret = (struct created_out){ 0 };
-	fill_entry(m, e, &ret->entry);
-	ret->open.open_flags = mount_uses(m, LEVER_CACHE) ? FOPEN_KEEP_CACHE : 0;
-	if (may_write_around(m, flags)) {
-		ret->open.open_flags |= FOPEN_DIRECT_IO;
-		ret->open.fh = AROUND;
-	}
-}
-
 static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
 {
 	if (current.lost)
@@ -159,7 +103,7 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 		reply_result(req, r);
 		return;
 	}
-	fill_entry(m, e, &out);
+	reply_fill_entry(m, e, &out);
 	mount_tells_attr(m, e->node);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e->node);
@@ -173,7 +117,7 @@ static void reply_attr(fuse_req_t req, int r, const struct inode *i)
 		reply_result(req, r);
 		return;
 	}
-	fill_attr(i, &out.attr);
+	reply_fill_attr(i, &out.attr);
 	reply_body(req, &out, sizeof(out));
 }
 
@@ -266,7 +210,7 @@ static void op_create(fuse_req_t req, fuse_ino_t dir, const char *name, mode_t m
 		reply_result(req, r);
 		return;
 	}
-	requests_fill_created(m, &e, (uint32_t)fi->flags, &out);
+	reply_fill_created(m, &e, (uint32_t)fi->flags, &out);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e.node);
 }
@@ -309,56 +253,6 @@ static void op_readlink(fuse_req_t req, fuse_ino_t node)
 
 /* ---- directories ---- */
 
-struct listing {
-	struct mount *mount;
-	uint8_t *buf; /* borrowed */
-	size_t cap, used;
-	bool plus;
-};
-
-static int list_entry(void *arg, const char *name, size_t len, const struct entry *e,
-		      unsigned type, uint64_t next_cookie)
-{
-	struct listing *l = arg;
-	size_t head = l->plus ? FUSE_NAME_OFFSET_DIRENTPLUS : FUSE_NAME_OFFSET;
-	size_t size = FUSE_DIRENT_ALIGN(head + len);
-	struct fuse_dirent d = {
-		.ino = e->inode.ino,
-		.off = next_cookie,
-		.namelen = (uint32_t)len,
-		.type = type,
-	};
-	uint8_t *p = l->buf + l->used;
-
-	if (size > l->cap - l->used)
-		return 1;
-
-	if (l->plus) {
-		struct fuse_entry_out out = { 0 }; /* node id 0: nothing but the name is told */
-
-		if (e->node)
-			fill_entry(l->mount, e, &out);
-		memcpy(p, &out, sizeof(out));
-		p += sizeof(out);
-	}
-	memcpy(p, &d, FUSE_NAME_OFFSET);
-	memcpy(p + FUSE_NAME_OFFSET, name, len);
-	memset(l->buf + l->used + head + len, 0, size - head - len);
-	l->used += size;
-	return 0;
-}
-
-static void each_listed(const struct listing *l, void (*fn)(struct mount *m, uint64_t node))
-{
-	struct fuse_direntplus d;
-
-	for (size_t at = 0; at < l->used; at += FUSE_DIRENTPLUS_SIZE(&d)) {
-		memcpy(&d, l->buf + at, FUSE_NAME_OFFSET_DIRENTPLUS);
-		if (d.entry_out.nodeid)
-			fn(l->mount, d.entry_out.nodeid);
-	}
-}
-
 /* A reference of a READDIRPLUS reply that nobody got (F1). */
 static void forget(struct mount *m, uint64_t node)
 {
@@ -373,17 +267,17 @@ static void list(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off, bool pl
 		.cap = MIN(size, REPLY_BYTES),
 		.plus = plus,
 	};
-	int r = view_readdir(l.mount->view, dir, (uint64_t)off, plus, list_entry, &l);
+	int r = view_readdir(l.mount->view, dir, (uint64_t)off, plus, listing_add, &l);
 
 	if (r < 0 && l.used == 0) { /* else what was listed counts, and the next call fails */
 		reply_result(req, r);
 		return;
 	}
 	if (plus)
-		each_listed(&l, mount_tells_attr);
+		listing_each(&l, mount_tells_attr);
 	reply_body(req, l.buf, l.used);
 	if (plus && current.lost)
-		each_listed(&l, forget);
+		listing_each(&l, forget);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t dir, size_t size, off_t off,
@@ -501,21 +395,6 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t node, const char *name, size_
 	reply_xattr(req, r, size, len);
 }
 
-/* As disks' filesystems: who may not read such a value is not told its name either. */
-static size_t without_trusted(char *names, size_t len)
-{
-	size_t kept = 0;
-
-	for (size_t at = 0, n; at < len; at += n) {
-		n = strlen(names + at) + 1;
-		if (strncmp(names + at, "trusted.", 8) == 0)
-			continue;
-		memmove(names + kept, names + at, n);
-		kept += n;
-	}
-	return kept;
-}
-
 static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 {
 	size_t len = 0;
@@ -523,7 +402,7 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 	int r = view_listxattr(view_of(req), node, names, REPLY_BYTES, &len);
 
 	if (r >= 0 && cred_of(req).uid != 0)
-		len = without_trusted(names, len);
+		len = reply_drop_trusted(names, len);
 	if (r >= 0 && size > 0 && len > size)
 		r = -ERANGE;
 	reply_xattr(req, r, size, len);
@@ -599,35 +478,12 @@ static void op_open_file(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 		pass_release(m, node);
 }
 
-int requests_read_data(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
-		       size_t *ret_len)
-{
-	struct segments s;
-	size_t len = 0;
-	bool more = true;
-	int r;
-
-	while (more && len < size) { /* more than once when a file is in very many pieces (F4) */
-		r = view_map(v, node, off + len, size - len, &s);
-		if (r < 0)
-			return r;
-		r = segments_read(view_store(v), &s, buf + len);
-		len += s.len;
-		more = s.n == SEGMENTS_MAX;
-		segments_release(&s);
-		if (r < 0)
-			return r;
-	}
-	*ret_len = len;
-	return 0;
-}
-
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {
 	size_t len;
-	int r = requests_read_data(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES),
-				   current.buffers->reply, &len);
+	int r = reply_read(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES),
+			   current.buffers->reply, &len);
 
 	if (r < 0)
 		reply_result(req, r);
@@ -642,7 +498,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	const struct fuse_write_in *in = (const void *)(current.header + 1);
 	struct past_cache past = { .thread = (int32_t)current.header->pid,
 				   .sync = in->flags & O_DSYNC };
-	bool around = fi->fh == AROUND;
+	bool around = fi->fh == REPLY_AROUND;
 	struct view *v = view_of(req);
 	int r = view_write(v, node, (uint64_t)off, buf, size,
 			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &past : NULL);
@@ -712,19 +568,6 @@ static void op_copy_file_range(fuse_req_t req, fuse_ino_t src, off_t src_off,
 		fuse_reply_write(req, done);
 }
 
-static bool is_control(unsigned cmd)
-{
-	return _IOC_TYPE(cmd) == 'p' && _IOC_NR(cmd) >= _IOC_NR(PLYFS_IOC_CHECKPOINT) &&
-	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_KEEP_MOUNTS);
-}
-
-/* Waits for the kernel, or for one who does; and that perhaps for what nobody would read then. */
-static bool needs_kernel(unsigned cmd)
-{
-	return cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO || cmd == PLYFS_IOC_KEEP_MOUNTS ||
-	       cmd == PLYFS_IOC_CALL;
-}
-
 static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 		     struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_len,
 		     size_t out_cap)
@@ -736,11 +579,11 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 	int r;
 
 	/* Foreign ones come with each isatty(3), and no answer makes the kernel stop asking. */
-	if (!is_control(cmd) || !m->hooks.ioctl) {
+	if (!request_is_control(cmd) || !m->hooks.ioctl) {
 		fuse_reply_err(req, ENOTTY);
 		return;
 	}
-	if (!readers_step_aside() && needs_kernel(cmd)) {
+	if (!readers_step_aside() && request_needs_kernel(cmd)) {
 		fuse_reply_err(req, EAGAIN);
 		return;
 	}
@@ -870,49 +713,6 @@ void requests_close(struct mount *m)
 		(void)close(m->fd); /* nothing was written */
 }
 
-/* Requests that may change something, so that they must not be done twice (memo.h). */
-static bool changes(uint32_t opcode)
-{
-	static const bool table[OPS_MAX] = {
-		[FUSE_SETATTR] = true,
-		[FUSE_SYMLINK] = true,
-		[FUSE_MKNOD] = true,
-		[FUSE_MKDIR] = true,
-		[FUSE_UNLINK] = true,
-		[FUSE_RMDIR] = true,
-		[FUSE_RENAME] = true,
-		[FUSE_LINK] = true,
-		[FUSE_WRITE] = true,
-		[FUSE_SETXATTR] = true,
-		[FUSE_REMOVEXATTR] = true,
-		[FUSE_CREATE] = true,
-		[FUSE_IOCTL] = true,
-		[FUSE_FALLOCATE] = true,
-		[FUSE_RENAME2] = true,
-		[FUSE_COPY_FILE_RANGE] = true,
-		[FUSE_TMPFILE] = true,
-		[OP_COPY_FILE_RANGE_64] = true,
-	};
-
-	return opcode < OPS_MAX && table[opcode];
-}
-
-/* FORGETs and INTERRUPTs have a queue of their own, so they tell nothing about the others. */
-static bool is_queued(uint32_t opcode)
-{
-	return opcode != FUSE_FORGET && opcode != FUSE_BATCH_FORGET && opcode != FUSE_INTERRUPT;
-}
-
-bool requests_may_wait(const struct reader_buffers *buffers)
-{
-	const struct fuse_in_header *in = (const void *)buffers->request;
-	const struct fuse_ioctl_in *ioctl = (const void *)(in + 1);
-
-	if (in->opcode == FUSE_IOCTL)
-		return in->len >= sizeof(*in) + sizeof(*ioctl) && is_control(ioctl->cmd);
-	return in->opcode == FUSE_FSYNC || in->opcode == FUSE_FSYNCDIR || in->opcode == FUSE_SYNCFS;
-}
-
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n)
 {
 	const struct fuse_in_header *in = (const void *)buffers->request;
@@ -925,9 +725,9 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 		bool resent = in->unique & UNIQUE_RESENT;
 
 		/* The INIT that we repeat tells nothing: the resent ones are still to come. */
-		if (!resent && !m->resuming && is_queued(in->opcode))
+		if (!resent && !m->resuming && request_is_queued(in->opcode))
 			memo_request_is_new(m->memo);
-		if (changes(in->opcode))
+		if (request_changes(in->opcode))
 			memo_request_begin(m->memo, in->unique & ~UNIQUE_RESENT, resent);
 	}
 	current.mount = m;

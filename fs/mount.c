@@ -496,62 +496,11 @@ void mount_free(struct mount *m)
 
 void mount_ops(struct mount *m, void (*fn)(void *arg, const char *op, uint64_t count), void *arg)
 {
-	static const char *const names[OPS_MAX] = {
-		[FUSE_LOOKUP] = "LOOKUP",
-		[FUSE_FORGET] = "FORGET",
-		[FUSE_GETATTR] = "GETATTR",
-		[FUSE_SETATTR] = "SETATTR",
-		[FUSE_READLINK] = "READLINK",
-		[FUSE_SYMLINK] = "SYMLINK",
-		[FUSE_MKNOD] = "MKNOD",
-		[FUSE_MKDIR] = "MKDIR",
-		[FUSE_UNLINK] = "UNLINK",
-		[FUSE_RMDIR] = "RMDIR",
-		[FUSE_RENAME] = "RENAME",
-		[FUSE_LINK] = "LINK",
-		[FUSE_OPEN] = "OPEN",
-		[FUSE_READ] = "READ",
-		[FUSE_WRITE] = "WRITE",
-		[FUSE_STATFS] = "STATFS",
-		[FUSE_RELEASE] = "RELEASE",
-		[FUSE_FSYNC] = "FSYNC",
-		[FUSE_SETXATTR] = "SETXATTR",
-		[FUSE_GETXATTR] = "GETXATTR",
-		[FUSE_LISTXATTR] = "LISTXATTR",
-		[FUSE_REMOVEXATTR] = "REMOVEXATTR",
-		[FUSE_FLUSH] = "FLUSH",
-		[FUSE_INIT] = "INIT",
-		[FUSE_OPENDIR] = "OPENDIR",
-		[FUSE_READDIR] = "READDIR",
-		[FUSE_RELEASEDIR] = "RELEASEDIR",
-		[FUSE_FSYNCDIR] = "FSYNCDIR",
-		[FUSE_GETLK] = "GETLK",
-		[FUSE_SETLK] = "SETLK",
-		[FUSE_SETLKW] = "SETLKW",
-		[FUSE_ACCESS] = "ACCESS",
-		[FUSE_CREATE] = "CREATE",
-		[FUSE_INTERRUPT] = "INTERRUPT",
-		[FUSE_BMAP] = "BMAP",
-		[FUSE_DESTROY] = "DESTROY",
-		[FUSE_IOCTL] = "IOCTL",
-		[FUSE_POLL] = "POLL",
-		[FUSE_BATCH_FORGET] = "BATCH_FORGET",
-		[FUSE_FALLOCATE] = "FALLOCATE",
-		[FUSE_READDIRPLUS] = "READDIRPLUS",
-		[FUSE_RENAME2] = "RENAME2",
-		[FUSE_LSEEK] = "LSEEK",
-		[FUSE_COPY_FILE_RANGE] = "COPY_FILE_RANGE",
-		[FUSE_SYNCFS] = "SYNCFS",
-		[FUSE_TMPFILE] = "TMPFILE",
-		[OP_STATX] = "STATX",
-		[OP_COPY_FILE_RANGE_64] = "COPY_FILE_RANGE_64",
-	};
-
 	for (size_t i = 0; i < OPS_MAX; i++) {
 		uint64_t n = __atomic_load_n(&m->ops[i], __ATOMIC_RELAXED);
 
 		if (n > 0)
-			fn(arg, names[i] ? names[i] : "OTHER", n);
+			fn(arg, request_name(i), n);
 	}
 }
 

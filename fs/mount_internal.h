@@ -3,9 +3,9 @@
 
 /*
  * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters),
- * eager.c (how requests are read), fuse.c and raw.c (what is made of them). What the kernel headers
- * of older systems lack of the protocol is here too, under names of our own, as newer headers
- * define the kernel's.
+ * eager.c (how requests are read), fuse.c and raw.c (what is made of them), request_kind.c and
+ * reply.c (what those need to know and to write). What the kernel headers of older systems lack of
+ * the protocol is here too, under names of our own, as newer headers define the kernel's.
  */
 
 #include <assert.h>
@@ -116,21 +116,56 @@ int requests_open(struct mount *m);
 void requests_close(struct mount *m);
 /* Handles one request: n bytes as read from the descriptor. Sends its reply, if it has one. */
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
-/* May it wait for long, or for the kernel? (Else for the disk, now and then.) A whole request. */
-bool requests_may_wait(const struct reader_buffers *buffers);
 /* The reply to the request that this thread handles; a failure matters to F1. */
 int requests_send(struct mount *m, const struct iovec *iov, int count);
-/* flags: of the open(2) that made the file. */
-void requests_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
-			   struct created_out *ret);
-/* As read(2); buf has room for DATA_BYTES. */
-int requests_read_data(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
-		       size_t *ret_len);
 
 /* ---- raw.c: what libfuse does not decode ---- */
 
 /* Handles a request of n bytes, with its reply. ABSENT: libfuse decodes this kind. */
 int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n);
+
+/* ---- request_kind.c: what a request's kind tells ---- */
+
+/* opcode: below OPS_MAX. */
+const char *request_name(uint32_t opcode);
+/* Requests that may change something, so that they must not be done twice (memo.h). */
+bool request_changes(uint32_t opcode);
+/* FORGETs and INTERRUPTs have a queue of their own, so they tell nothing about the others. */
+bool request_is_queued(uint32_t opcode);
+/* May it wait for long, or for the kernel? (Else for the disk, now and then.) A whole request. */
+bool request_may_wait(const struct reader_buffers *buffers);
+/* The commands of ioctl.h. */
+bool request_is_control(unsigned cmd);
+/* Waits for the kernel, or for one who does; and that perhaps for what nobody would read then. */
+bool request_needs_kernel(unsigned cmd);
+
+/* ---- reply.c: what replies' bodies are made of ---- */
+
+void reply_fill_attr(const struct inode *i, struct fuse_attr *ret);
+void reply_fill_entry(const struct mount *m, const struct entry *e, struct fuse_entry_out *ret);
+/* The handle of a file that is written around the kernel's cache; else there is none. */
+#define REPLY_AROUND 1
+/* flags: of the open(2) that made the file. */
+void reply_fill_created(const struct mount *m, const struct entry *e, uint32_t flags,
+			struct created_out *ret);
+/* As read(2); buf has room for DATA_BYTES. */
+int reply_read(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
+	       size_t *ret_len);
+/* As disks' filesystems: who may not read such a value is not told its name either. */
+size_t reply_drop_trusted(char *names, size_t len);
+
+struct listing {
+	struct mount *mount;
+	uint8_t *buf; /* borrowed */
+	size_t cap, used;
+	bool plus;
+};
+
+/* For view_readdir; arg: the listing. 1: the buffer is full. */
+int listing_add(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
+		uint64_t next_cookie);
+/* Each node that a READDIRPLUS reply tells of. */
+void listing_each(const struct listing *l, void (*fn)(struct mount *m, uint64_t node));
 
 /* ---- pass.c: opens that the kernel needs us no more for ---- */
 

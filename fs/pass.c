@@ -90,8 +90,7 @@ static int fill_range(struct filling *f, int fd, uint64_t off, uint64_t end)
 	int r;
 
 	for (; off < end; off += len) {
-		r = requests_read_data(f->m->view, f->node, off, MIN(end - off, DATA_BYTES), f->buf,
-				       &len);
+		r = reply_read(f->m->view, f->node, off, MIN(end - off, DATA_BYTES), f->buf, &len);
 		if (r == 0 && len == 0)
 			r = -EIO; /* the extents go beyond the size: never */
 		if (r == 0)

@@ -88,7 +88,7 @@ static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
 	int r = view_tmpfile(m->view, &n, &e);
 
 	if (r == 0)
-		requests_fill_created(m, &e, c->flags, &out);
+		reply_fill_created(m, &e, c->flags, &out);
 	if (raw_reply(m, in, r, &out, sizeof(out)) < 0 && r == 0)
 		view_forget(m->view, e.node, 1); /* F1 */
 }

@@ -12,7 +12,7 @@
  * What the kernel assigned to an entry is copied by the thread that gave the entry, so while that
  * thread waits, the requests do as well; no other could take them over. It may wait for the disk,
  * which costs time only. It must not wait for what needs an answer to another request, as a
- * notification does, which takes locks of waiting clients: such requests (requests_may_wait) go to
+ * notification does, which takes locks of waiting clients: such requests (request_may_wait) go to
  * a thread of their own, which gives the entry back with the reply.
  *
  *    in the kernel --(request)--> with the ring's thread --(may wait)--> with a helper
@@ -291,7 +291,7 @@ static int send_away(struct ring_entry *e)
 
 static void serve_request(struct ring_entry *e)
 {
-	bool good = take(e), waits = good && requests_may_wait(&e->buffers);
+	bool good = take(e), waits = good && request_may_wait(&e->buffers);
 
 	if (waits && send_away(e) == 0)
 		return;

@@ -8,10 +8,10 @@
  *                 counters of requests, as one line of JSON; at its end the floor ends
  *
  * Flags, negotiation and the loop are the very same as of plyfs: its adapter (fs/fuse.c, raw.c,
- * mount.c, readers.c) is linked here, and this file stands where the view, the model and the store
- * are there. So the difference between the two is what those cost: trees that can be frozen, data
- * that is shared, hashed and made durable. The adapter's own cost is in both, and shows beside the
- * underlying filesystem.
+ * mount.c, readers.c and what these need) is linked here, and this file stands where the view, the
+ * model and the store are there. So the difference between the two is what those cost: trees that
+ * can be frozen, data that is shared, hashed and made durable. The adapter's own cost is in both,
+ * and shows beside the underlying filesystem.
  *
  * No locks: the reader passes its mount to another thread only in fsync, which does nothing here.
  * Left out as nothing in the bench wants it: extended attributes, set-id bits that writes clear,
