@@ -44,6 +44,22 @@ def test_the_quick_bench(t):
     assert not ply.mounts_below(t.path)
 
 
+def test_a_bench_says_in_one_line_why_it_does_not_run(t):
+    for words, code, says in (([], 2, "one of: snapshot, view"), (["nonsense"], 2, "nonsense"),
+                              (["scale", "--dir", "absent"], 1, "absent/")):
+        p = t.run([ply.PLYFS, "bench", *words], check=False)
+        assert p.returncode == code and p.stderr.count("\n") == 1 and says in p.stderr, (words, p)
+
+
+def test_a_bench_leaves_the_view_alone_in_which_it_is_called(t):
+    view = t.view({"f": "1"})
+    before = view.store.ply("log").stdout
+    p = t.run([ply.PLYFS, "bench", "scale", "--quick", "--json", "--only", "idle", "--dir", t.path],
+              cwd=view.path, timeout=60 * SLACK)
+    assert json.loads(p.stdout), p
+    assert view.store.ply("log").stdout == before
+
+
 def test_a_bench_that_is_asked_twice_to_end_unmounts(t):
     p = subprocess.Popen([ply.PLYFS, "bench", "view", "--quick", "--dir", t.path],
                          stderr=subprocess.PIPE, text=True)
