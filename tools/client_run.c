@@ -15,10 +15,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -28,6 +30,7 @@
 #include "env/tree.h"
 #include "store/base/util.h"
 #include "tools/guard.h"
+#include "tools/mounts.h"
 
 #define EXIT_TIMEOUT 124 /* as timeout(1) */
 #define EXIT_NOT_RUNNABLE 126
@@ -42,6 +45,7 @@ struct run {
 	double timeout; /* 0: none */
 	bool in_fork, drop;
 	const char *name; /* of the fork; or NULL */
+	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX]; /* of a fork; the guard makes both */
 	struct proc_limits limits;
 };
 
@@ -278,66 +282,89 @@ static void loud(int *saved)
 	*saved = -1;
 }
 
+/* What the fork shall be called and where it shall be: names that nobody has. */
+static int name_fork(struct run *run)
+{
+	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
+	_cleanup_free_ char *real = realpath(tmp, NULL);
+	uint64_t number;
+
+	if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+		return client_fail(run->cl, "a random number: %s", strerror(errno));
+	if (snprintf(run->mountpoint, sizeof(run->mountpoint), "%s/plyfs-run-%016" PRIx64,
+		     real ?: tmp, number) >= (int)sizeof(run->mountpoint))
+		return client_fail(run->cl, "'%s': %s", tmp, strerror(ENAMETOOLONG));
+	if (run->name)
+		snprintf(run->made, sizeof(run->made), "%s", run->name);
+	else
+		snprintf(run->made, sizeof(run->made), "run-%lld-%d", (long long)time(NULL),
+			 (int)getpid());
+	return DONE;
+}
+
+static void end_fork(const struct run *run)
+{
+	char *argv[] = { (char *)"drop", (char *)"--branch", (char *)"--", (char *)run->made,
+			 NULL };
+	struct client *cl = run->cl;
+	int saved, r;
+
+	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
+	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", run->made);
+	(void)unmount_view(cl, run->mountpoint, false, true); /* says why not */
+	(void)rmdir(run->mountpoint);			      /* stays while it is mounted */
+	if (!run->drop) {
+		client_talk(cl, "the command's state is branch %s", run->made);
+		return;
+	}
+	quiet(&saved);
+	r = client_send(cl, true, ARRAY_SIZE(argv) - 1, argv);
+	loud(&saved);
+	if (r)
+		client_talk(cl, "branch %s stays", run->made);
+}
+
+/* In the front, when the guard was killed. */
+static void end_killed_fork(const void *arg)
+{
+	const struct run *run = arg;
+
+	if (mounts_is_plyfs(run->mountpoint) == 1)
+		end_fork(run);
+	else
+		(void)rmdir(run->mountpoint); /* it had not come to the mount yet */
+}
+
 /* All of it in the guard, so that what is mounted goes whoever is killed or interrupted when. */
 static int run_in_fork(void *arg, struct guard *g)
 {
-	const struct run *run = arg;
+	struct run *run = arg;
 	struct client *cl = run->cl;
-	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
-	char made[PLYFS_NAME_SIZE], mountpoint[PATH_MAX], inside[2 * PATH_MAX];
-	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	mountpoint, (char *)"--from",
-			      cl->info.branch, (char *)"--for", (char *)"run", (char *)"--",
-			      made,	       NULL };
-	char *drop_argv[] = { (char *)"drop", (char *)"--branch", (char *)"--", made, NULL };
-	struct fuse_mount m = { .mountpoint = mountpoint };
-	_cleanup_close_ int saved = -1;
-	_cleanup_free_ char *real = NULL;
-	char snapshot[PLYFS_ID_SIZE + 1];
-	int r, code;
+	char inside[2 * PATH_MAX], snapshot[PLYFS_ID_SIZE + 1];
+	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	run->mountpoint, (char *)"--from",
+			      cl->info.branch, (char *)"--for", (char *)"run",	 (char *)"--",
+			      run->made,       NULL };
+	struct fuse_mount m = { .mountpoint = run->mountpoint };
+	int saved, r, code;
 
-	/* The view says which store, whatever the environment says. */
-	r = client_use_store(cl, cl->info.store);
-	if (r)
-		return r;
 	snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
 	if (!*cl->info.branch)
 		fork_argv[4] = snapshot;
-	if (run->name)
-		snprintf(made, sizeof(made), "%s", run->name);
-	else
-		snprintf(made, sizeof(made), "run-%lld-%d", (long long)time(NULL), (int)getpid());
-	snprintf(mountpoint, sizeof(mountpoint), "%s/plyfs-run-XXXXXX", tmp);
-	if (!mkdtemp(mountpoint))
-		return client_fail(cl, "making '%s': %s", mountpoint, strerror(errno));
-	real = realpath(mountpoint, NULL);
-	if (real && strlen(real) < sizeof(mountpoint))
-		strcpy(mountpoint, real);
+	if (mkdir(run->mountpoint, 0700) < 0)
+		return client_fail(cl, "making '%s': %s", run->mountpoint, strerror(errno));
 
 	(void)syncfs(cl->view_fd);
 	quiet(&saved);
 	r = mount_and_send(cl, &m, ARRAY_SIZE(fork_argv) - 1, fork_argv);
 	loud(&saved);
 	if (r) {
-		(void)rmdir(mountpoint); /* empty: nothing was mounted */
+		(void)rmdir(run->mountpoint); /* empty: nothing was mounted */
 		return r;
 	}
 
-	snprintf(inside, sizeof(inside), "%s%s", mountpoint, below_root(run->dir));
+	snprintf(inside, sizeof(inside), "%s%s", run->mountpoint, below_root(run->dir));
 	code = supervise(run, inside, g);
-
-	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
-	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", made);
-	(void)unmount_view(cl, mountpoint, false, true); /* says why not */
-	(void)rmdir(mountpoint);			 /* stays while it is mounted */
-	if (run->drop) {
-		quiet(&saved);
-		r = client_send(cl, true, ARRAY_SIZE(drop_argv) - 1, drop_argv);
-		loud(&saved);
-		if (r)
-			client_talk(cl, "branch %s stays", made);
-	} else {
-		client_talk(cl, "the command's state is branch %s", made);
-	}
+	end_fork(run);
 	return code;
 }
 
@@ -381,12 +408,17 @@ int client_run(struct client *cl)
 		return client_fail(cl, "'%s': %s", in, strerror(errno));
 
 	run.dir = dir;
-	if (run.in_fork)
-		return guard_run(cl, run_in_fork, &run);
+	if (run.in_fork) {
+		/* The view says which store, whatever the environment says. */
+		r = client_use_store(cl, cl->info.store);
+		if (r == DONE)
+			r = name_fork(&run);
+		return r ? r : guard_run(cl, run_in_fork, end_killed_fork, &run);
+	}
 	closep(&cl->view_fd);
 	cl->view_fd = -1;
 	if (run.timeout > 0 || is_limited(&run.limits))
-		return guard_run(cl, run_here, &run);
+		return guard_run(cl, run_here, NULL, &run);
 
 	if (chdir(dir) < 0)
 		return start_failed(cl, errno);

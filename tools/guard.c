@@ -180,7 +180,8 @@ static int end_its_tree(struct client *cl, const struct guard *g)
 	return client_fail(cl, "the process that guards the command was killed; so is the command");
 }
 
-int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g), void *arg)
+int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g),
+	      void (*after)(const void *arg), void *arg)
 {
 	struct guard g = { .front = getpgrp(), .children = -1 };
 	_cleanup_close_ int ours = -1, theirs = -1, signals = -1;
@@ -215,5 +216,10 @@ int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g), void *
 	closep(&theirs);
 	theirs = -1;
 	status = stand(ours, signals, pid);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : end_its_tree(cl, &g);
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	status = end_its_tree(cl, &g);
+	if (after)
+		after(arg);
+	return status;
 }

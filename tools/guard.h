@@ -25,8 +25,12 @@ struct guard {
 	sigset_t mask; /* the caller's; in the guard all signals are blocked */
 };
 
-/* Runs `work` in a guard and returns its result, an exit code, in the front. */
-int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g), void *arg);
+/*
+ * Runs `work` in a guard and returns its result, an exit code, in the front. When the guard is
+ * killed, the front ends what it had started, calls `after`, unless NULL, and fails.
+ */
+int guard_run(struct client *cl, int (*work)(void *arg, struct guard *g),
+	      void (*after)(const void *arg), void *arg);
 
 /* ---- in the guard ---- */
 
