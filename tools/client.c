@@ -75,6 +75,12 @@ int client_printed(const struct client *cl)
 	return DONE;
 }
 
+int client_unread(const struct client *cl)
+{
+	(void)raise(SIGPIPE);
+	return client_fail(cl, "the output could not be written");
+}
+
 int client_misuse(const struct client *cl, const char *fmt, ...)
 {
 	va_list ap;
@@ -736,7 +742,8 @@ int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
 	if (answer.status && *answer.text) /* it could not even begin */
 		return client_fail(cl, "%s", answer.text);
-	return answer.status;
+	cl->unread = cl->unread || answer.status == UNREAD;
+	return answer.status == UNREAD ? FAILED : answer.status;
 }
 
 int client_ioctl_failed(const struct client *cl, int error, const char *what)

@@ -20,6 +20,7 @@ enum {
 	DONE = 0,
 	FAILED = 1,
 	MISUSE = 2,
+	UNREAD = 141, /* only of a daemon: cmd.h's CMD_UNREAD */
 	NO_DAEMON = -1, /* client_connect, client_send without start: nobody listens */
 };
 
@@ -34,6 +35,7 @@ struct client {
 	char *store;  /* its absolute path */
 
 	int daemon_pid; /* that said hello last */
+	bool unread;	/* nobody reads stdout: what the daemon answered went nowhere */
 
 	bool looked_here; /* `here` is what a look at "." gave that found no view */
 	int here;
@@ -48,6 +50,8 @@ int client_misuse(const struct client *cl, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Of a verb that printed to stdout: DONE, or says that it did not arrive. */
 int client_printed(const struct client *cl);
+/* At the end, when `unread`: dies of SIGPIPE, as if we had written; who ignores that is told. */
+int client_unread(const struct client *cl);
 /* A string, quoted, on stdout; other bytes than UTF-8 become U+0080..U+00FF. */
 void client_print_json(const char *text);
 void client_talk(const struct client *cl, const char *fmt, ...)

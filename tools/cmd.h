@@ -25,6 +25,7 @@ enum {
 	CMD_DONE = 0,
 	CMD_FAILED = 1,
 	CMD_MISUSE = 2,
+	CMD_UNREAD = 141, /* of verb_run: nobody reads the answer; 128 + SIGPIPE, as shells say */
 };
 
 struct cmd {
@@ -48,6 +49,7 @@ struct cmd {
 	uint64_t snapshot;  /* of the read-only view that the client is in; else 0 */
 
 	bool cancel;		  /* set by another thread when the client is gone */
+	bool unread;		  /* out's reader is gone (then cancel is set as well) */
 	struct progress progress; /* draws a bar on the client's terminal, heeds cancel */
 	bool bar_shown;		  /* private to progress */
 	uint64_t bar_ns;

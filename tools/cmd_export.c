@@ -100,7 +100,8 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 		(void)fflush(c->out); /* nothing was printed yet */
 		r = export_tar(c->store, root, c->out_fd, &talk->ops, ret);
 		cmd_progress_end(c);
-		return r < 0 ? transfer_talk_fail(talk, r, "stdout") : CMD_DONE;
+		c->unread = r == -EPIPE;
+		return r < 0 && !c->unread ? transfer_talk_fail(talk, r, "stdout") : CMD_DONE;
 	}
 
 	exists = fstatat(c->cwd_fd, path, &old, AT_SYMLINK_NOFOLLOW) == 0;

@@ -118,8 +118,8 @@ static void *conn_main(void *arg)
 	c->out_tty = q.fd[WIRE_OUT] >= 0 && isatty(q.fd[WIRE_OUT]);
 	c->draws = q.fd[WIRE_ERR] >= 0 && isatty(q.fd[WIRE_ERR]) &&
 		   clears_lines(env_of(&q, "TERM"));
-	c->out = stream_to_fd(q.fd[WIRE_OUT], false, &c->cancel);
-	c->err = stream_to_fd(q.fd[WIRE_ERR], true, &c->cancel);
+	c->out = stream_to_fd(q.fd[WIRE_OUT], &c->unread, &c->cancel);
+	c->err = stream_to_fd(q.fd[WIRE_ERR], NULL, &c->cancel);
 	if (c->out && c->err) {
 		a.status = verb_run(c);
 	} else {

@@ -154,7 +154,7 @@ static void release(struct client *cl)
 int main(int argc, char **argv)
 {
 	_cleanup_(release) struct client cl = { .store_fd = -1, .view_fd = -1 };
-	int i = 1;
+	int i = 1, r;
 
 	keep_standard_fds();
 	/* Where it is ignored, what we wait for is gone without its exit code. */
@@ -225,7 +225,8 @@ int main(int argc, char **argv)
 			help_print_verb(verb_find(cl.verb), stdout);
 			return client_printed(&cl);
 		}
-		return verbs[v].fn(&cl);
+		r = verbs[v].fn(&cl);
+		return cl.unread ? client_unread(&cl) : r;
 	}
 
 	return client_misuse(&cl, "there is no verb '%s' (try 'plyfs --help')", cl.argv[0]);

@@ -25,7 +25,8 @@
 
 struct stream {
 	int fd;
-	bool regular, talk;
+	bool regular;
+	bool *unread; /* or NULL: talk */
 	bool *cancel;
 };
 
@@ -35,7 +36,7 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t size)
 	size_t done = 0;
 
 	if (s->fd < 0) /* its caller closed it: nobody need hear talk, but an answer is lost */
-		return s->talk ? (ssize_t)size : 0;
+		return s->unread ? 0 : (ssize_t)size;
 
 	while (done < size) {
 		struct pollfd p = { .fd = s->fd, .events = POLLOUT };
@@ -48,8 +49,10 @@ static ssize_t stream_write(void *cookie, const char *buf, size_t size)
 		n = write(s->fd, buf + done, s->regular ? size - done : MIN(size - done, PIPE_BUF));
 		if (n < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
-		if (n < 0 && errno == EPIPE && !s->talk)
+		if (n < 0 && errno == EPIPE && s->unread) {
+			*s->unread = true;
 			__atomic_store_n(s->cancel, true, __ATOMIC_RELAXED);
+		}
 		if (n < 0)
 			return 0; /* stdio's way to hear of a failure */
 		done += (size_t)n;
@@ -64,7 +67,7 @@ static int stream_close(void *cookie)
 	return 0;
 }
 
-FILE *stream_to_fd(int fd, bool by_line, bool *cancel)
+FILE *stream_to_fd(int fd, bool *unread, bool *cancel)
 {
 	struct stream *s = malloc(sizeof(*s));
 	struct stat st;
@@ -72,7 +75,7 @@ FILE *stream_to_fd(int fd, bool by_line, bool *cancel)
 
 	if (!s)
 		return NULL;
-	*s = (struct stream){ .fd = fd, .talk = by_line, .cancel = cancel };
+	*s = (struct stream){ .fd = fd, .unread = unread, .cancel = cancel };
 	s->regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 	f = fopencookie(s, "w",
 			(cookie_io_functions_t){ .write = stream_write, .close = stream_close });
@@ -80,7 +83,7 @@ FILE *stream_to_fd(int fd, bool by_line, bool *cancel)
 		free(s);
 		return NULL;
 	}
-	(void)setvbuf(f, NULL, by_line ? _IOLBF : _IOFBF, BUFFER_BYTES); /* else it keeps its own */
+	(void)setvbuf(f, NULL, unread ? _IOFBF : _IOLBF, BUFFER_BYTES); /* else it keeps its own */
 	return f;
 }
 

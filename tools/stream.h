@@ -9,9 +9,10 @@
 /*
  * A stream that writes to fd (borrowed; -1: drops everything). Writing stops with an error soon
  * after *cancel became true, also when nobody reads the pipe. A pipe whose reader has left sets
- * *cancel, unless by_line: nobody wants the answer any more. NULL when out of memory.
+ * *unread and *cancel: nobody wants the answer any more. unread NULL: it is talk, which goes line
+ * by line and need not be heard. NULL when out of memory.
  */
-FILE *stream_to_fd(int fd, bool by_line, bool *cancel);
+FILE *stream_to_fd(int fd, bool *unread, bool *cancel);
 
 /* How wide to print: the client's COLUMNS, its terminal, else 80. */
 unsigned stream_columns(const char *columns, int out_fd, int err_fd);

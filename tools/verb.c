@@ -96,5 +96,5 @@ int verb_run(struct cmd *c)
 	c->out = NULL;
 	(void)fclose(c->err); /* talk */
 	c->err = NULL;
-	return code;
+	return c->unread ? CMD_UNREAD : code;
 }

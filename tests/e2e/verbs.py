@@ -60,6 +60,23 @@ def test_an_output_that_cannot_be_written_is_told(t):
         assert "could not be written" in p.stderr, (words, p)
 
 
+def test_an_answer_that_nobody_reads_ends_as_any_program_does(t):
+    view = t.view({"f": "1"})
+    view.write("f", "2")
+    os.mkdir(t.at("other"))
+    for words in (["--help"], ["doctor"], ["log"], ["tree", "--json"], ["dump", "main"], ["status"],
+                  ["diff"], ["export", "main", "--tar", "-"], ["checkpoint"],
+                  ["mount", "--snapshot", "main", "--at", t.at("other")]):
+        for default, code in (True, -signal.SIGPIPE), (False, 1):
+            read, write = os.pipe()
+            os.close(read)
+            p = subprocess.run([ply.PLYFS, *words], stdout=write, stderr=subprocess.PIPE, text=True,
+                               env=t.env, cwd=view.path, restore_signals=default)
+            os.close(write)
+            assert p.returncode == code and p.stderr.count("\n") == (not default), (words, p)
+    assert not os.path.ismount(t.at("other"))
+
+
 def test_exit_codes_are_seen_by_children_of_who_ignores_theirs(t):
     def ignore():
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
