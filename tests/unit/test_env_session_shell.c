@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Whatever a command does to the shell, the next one is run by it, or its end is told. */
+
+#include "env/plyfs.h"
+
+#include <stdio.h>
+
+#include "store/base/util.h"
+#include "tests/unit/session_fixture.h"
+
+/* Of two lines, and shown again before each of ours; they come when bash has had its turn. */
+START_TEST(a_prompt_that_cannot_be_hidden_is_not_in_the_output)
+{
+	(void)out("PROMPT_COMMAND='PS1=\"\\n\\w\\n$ \"'", 0);
+	for (int i = 0; i < 300; i++)
+		gives("echo x", "x\n");
+}
+END_TEST
+
+/* bash waits for none of them; here they are busy for a while before they print. */
+START_TEST(what_process_substitutions_print_is_the_commands)
+{
+	gives("late() { read x; for i in {1..1000}; do :; done; echo late $x; }", "");
+	gives("echo a > >(late)", "late a\n");
+	gives("/bin/echo b > >(late)", "late b\n");
+	gives("(echo c) | cat > >(late | cat)", "late c\n");
+	ck_assert_str_eq(out("ls nothing 2> >(late >/dev/null; echo end)", 2), "end\n");
+	gives("exec > >(while read y; do late <<<$y; done)", "");
+	gives("echo d", "late d\n");
+	gives("exec >/dev/tty; echo e", "e\n");
+}
+END_TEST
+
+START_TEST(nothing_that_a_command_does_stops_the_engine)
+{
+	static const char *const commands[] = {
+		"exec 3>&-; exec 4</dev/null; exec {fd}>/dev/null",
+		"for i in {3..9}; do eval \"exec $i>&-\"; done",
+		"printf() { echo bad; }; mapfile() { echo bad; }; eval() { echo bad; }",
+		"unset() { echo bad; }; set() { echo bad; }; export() { echo bad; }",
+		"unset -f eval printf mapfile",
+		"alias echo='echo ' printf=false eval=false '[['=false",
+		"builtin unalias -a; builtin unset -f unset set export eval printf mapfile",
+		"IFS=-; set -f; set -C; set -u; shopt -s nullglob",
+		"IFS=$' \\t\\n'; set +f +C +u",
+		"trap 'echo bye' EXIT; trap : DEBUG ERR RETURN",
+		"trap - EXIT DEBUG ERR RETURN",
+		"PROMPT_COMMAND='PS1=\"\\w \\$ \"'; PS4='> '",
+		"unset PROMPT_COMMAND; PS1=SHELLPS1PREFIX",
+		"PS1='$(echo $((1+1)))\\w '", "kill -INT $$",
+		"PS1=SHELLPS1PREFIX; readonly PS1",
+		"eval \"a='\"",
+		"exec >/dev/null 2>&1; echo hidden; exec >/dev/tty 2>&1",
+		"set -e; true; set +e",
+		"set -o posix", "set +o posix",
+		"cd /; mkdir -p /tmp/plyfs-gone-$$; cd /tmp/plyfs-gone-$$; rmdir $PWD",
+		"cd /", "stty raw; true", "stty sane; true", "set -m; set +m",
+		"shopt -u expand_aliases",
+		"echo $((1/0))", "echo ${undefined?}", "ulimit -n 64", "kill -INT $$",
+		"sh -c 'kill -INT $$'", "LC_ALL=C; LANG=de_DE.UTF-8",
+		"unset HOME PATH; PATH=/usr/bin:/bin",
+		"kill -WINCH $$", "POSIXLY_CORRECT=1; unset POSIXLY_CORRECT", "set -v", "set +v",
+	};
+	struct ply_observation o;
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		const char *got;
+
+		ck_assert_msg(try(commands[i], LONG, &o) == 0, "%s: %s", commands[i], ply_error());
+		ply_observation_free(&o);
+		ck_assert_msg(try("command echo fine; (exit 3)", LONG, &o) == 0, "%s: %s",
+			      commands[i], ply_error());
+		got = o.output.data;
+		ck_assert_msg(strcmp(got, "fine\n") == 0 || strstr(commands[i], "set -v") ||
+				      strstr(commands[i], "PROMPT_COMMAND='"),
+			      "%s: '%s'", commands[i], got);
+		ck_assert_msg(o.exit_code == 3, "%s: %d", commands[i], o.exit_code);
+		ply_observation_free(&o);
+	}
+}
+END_TEST
+
+/* Also where bash itself keeps what it hides, from 10 on. */
+START_TEST(descriptors_are_what_a_command_makes_of_them)
+{
+	static const int numbers[] = { 3, 9, 10, 11, 12, 20, 43, 44, 45, 63, 200 };
+	char command[128];
+
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+		int n = numbers[i];
+
+		snprintf(command, sizeof(command), "exec %d>log; echo first >&%d; cat log", n, n);
+		gives(command, "first\n");
+		snprintf(command, sizeof(command), "echo second >&%d; cat log", n);
+		gives(command, "first\nsecond\n");
+		snprintf(command, sizeof(command), "exec %d<log; read x <&%d; echo $x", n, n);
+		gives(command, "first\n");
+		snprintf(command, sizeof(command), "read x <&%d; echo $x; exec %d<&-", n, n);
+		gives(command, "second\n");
+		snprintf(command, sizeof(command), "exec %d>&-", n);
+		gives(command, "");
+	}
+	gives("exec {n}>log; echo $n; exec {n}>&-", "10\n");
+	gives("for n in {3..43}; do eval \"exec $n>&-\"; done", "");
+	gives("ulimit -n 40; echo x", "x\n");
+	gives("echo y | cat; for i in 1; do (echo $i); done", "y\n1\n");
+	interrupt();
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
+{
+	static const char *const commands[] = { "exec 115>&-", "exec 114<&-; true",
+						"ulimit -n 30; true" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		struct ply_session *s = make();
+		const struct ply_session_run run = { .command = commands[i], .timeout = LONG },
+					     next = { .command = "echo x", .timeout = LONG };
+		struct ply_observation o;
+		int r;
+
+		ok(ply_session_start(s, NULL));
+		r = ply_session_run(s, &run, &o);
+		ply_observation_free(&o);
+		if (r == 0) {
+			r = ply_session_run(s, &next, &o);
+			ply_observation_free(&o);
+		}
+		ck_assert_int_eq(r, PLY_SESSION_GONE);
+		ck_assert_ptr_nonnull(strstr(ply_error(), "end the session"));
+		ck_assert_int_eq(ply_session_run(s, &next, &o), PLY_SESSION_GONE);
+		ck_assert_ptr_nonnull(strstr(ply_error(), "end the session"));
+		ok(ply_session_end(s));
+		ply_session_free(s);
+	}
+}
+END_TEST
+
+START_TEST(a_builtin_that_is_hidden_costs_an_interrupt)
+{
+	struct ply_observation o;
+
+	static const char *const commands[] = {
+		"builtin() { :; }",
+		"alias builtin=true",
+		"alias builtin=false unalias=true",
+		"enable -n printf",
+		"enable -n eval mapfile",
+		"enable -n builtin unset set",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		/* It ends, but not that it is at its prompt can be told; or not of the next. */
+		if (try(commands[i], 0.3, &o) == 0) {
+			ply_observation_free(&o);
+			ck_assert_int_eq(try("true", 0.3, &o), PLY_TIMEOUT);
+		}
+		ply_observation_free(&o);
+		ck_assert_msg(ply_session_interrupt(session, 0.05, 2, NULL) == 0, "%s: %s",
+			      commands[i], ply_error());
+		gives("builtin echo fine", "fine\n");
+	}
+}
+END_TEST
+
+START_TEST(a_program_that_dies_of_sigint_aborts_the_command)
+{
+	ck_assert_str_eq(out("sh -c 'echo a; kill -INT $$'; echo not reached\necho nor this", 130),
+			 "a\n\n");
+	gives("echo $?", "130\n");
+}
+END_TEST
+
+int main(void)
+{
+	TCase *t = tcase_create("session_shell");
+
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, a_prompt_that_cannot_be_hidden_is_not_in_the_output);
+	tcase_add_test(t, what_process_substitutions_print_is_the_commands);
+	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
+	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
+	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
+	tcase_add_test(t, a_builtin_that_is_hidden_costs_an_interrupt);
+	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
+	return run_case("env_session_shell", t);
+}
