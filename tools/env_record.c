@@ -41,17 +41,32 @@ static int file_of(const struct cmd *c, const char *name, char **ret)
 							  : DONE;
 }
 
+/* A record is JSON, which holds no other text. */
+static bool is_utf8(const char *s)
+{
+	json_t *text = json_string(s);
+
+	json_decref(text);
+	return text || json_memory_was_short();
+}
+
 int record_create(const struct cmd *c, const struct record *r)
 {
+	const char *bad = !is_utf8(r->path)		   ? r->path
+			  : r->store && !is_utf8(r->store) ? r->store
+							   : NULL;
 	json_t *o = json_pack("{s:s, s:s, s:s, s:s*, s:s*, s:s, s:O}", "name", r->name, "kind",
 			      r->kind, "path", r->path, "store", r->store, "branch", r->branch,
 			      "origin", origins[r->origin], "options", r->options);
 	_cleanup_free_ char *path = NULL, *temporary = NULL;
 	int s = file_of(c, r->name, &path), error = 0;
 
+	if (s == DONE && bad)
+		s = cmd_fail(c, "'%s' is not UTF-8, and an environment's record is: rename it, or "
+				"mount its view elsewhere", bad);
 	if (s == DONE && (!o || json_memory_was_short() ||
 			  asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
-		s = cmd_fail(c, "the options are not UTF-8, or there is no memory");
+		s = cmd_fail(c, "%s", strerror(ENOMEM));
 	/* Written aside and linked: nobody reads half of one. */
 	errno = ENOMEM; /* jansson sets none for it */
 	if (s == DONE && json_dump_file(o, temporary, JSON_INDENT(2)) < 0)

@@ -146,6 +146,10 @@ def test_mistakes_are_told_in_one_line(t):
     env.fails("env", "create", "../x", path, code=2, says="name")
     env.fails("env", "create", "--kind", "nope", "x", path, code=2, says="--kind")
     env.fails("env", "create", "x", t.at("absent"), says="absent")
+    odd = t.at("b\udcffd")
+    os.mkdir(odd)
+    env.fails("env", "create", "x", odd, says="d' is not UTF-8, and an environment's record is: rename")
+    assert [e["name"] for e in env.list("env")] == ["work"]
     env.fails("env", "create", "x", says="not in a plyfs view")
     for option, value in (("timeout", "soon"), ("network", "2"), ("test-rule", "x")):
         env.fails("env", "create", "--" + option, value, "x", path, code=2,
