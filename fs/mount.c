@@ -481,6 +481,19 @@ struct view *mount_view(struct mount *m)
 	return m->view;
 }
 
+unsigned mount_minor(struct mount *m)
+{
+	char path[64], line[128];
+	_cleanup_fclose_ FILE *f = NULL;
+	unsigned minor = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", m->fd);
+	f = fopen(path, "re");
+	while (f && minor == 0 && fgets(line, sizeof(line), f))
+		(void)sscanf(line, "fuse_connection: %u", &minor);
+	return minor;
+}
+
 void mount_free(struct mount *m)
 {
 	if (!m)

@@ -66,6 +66,8 @@ struct mount_hooks {
 int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how,
 		const struct mount_hooks *hooks, struct mount **ret);
 struct view *mount_view(struct mount *m); /* lent */
+/* The minor number of the view's device (st_dev; major 0). 0: unknown, before Linux 6.16. */
+unsigned mount_minor(struct mount *m);
 /*
  * Reads one waiting request (there is one) and answers it with EIO if it is of a thread for which
  * `whose` says so; NULL: of any. Others wait for mount_resend. 0, or END: the kernel has let go.

@@ -93,6 +93,7 @@ static const char *why_no_passthrough(int r)
 static int start(struct cmd *c, const char *branch, uint64_t snapshot, const char *at,
 		 uint32_t how)
 {
+	char users[MOUNT_USERS_BYTES];
 	int r;
 
 	if (c->fuse_fd < 0)
@@ -102,13 +103,15 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 
 		/* The client finds no view at `at` before it mounts there. */
-		if (e && (strcmp(e->mountpoint, at) == 0 || views_is_detached(e)))
+		if (e && (strcmp(e->mountpoint, at) == 0 || views_is_detached(e))) {
+			views_users(e, users);
 			return cmd_fail(c, 0,
-					"branch %s is in use by what is in its view, which was "
-					"detached from '%s' (or is in another mount namespace); it "
-					"is free when that ends; another view of its state: plyfs "
-					"fork --from %s NAME --at DIR",
-					branch, e->mountpoint, branch);
+					"branch %s is in use by %s in its view, which was detached "
+					"from '%s' (or is in another mount namespace); it is free "
+					"when that ends; another view of its state: plyfs fork "
+					"--from %s NAME --at DIR",
+					branch, *users ? users : "what is", e->mountpoint, branch);
+		}
 		return cmd_fail(c, 0,
 				"branch %s is mounted already, on '%s'; another view of its state: "
 				"plyfs fork --from %s NAME --at DIR",
@@ -178,21 +181,40 @@ int cmd_mount(struct cmd *c)
 	return r;
 }
 
+struct unmounted {
+	const char *at, *branch;
+	uint64_t snapshot;
+	char users[MOUNT_USERS_BYTES];
+};
+
+static int find_users(void *arg, struct view_entry *e)
+{
+	struct unmounted *u = arg;
+
+	if (strcmp(e->mountpoint, u->at) != 0 || strcmp(e->branch, u->branch) != 0 ||
+	    e->snapshot != u->snapshot)
+		return 0;
+	views_users(e, u->users);
+	return 1;
+}
+
 int cmd_unmount(struct cmd *c)
 {
-	const char *at, *branch;
-	uint64_t snapshot = 0;
+	struct unmounted u = { .branch = "" };
 	int r;
 
 	/* MOUNTPOINT BRANCH SNAPSHOT, from the client: the view that it has just unmounted. */
 	r = cmd_parse(c, NULL, 0, 1, 3);
 	if (r)
 		return r;
-	at = c->args.v[0];
-	branch = c->args.n > 1 ? c->args.v[1] : "";
+	u.at = c->args.v[0];
+	if (c->args.n > 1)
+		u.branch = c->args.v[1];
 	if (c->args.n > 2)
-		snapshot = strtoull(c->args.v[2], NULL, 16);
-	if (views_wait_gone(c->daemon, at, branch, snapshot, UNMOUNT_SECONDS, &c->cancel))
+		u.snapshot = strtoull(c->args.v[2], NULL, 16);
+	if (views_wait_gone(c->daemon, u.at, u.branch, u.snapshot, UNMOUNT_SECONDS, &c->cancel))
 		return CMD_DONE;
-	return cmd_fail(c, 0, "'%s' is unmounted, but something still holds its view", at);
+	(void)views_each(c->daemon, find_users, &u);
+	return cmd_fail(c, 0, "'%s' is unmounted, but its view is still held by %s", u.at,
+			*u.users ? u.users : "something");
 }

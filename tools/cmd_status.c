@@ -79,6 +79,8 @@ static json_t *passed_to_json(uint32_t how, const struct mount_passed *p)
 static int view_to_json(void *arg, struct view_entry *e)
 {
 	struct printer *p = arg;
+	bool detached = views_is_detached(e);
+	char users[MOUNT_USERS_BYTES];
 	struct view_status s;
 	json_t *view;
 
@@ -92,7 +94,10 @@ static int view_to_json(void *arg, struct view_entry *e)
 			 (json_int_t)s.inodes, "epochs", (json_int_t)s.epochs,
 			 "found", (json_int_t)s.found);
 	json_object_set_new(view, "without", without_to_json(e->how));
-	json_object_set_new(view, "detached", json_boolean(views_is_detached(e)));
+	json_object_set_new(view, "detached", json_boolean(detached));
+	if (detached)
+		views_users(e, users);
+	json_object_set_new(view, "users", detached ? json_text(users) : json_null());
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
 	json_object_set_new(view, "passthrough", passed_to_json(e->how, &s.passed));
 	if (p->ops) {
@@ -111,6 +116,7 @@ static int view_to_text(void *arg, struct view_entry *e)
 	struct cmd *c = p->c;
 	struct view_status s;
 	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE], copied[SIZE_TEXT_SIZE];
+	char users[MOUNT_USERS_BYTES];
 
 	view_status_get(e, &s);
 	fputs("view    ", c->out);
@@ -122,8 +128,12 @@ static int view_to_text(void *arg, struct view_entry *e)
 			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
-	if (views_is_detached(e))
-		fprintf(c->out, ", detached (or in another mount namespace)");
+	if (views_is_detached(e)) {
+		views_users(e, users);
+		fprintf(c->out, ", detached (or in another mount namespace)%s",
+			*users ? ", in use by " : "");
+		print_clean(c->out, users);
+	}
 	if (*levers_to_text(e->how, without))
 		fprintf(c->out, ", without %s", without);
 	if (e->how & MOUNT_IO_URING)

@@ -15,6 +15,7 @@
 #include "store/base/note.h"
 #include "store/store.h"
 #include "tools/cmd.h"
+#include "tools/mount_users.h"
 #include "tools/supervisor.h"
 
 struct json_t;
@@ -98,6 +99,8 @@ static inline void views_putp(struct view_entry **e)
 }
 /* Whether it was unmounted lazily and lives on: as far as our own mount namespace tells. */
 bool views_is_detached(const struct view_entry *e);
+/* What keeps a detached view alive, as mount_users.h has it: "" when that cannot be told. */
+void views_users(const struct view_entry *e, char ret[MOUNT_USERS_BYTES]);
 /* Each view that has not ended, lent for the call; fn's non-zero return stops and is returned. */
 int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg);
 /* Serves a branch (snapshot 0) or snapshot on fuse_fd (taken), which is mounted on mountpoint. */

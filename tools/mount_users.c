@@ -2,7 +2,9 @@
 
 /*
  * Who is in a view: processes by where their links in /proc lead, mounts and loop devices by what
- * the kernel lists. Paths are compared as text, because asking a view that is stuck would hang.
+ * the kernel lists. Paths are compared as text, because asking a view that is stuck would hang. No
+ * path leads to a view that was detached; but each link tells the device of what it leads to, and
+ * for that the kernel asks nobody.
  */
 
 #include "tools/mount_users.h"
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "store/base/util.h"
@@ -24,7 +27,8 @@
 
 struct users {
 	const char *top; /* absolute; of mount_users */
-	uint64_t dev;	 /* of mount_users_elsewhere */
+	uint64_t dev;	 /* of the other two */
+	bool in_dev;	 /* of mount_users_of_dev: processes count that have something of it open */
 	char *text;
 	size_t len;
 	int n;
@@ -65,19 +69,42 @@ static bool is_below(const char *path, const char *top)
 	return strncmp(path, top, n) == 0 && (path[n] == '/' || path[n] == 0 || path[n] == ' ');
 }
 
-/* Does a link of a process (cwd, root, exe, fd/N) lead below the mount point? */
-static bool link_is_below(int dir_fd, const char *name, const char *top)
+static uint64_t dev_number(unsigned major, unsigned minor)
+{
+	return (uint64_t)major << 32 | minor;
+}
+
+/* Does a link of a process (cwd, root, exe, fd/N) lead below the mount point, or to the device? */
+static bool link_leads_in(const struct users *u, int dir_fd, const char *name)
 {
 	char to[PATH_MAX];
-	ssize_t n = readlinkat(dir_fd, name, to, sizeof(to) - 1);
+	struct statx s;
+	ssize_t n;
 
+	if (!u->top) /* nothing but the device is wanted, which no filesystem is asked for */
+		return statx(dir_fd, name, AT_STATX_DONT_SYNC, 0, &s) == 0 &&
+		       dev_number(s.stx_dev_major, s.stx_dev_minor) == u->dev;
+
+	n = readlinkat(dir_fd, name, to, sizeof(to) - 1);
 	if (n <= 0)
 		return false;
 	to[n] = 0;
-	return is_below(to, top);
+	return is_below(to, u->top);
 }
 
-static bool process_is_below(int proc_fd, const char *pid, const char *top)
+/* A line of /proc/PID/maps. */
+static bool mapping_is_in(const struct users *u, const char *line)
+{
+	const char *path = strchr(line, '/');
+	unsigned major, minor;
+
+	if (u->top)
+		return path && is_below(path, u->top);
+	return sscanf(line, "%*s %*s %*s %x:%x", &major, &minor) == 2 &&
+	       dev_number(major, minor) == u->dev;
+}
+
+static bool process_is_in(const struct users *u, int proc_fd, const char *pid)
 {
 	_cleanup_close_ int fd = openat(proc_fd, pid, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_(closedirp) DIR *fds = NULL;
@@ -89,23 +116,21 @@ static bool process_is_below(int proc_fd, const char *pid, const char *top)
 
 	if (fd < 0)
 		return false;
-	if (link_is_below(fd, "cwd", top) || link_is_below(fd, "root", top) ||
-	    link_is_below(fd, "exe", top))
+	if (link_leads_in(u, fd, "cwd") || link_leads_in(u, fd, "root") ||
+	    link_leads_in(u, fd, "exe"))
 		return true;
 
 	sub = openat(fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	fds = sub >= 0 ? fdopendir(sub) : NULL;
 	while (fds && (e = readdir(fds)))
-		if (link_is_below(dirfd(fds), e->d_name, top))
+		if (link_leads_in(u, dirfd(fds), e->d_name))
 			return true;
 
 	sub = openat(fd, "maps", O_RDONLY | O_CLOEXEC);
 	maps = sub >= 0 ? fdopen(sub, "r") : NULL;
 	while (maps && getline(&line, &cap, maps) > 0) {
-		char *path = strchr(line, '/');
-
 		line[strcspn(line, "\n")] = 0;
-		if (path && is_below(path, top))
+		if (mapping_is_in(u, line))
 			return true;
 	}
 	return false;
@@ -135,7 +160,7 @@ static bool process_has_mount(struct users *u, int proc_fd, const char *pid)
 	f = fd >= 0 ? fdopen(fd, "r") : NULL;
 	while (f && getline(&line, &cap, f) > 0)
 		if (sscanf(line, "%*u %*u %u:%u", &major, &minor) == 2 &&
-		    ((uint64_t)major << 32 | minor) == u->dev)
+		    dev_number(major, minor) == u->dev)
 			return true;
 	return false;
 }
@@ -148,12 +173,13 @@ static void find_processes(struct users *u)
 	while (proc && (e = readdir(proc)) && u->n < USERS_MAX) {
 		char name[64] = "", path[300];
 		_cleanup_close_ int fd = -1;
+		bool in;
 		ssize_t n;
 
 		if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid())
 			continue;
-		if (u->top ? !process_is_below(dirfd(proc), e->d_name, u->top)
-			   : !process_has_mount(u, dirfd(proc), e->d_name))
+		in = (u->top || u->in_dev) && process_is_in(u, dirfd(proc), e->d_name);
+		if (!in && (u->top || !process_has_mount(u, dirfd(proc), e->d_name)))
 			continue;
 		snprintf(path, sizeof(path), "%s/comm", e->d_name);
 		fd = openat(dirfd(proc), path, O_RDONLY | O_CLOEXEC);
@@ -161,7 +187,7 @@ static void find_processes(struct users *u)
 		name[n > 0 ? n : 0] = 0;
 		name[strcspn(name, "\n")] = 0;
 		add_user(u, "%s (%s)%s", e->d_name, name,
-			 u->top ? "" : " in another mount namespace");
+			 in ? "" : " in another mount namespace");
 	}
 }
 
@@ -169,7 +195,7 @@ static void find_processes(struct users *u)
 
 static uint64_t dev_of(const struct mount_entry *e)
 {
-	return (uint64_t)e->major << 32 | e->minor;
+	return dev_number(e->major, e->minor);
 }
 
 static int find_mount(void *arg, const struct mount_entry *e)
@@ -233,18 +259,32 @@ uint64_t mount_users_dev(const char *path)
 	return u.dev;
 }
 
+/* True: a mount of the device is in our namespace. */
+static bool find_of_dev(struct users *u)
+{
+	bool here;
+
+	u->text[0] = 0;
+	if (u->dev == 0)
+		return false;
+	(void)mounts_each(find_mount, u);
+	here = u->n > 0;
+	if (readlink("/proc/self/ns/mnt", u->seen[0], sizeof(u->seen[0]) - 1) > 0)
+		u->n_seen = 1;
+	find_processes(u);
+	return here;
+}
+
 bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES])
 {
 	struct users u = { .dev = dev, .text = ret };
-	bool here;
 
-	ret[0] = 0;
-	if (dev == 0)
-		return false;
-	(void)mounts_each(find_mount, &u);
-	here = u.n > 0;
-	if (readlink("/proc/self/ns/mnt", u.seen[0], sizeof(u.seen[0]) - 1) > 0)
-		u.n_seen = 1;
-	find_processes(&u);
-	return here;
+	return find_of_dev(&u);
+}
+
+void mount_users_of_dev(uint64_t dev, char ret[MOUNT_USERS_BYTES])
+{
+	struct users u = { .dev = dev, .in_dev = true, .text = ret };
+
+	(void)find_of_dev(&u);
 }

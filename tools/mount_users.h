@@ -25,3 +25,8 @@ uint64_t mount_users_dev(const char *path);
  * namespace"), which go with their processes.
  */
 bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES]);
+/*
+ * The same, and who has something of it open or mapped, or is in it, wherever it was detached. This
+ * looks at all that any process has open.
+ */
+void mount_users_of_dev(uint64_t dev, char ret[MOUNT_USERS_BYTES]);

@@ -48,6 +48,11 @@ bool views_is_detached(const struct view_entry *e)
 	return mounts_is_plyfs(e->mountpoint) == 0;
 }
 
+void views_users(const struct view_entry *e, char ret[MOUNT_USERS_BYTES])
+{
+	mount_users_of_dev(mount_minor(e->mount), ret);
+}
+
 int views_each(struct daemon *d, int (*fn)(void *arg, struct view_entry *e), void *arg)
 {
 	struct view_entry *e, *next;

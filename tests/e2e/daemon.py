@@ -214,6 +214,13 @@ def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
     view.store.fails("mount", "--at", view.path, says="branch main is in use.*detached from")
     assert re.search("^view .* branch main.*, detached", view.store.out("status"), re.M)
     assert view.store.status()["views"][0]["detached"]
+    # Whoever is in it is told by what he has of it, for no path leads there any more.
+    if tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 16):
+        who = "%d (sleep)" % child.pid
+        assert re.search("^view .* detached.*, in use by %s$" % re.escape(who),
+                         view.store.out("status"), re.M)
+        assert view.store.status()["views"][0]["users"] == who
+        view.store.fails("mount", "--at", view.path, says="in use by %s in" % re.escape(who))
     child.kill()
     child.wait()
     ply.wait_for("the view's end", lambda: not view.store.status()["views"])
