@@ -542,6 +542,7 @@ def test_what_plyfs_serve_refuses(t):
     for words, code, says in [
         (["--host", "0.0.0.0"], 2, "token"), (["--host", "::"], 2, "token"),
         (["--port", "70000"], 2, "--port"), (["--port", "x"], 2, "number"),
+        (["--auth-token", ""], 2, "wants a value"), (["--token-file="], 2, "wants a value"),
         (["--host", "no.such"], 2, "token"), (["--host", "no.such", "--auth-token", "x"], 1, "no address"),
         (["--certificate", "x"], 2, "--key"), (["--token-file", t.at("none")], 1, "No such file"),
         (["--from", "x"], 2, "--in"), (["--timeout", "x"], 2, "timeout"), (["word"], 2, "wants"),
