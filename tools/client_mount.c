@@ -442,6 +442,8 @@ int client_mount(struct client *cl)
 		return r;
 	if (branch && snapshot)
 		return client_misuse(cl, "either --branch or --snapshot");
+	if (fresh && update)
+		return client_misuse(cl, "either --fresh or --update");
 	if (passthrough && (!snapshot || m.options.io_uring))
 		return client_misuse(cl, "--passthrough is for --snapshot, without --io-uring");
 	if (passthrough && geteuid() != 0)
@@ -556,7 +558,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 		return DONE;
 
 	for (int i = 0; i < HOLDERS_TRIES; i++) {
-		here = mount_users_elsewhere(dev, users);
+		here = mount_users_elsewhere(dev, mountpoint, users);
 		if (!*users)
 			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = HOLDERS_NS }, NULL);
@@ -602,6 +604,7 @@ int client_unmount(struct client *cl)
 		{ .name = "force", .flag = &force },
 	};
 	_cleanup_free_ char *path = NULL, *origin = NULL;
+	char users[MOUNT_USERS_BYTES];
 	bool is_short;
 	int r;
 
@@ -649,8 +652,14 @@ int client_unmount(struct client *cl)
 	}
 	if (dry)
 		return write_back(cl, path, "--dry-run");
+	if (back && mount_users_elsewhere(mount_users_dev(path), path, users))
+		return client_fail(cl, "nothing is written back while the view is held by %s, too; "
+				       "umount that first", users);
 	r = unmount_view(cl, path, lazy, false);
-	if (r || !is_short || lazy)
+	if (r && back && mounts_is_plyfs(path) == 0)
+		client_talk(cl, "nothing was written back; when its view has ended: plyfs "
+				"writeback DIR");
+	if (r || !is_short)
 		return r;
 	return write_back(cl, path, !back ? "--tell" : force ? "--force" : NULL);
 }
@@ -678,12 +687,21 @@ int client_writeback(struct client *cl)
 	if (r)
 		return r;
 	origin = read_origin(store);
-	if (origin && strcmp(origin, path) == 0) {
-		r = client_use_store(cl, store);
-		if (r)
-			return r;
-	} else if (client_look_with_patience(cl, ".") == 0 && !cl->in_view) {
-		return client_fail(cl, "'%s' has no short-form view", cl->args.v[0]);
+	if ((!origin || strcmp(origin, path)) && client_look_with_patience(cl, ".") == 0 &&
+	    cl->in_view) {
+		/* Of the view that we are in, if it is this directory's: no other is meant. */
+		free(origin);
+		free(store);
+		origin = read_origin(cl->info.store);
+		store = strdup(cl->info.store);
 	}
+	if (!store || !origin || strcmp(origin, path))
+		return client_fail(cl,
+				   "'%s' has no short-form view; is its store another: --store "
+				   "STORE",
+				   cl->args.v[0]);
+	r = client_use_store(cl, store);
+	if (r)
+		return r;
 	return client_send(cl, true, cl->argc, cl->argv);
 }

@@ -690,21 +690,23 @@ static void list(struct cmd *c, const struct changes *l)
 	}
 }
 
-static void tell(struct cmd *c, const struct changes *l, const char *dir)
+static void tell(struct cmd *c, const struct changes *l, const char *dir, bool over)
 {
 	_cleanup_free_ char *word = shell_word(dir), *store = shell_word(c->daemon->store_path);
 
 	cmd_progress_end(c);
 	if (!l->n)
 		return;
-	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from %s (", l->n,
-		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", word ?: "the directory");
+	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from %s%s (", l->n,
+		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", word ?: "the directory",
+		over ? "" : " so far");
 	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++) {
 		fprintf(c->err, "%s%c ", i ? ", " : "", l->v[i].kind);
 		print_quoted(c->err, l->v[i].path, "");
 	}
-	fprintf(c->err, "%s); to bring them in: plyfs --store %s writeback %s\n",
-		l->n > NAMES_TOLD ? ", ..." : "", store ?: "STORE", word ?: "DIR");
+	fprintf(c->err, "%s); to bring them in%s: plyfs --store %s writeback %s\n",
+		l->n > NAMES_TOLD ? ", ..." : "", over ? "" : ", when its last process has left",
+		store ?: "STORE", word ?: "DIR");
 }
 
 /*
@@ -746,18 +748,26 @@ static int work_open(struct cmd *c, const struct cmd_state *then, const struct c
 	return r < 0 ? cmd_fail(c, r, "writing back") : CMD_DONE;
 }
 
-/* *ret_claimed: the same once more while nobody can mount it, NULL if it is mounted. */
-static int claim(struct cmd *c, bool dry, struct branch **ret, struct branch **ret_claimed)
+/* *ret_claimed: the same once more while nobody can mount it; NULL when only looking, and it is. */
+static int claim(struct cmd *c, bool looks, struct branch **ret, struct branch **ret_claimed)
 {
+	_cleanup_(views_putp) struct view_entry *e = NULL;
 	int r = branch_open(c->store, BRANCH_DEFAULT, ret);
 
 	if (r == 0) {
 		r = branch_mount(*ret); /* the state stands still meanwhile */
 		if (r == 0)
 			*ret_claimed = *ret;
-		else if (dry)
+		else if (looks)
 			r = 0; /* a view covers the directory: there is no looking at it */
+		else if (r == -ERR_BRANCH_IN_USE)
+			e = views_get_branch(c->daemon, BRANCH_DEFAULT);
 	}
+	if (e && views_is_detached(e))
+		return cmd_fail(c, 0,
+				"the view was detached from '%s', but something is still in it; "
+				"try again when that has ended",
+				e->mountpoint);
 	return r < 0 ? cmd_fail(c, r, BRANCH_DEFAULT) : CMD_DONE;
 }
 
@@ -808,13 +818,13 @@ int cmd_writeback(struct cmd *c)
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
 	if (r == 0)
-		r = claim(c, dry, &b, &claimed);
+		r = claim(c, dry || only_tell, &b, &claimed);
 	if (r == 0)
 		r = compare(c, &then, &now, &l);
 	if (r)
 		return r;
 	if (only_tell) {
-		tell(c, &l, c->args.v[0]);
+		tell(c, &l, c->args.v[0], claimed);
 		return CMD_DONE;
 	}
 	if (dry) {

@@ -26,9 +26,10 @@
 #define USERS_MAX 5
 
 struct users {
-	const char *top; /* absolute; of mount_users */
-	uint64_t dev;	 /* of the other two */
-	bool in_dev;	 /* of mount_users_of_dev: processes count that have something of it open */
+	const char *top;     /* absolute; of mount_users */
+	uint64_t dev;	     /* of the other two */
+	const char *besides; /* of mount_users_elsewhere, or NULL */
+	bool in_dev; /* of mount_users_of_dev: processes count that have something of it open */
 	char *text;
 	size_t len;
 	int n;
@@ -203,7 +204,8 @@ static int find_mount(void *arg, const struct mount_entry *e)
 	struct users *u = arg;
 
 	if (u->top ? is_below(e->path, u->top) && strcmp(e->path, u->top) != 0
-		   : dev_of(e) == u->dev)
+		   : dev_of(e) == u->dev &&
+			      (!u->besides || strcmp(e->path, u->besides) != 0))
 		add_user(u, "the mount on %s", e->path);
 	return 0;
 }
@@ -275,9 +277,9 @@ static bool find_of_dev(struct users *u)
 	return here;
 }
 
-bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES])
+bool mount_users_elsewhere(uint64_t dev, const char *except, char ret[MOUNT_USERS_BYTES])
 {
-	struct users u = { .dev = dev, .text = ret };
+	struct users u = { .dev = dev, .besides = except, .text = ret };
 
 	return find_of_dev(&u);
 }

@@ -20,11 +20,11 @@ void mount_users(const char *top, char ret[MOUNT_USERS_BYTES]);
 /* The device of the mount at an absolute path; 0 when there is none. */
 uint64_t mount_users_dev(const char *path);
 /*
- * What holds a view that is not mounted any more where it was: other mounts of this device, here
- * ("the mount on /a/b"; returns true) and in other mount namespaces ("1234 (sleep) in another mount
- * namespace"), which go with their processes.
+ * What holds a view besides the mount on `except`: other mounts of this device, here ("the mount on
+ * /a/b"; returns true) and in other mount namespaces ("1234 (sleep) in another mount namespace"),
+ * which go with their processes.
  */
-bool mount_users_elsewhere(uint64_t dev, char ret[MOUNT_USERS_BYTES]);
+bool mount_users_elsewhere(uint64_t dev, const char *except, char ret[MOUNT_USERS_BYTES]);
 /*
  * The same, and who has something of it open or mapped, or is in it, wherever it was detached. This
  * looks at all that any process has open.

@@ -50,6 +50,34 @@ def test_unmount_writes_nothing_back_and_says_what_would_differ(t):
     assert sorted(os.listdir(t.at("work"))) == ["a.txt", "d"]
 
 
+def test_a_view_that_is_detached_says_what_differs_so_far(t):
+    view = mounted(t)
+    view.write("new", "n\n")
+    with subprocess.Popen(["sleep", "60"], cwd=view.path) as inside:
+        p = ply_(t, "unmount", "--lazy", view.path)
+        assert p.stderr.count("\n") == 1 and "so far (A new)" in p.stderr, p
+        p = ply_(t, "writeback", view.path, check=False)
+        assert p.returncode == 1 and "something is still in it" in p.stderr, p
+        inside.kill()
+    ply.wait_for("the view's end", lambda: not view.store.status()["views"])
+    assert ply_(t, "writeback", "--dry-run", view.path).stdout == "A new\n"
+
+
+def test_a_view_that_is_mounted_elsewhere_too_is_not_taken_off_for_a_write_back(t):
+    view = mounted(t)
+    view.write("new", "n\n")
+    os.mkdir(t.at("bound"))
+    t.run(["mount", "--bind", view.path, t.at("bound")])
+    try:
+        p = ply_(t, "unmount", "--write-back", view.path, check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1 and t.at("bound") in p.stderr, p
+        assert view.read("new") == "n\n" and os.path.ismount(view.path)
+    finally:
+        t.run(["umount", t.at("bound")])
+    ply_(t, "unmount", "--write-back", view.path)
+    assert ply.read(t.at("work/new")) == "n\n"
+
+
 def test_write_back_makes_the_directory_what_the_view_was(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
@@ -251,6 +279,12 @@ def test_the_directory_of_a_write_back_tells_the_store(t):
     assert ply.read(t.at("work/a.txt")) == "changed\n"
     p = ply_(t, "writeback", t.path, check=False)
     assert p.returncode == 1 and "'%s' has no short-form view" % t.path in p.stderr, p
+    os.mkdir(t.at("fork"))
+    ply_(t, "--store", view.store.path, "fork", "idea", "--at", t.at("fork"))
+    p = ply_(t, "writeback", t.path, cwd=t.at("fork"), check=False)
+    assert p.returncode == 1 and "has no short-form view" in p.stderr, p
+    assert ply_(t, "writeback", "--dry-run", t.at("work"), cwd=t.at("fork")).stdout == ""
+    ply_(t, "unmount", t.at("fork"))
     p = ply_(t, "writeback", "nowhere", check=False)
     assert p.returncode == 1 and "'nowhere': No such file" in p.stderr, p
     del t.env["XDG_DATA_HOME"], t.env["HOME"]
