@@ -37,7 +37,7 @@ struct plyfs_checkpoint {
 struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
 	uint32_t mode;             /* out: 0 by names, 1 epoch */
-	uint32_t reserved;
+	uint32_t newer;            /* out: 1: id is a branch that has changed since */
 	uint64_t changed;          /* out: objects that differed */
 	char left[PLYFS_ID_SIZE];  /* out: what undo brings back */
 };

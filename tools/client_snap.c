@@ -122,6 +122,8 @@ int client_restore(struct client *cl)
 		return client_ioctl_failed(cl, errno, id);
 	}
 	tell_restored(cl, &q);
+	if (q.newer)
+		client_talk(cl, BRANCH_IS_NEWER, id, id);
 	return DONE;
 }
 

@@ -104,6 +104,20 @@ int cmd_checkpoint(struct cmd *c)
 	return CMD_DONE;
 }
 
+bool branch_is_newer(struct store *s, const char *text, uint64_t id)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	char whole[SNAP_ID_SIZE];
+	bool newer;
+
+	if (strcmp(text, snap_id_to_text(id, whole)) == 0 || branch_open(s, text, &b) < 0)
+		return false;
+	pthread_rwlock_rdlock(&b->lock);
+	newer = b->changes > 0;
+	pthread_rwlock_unlock(&b->lock);
+	return newer;
+}
+
 /* Restore of args[0], or undo. */
 static int go_back(struct cmd *c, bool undo)
 {
@@ -137,6 +151,9 @@ static int go_back(struct cmd *c, bool undo)
 		return cmd_fail(c, r, "%s", cmd_branch_name(c, name));
 	if (t.entry)
 		view_tidy(mount_view(t.entry->mount));
+	if (!undo && branch_is_newer(c->store, c->args.v[0], id))
+		fprintf(c->err, "plyfs restore: " BRANCH_IS_NEWER "\n", c->args.v[0],
+			c->args.v[0]);
 	return CMD_DONE;
 }
 

@@ -60,6 +60,7 @@ static int do_restore(struct view *v, struct plyfs_restore *q)
 {
 	struct restore_info info = {};
 	uint64_t id;
+	bool newer;
 	int r;
 
 	if (!is_terminated(q->id, sizeof(q->id)))
@@ -72,7 +73,9 @@ static int do_restore(struct view *v, struct plyfs_restore *q)
 	r = view_restore(v, id, &info);
 	if (r < 0)
 		return r;
+	newer = branch_is_newer(view_store(v), q->id, id);
 	put_restored(q, id, &info);
+	q->newer = newer;
 	return 0;
 }
 

@@ -131,6 +131,11 @@ void fsmonitor_forget(struct view_entry *e);
 
 /* Runs c->argv[0]; flushes and closes c->out and c->err. The exit code. */
 int verb_run(struct cmd *c);
+/*
+ * Whether text, which snap_find took for snapshot id, is a branch that has changed since: a restore
+ * says so. Of the branch that was just restored: it has not.
+ */
+bool branch_is_newer(struct store *s, const char *text, uint64_t id);
 /* As an ioctl may ask: no verb that touches the client's files. */
 bool verb_is_known(const char *name, bool through_view);
 

@@ -251,6 +251,11 @@ extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-termina
 #define LEVERS_TEXT_SIZE 80
 const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 
+/* What restore says of a branch, twice its name, whose last snapshot is not all that it has. */
+#define BRANCH_IS_NEWER \
+	"branch %s has changed since its last snapshot, which this is; for its present state: " \
+	"plyfs restore $(plyfs checkpoint --branch %s)"
+
 /* `plyfs NAME --help`; argv[0] is the verb. */
 bool help_is_asked(int argc, char **argv);
 void help_print_verb(const struct verb_text *v, FILE *to);

@@ -60,6 +60,22 @@ def test_64_forks_are_isolated_from_all_others_in_both_directions(t):
     view.store.ply("drop", *["f%02d" % i for i in range(FORKS)])
 
 
+
+def test_a_restore_to_a_branch_says_when_it_has_more_than_its_last_snapshot(t):
+    view = t.view({"a": "1\n"})
+    view.store.ply("run", "--fork", "--name", "won", "--", "sh", "-c", "echo 2 >a", cwd=view.path)
+    told = "plyfs restore $(plyfs checkpoint --branch won)"
+    for words in ["won"], ["won", "--branch", "main"]:  # by ioctl, by the socket
+        p = view.store.ply("restore", *words, cwd=view.path)
+        assert p.stderr.count("\n") == 1 and told in p.stderr and view.read("a") == "1\n", p
+    t.run(["sh", "-c", told], cwd=view.path, env=dict(
+        t.env, PATH=os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"]))
+    assert view.read("a") == "2\n"
+    view.write("a", "3\n")
+    for words in ["won"], ["main"], ["won~1"]:  # the branch of the view has nothing more now
+        assert not view.store.ply("restore", *words, cwd=view.path).stderr, words
+
+
 def test_forks_written_at_the_same_time(t):
     view = t.view({"f": "0", "d/g": "0"})
     forks = [view.fork("w%d" % i) for i in range(8)]
