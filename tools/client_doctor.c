@@ -145,7 +145,7 @@ static bool find_in_path(const char *name, char found[static PATH_MAX])
 static bool check_helper(void)
 {
 	const bool mtab = access(MOUNTS_MTAB, R_OK) == 0;
-	char path[PATH_MAX];
+	char path[PATH_MAX], enabled[LINE_BYTES];
 	struct stat st;
 
 	if (!find_in_path("fusermount3", path))
@@ -159,6 +159,9 @@ static bool check_helper(void)
 	else
 		report(geteuid() ? "BAD" : "note",
 		       "%s is not setuid root: ordinary users cannot mount", path);
+	read_line("/sys/module/apparmor/parameters/enabled", enabled);
+	if (*enabled == 'Y' && access(MOUNTS_PROFILE, F_OK) == 0)
+		report("note", MOUNTS_PROFILE_ALLOWS);
 	return mtab || geteuid() == 0;
 }
 

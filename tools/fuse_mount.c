@@ -155,6 +155,9 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	said[strcspn(said, "\n")] = 0;
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
+	if (*ret_fd < 0 && strstr(said, "mount failed: Permission denied") &&
+	    access(MOUNTS_PROFILE, F_OK) == 0)
+		return client_fail(cl, "mounting on '%s': " MOUNTS_PROFILE_ALLOWS, m->mountpoint);
 	if (*ret_fd < 0)
 		return client_fail(cl, "mounting on '%s': %s", m->mountpoint,
 				   *said ? said : "fusermount3 failed");

@@ -274,6 +274,31 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
         assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
 
 
+def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
+    # As Ubuntu does from 25.04 on. Played by a helper that is refused, as there is AppArmor nowhere.
+    ply.need_root()
+    u = User(t)
+    u.ply("init", u.at("store"))
+    os.mkdir(u.at("mnt"))
+    u.own(u.at("mnt"))
+    ply.write(u.at("bin/fusermount3"),
+              "#!/bin/sh\necho 'fusermount3: mount failed: Permission denied' >&2\nexit 1\n")
+    os.chmod(u.at("bin/fusermount3"), 0o755)
+    os.chmod(u.at("bin"), 0o755)
+    script = """
+        cp /etc/passwd /etc/group . && mount -t tmpfs none /etc && cp passwd group /etc || exit 77
+        [ $2 = no ] || { mkdir /etc/apparmor.d && touch /etc/apparmor.d/fusermount3; }
+        PATH=$PWD/bin:$PATH
+        exec setpriv --reuid %d --regid %d --clear-groups "$1" mount --at "$PWD/mnt"
+    """ % (u.uid, u.gid)
+    for profile, says in ("yes", "/etc/apparmor.d/local/fusermount3"), ("no", "Permission denied"):
+        p = ply.run(["unshare", "-m", "sh", "-uc", script, "sh", t.at("plyfs"), profile], env=u.env,
+                    cwd=u.home, check=False)
+        if p.returncode == 77:
+            ply.skip("no mount namespaces here")
+        assert p.returncode == 1 and p.stderr.count("\n") == 1 and says in p.stderr, (profile, p)
+
+
 def test_where_fusermount3_cannot_unmount_the_cure_is_told(t):
     # It wants /etc/mtab, which a root of debootstrap's does not have.
     ply.need_root()
