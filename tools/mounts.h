@@ -12,11 +12,11 @@
 #define MOUNTS_MTAB "/etc/mtab"
 #define MOUNTS_MTAB_CURE "as root: ln -s ../proc/self/mounts " MOUNTS_MTAB
 
-/* From Ubuntu 25.04 on fusermount3 may not mount everywhere: the profile's file, and what it says. */
+/* From Ubuntu 25.04 on fusermount3 may not mount everywhere: the profile's file, what it says. */
 #define MOUNTS_PROFILE "/etc/apparmor.d/fusermount3"
 #define MOUNTS_PROFILE_ALLOWS \
-	"AppArmor lets ordinary users mount only below home directories, /mnt, /media, /tmp and " \
-	"/run/user, unless root allows more in /etc/apparmor.d/local/fusermount3"
+	"AppArmor lets ordinary users mount only below home directories, /mnt, /media, /tmp " \
+	"and /run/user, unless root allows more in /etc/apparmor.d/local/fusermount3"
 
 struct mount_entry {
 	const char *path; /* decoded */
