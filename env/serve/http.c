@@ -647,6 +647,8 @@ int http_start(const struct http_options *o, struct http_server **ret)
 	struct MHD_OptionItem tls[] = {
 		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)o->certificate },
 		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)o->key },
+		/* TLS 1.2 and 1.3: RFC 8996 wants none older. */
+		{ MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)"NORMAL:-VERS-TLS1.1:-VERS-TLS1.0" },
 		{ MHD_OPTION_END, 0, NULL },
 	};
 	const struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };

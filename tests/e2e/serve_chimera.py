@@ -8,6 +8,8 @@ of CloudEnvironment, over HTTP and HTTPS, and the errors as they see them. Then 
 our own kinds remote and cloud.
 """
 import os
+import socket
+import ssl
 import sys
 import warnings
 
@@ -144,6 +146,16 @@ def test_with_a_key_over_tls(t):
         every_method(t, env, lambda p: open(view.at(p), newline="").read(), view.ls)
     wrong = RemoteEnvironment(host="127.0.0.1", port=s.port, api_key="wrong", tls=True)
     status(401, wrong.setup)
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2):
+        context = ssl.create_default_context()
+        context.set_ciphers("DEFAULT@SECLEVEL=0")
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            try:
+                old = context.wrap_socket(c, server_hostname="localhost").version()
+            except (ssl.SSLError, ConnectionResetError):
+                old = None
+        assert old == ("TLSv1.2" if version == ssl.TLSVersion.TLSv1_2 else None), old
     s.stop()
     for certificate_, key_ in ((key, key), (cert, t.at("none")), (cert, cert)):
         p = t.run([ply.PLYFS, "serve", "--in", view.path, "--port", "0", "--certificate",
