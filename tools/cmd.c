@@ -19,7 +19,7 @@
 #include "store/base/words.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 #include "tools/verbs.h"
 
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)

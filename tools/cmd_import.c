@@ -13,7 +13,7 @@
 #include "store/base/util.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 #include "tools/transfer_talk.h"
 
 struct source {

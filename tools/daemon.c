@@ -48,7 +48,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/copy.h"
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 #include "tools/log.h"
 #include "tools/salvage.h"
 

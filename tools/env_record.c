@@ -6,7 +6,7 @@
  */
 
 #include "tools/env.h"
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 /* How plyfs-env and plyfs-session find what was asked, and talk; see env.h. */
 
 #include "tools/env.h"
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 
 #include <errno.h>
 #include <jansson.h>

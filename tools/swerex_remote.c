@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "env/json_memory.h"
 #include "env/keeper.h"
 #include "env/proc.h"
 #include "env/serve/serve.h"
@@ -100,6 +101,7 @@ int main(int argc, char **argv)
 		return keeper_program();
 	keep_standard_fds();
 	keeper_is("/proc/self/exe");
+	json_memory_watch();
 	r = parse(argc, argv, &o);
 	if (r >= 0)
 		return r;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "env/json_memory.h"
 #include "store/base/util.h"
 
 static void complain(struct model *m, const char *type, const char *msg, json_t *loc, json_t *input)
@@ -69,25 +70,16 @@ static char *quote_literals(const char *body, size_t len, size_t *ret_len)
 	return copy;
 }
 
-/*
- * libjansson 2.14 does not look whether the buffer of a string grew, and goes on behind it: so what
- * one string of all the text takes is asked for first. That is a buffer, and the one of twice its
- * size that takes its place, or the string and that one: three times the text.
- */
-static bool has_memory_for(size_t len)
-{
-	void *room = malloc(3 * len + 64); /* its smallest buffers, too */
-
-	free(room);
-	return room;
-}
-
 static int load(const char *text, size_t len, json_t **ret, json_error_t *why)
 {
-	if (!has_memory_for(len))
+	json_t *v = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, why);
+
+	if (json_memory_was_short()) {
+		json_decref(v);
 		return -ENOMEM;
-	*ret = json_loadb(text, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, why);
-	return *ret ? 0 : *why->text ? -EINVAL : -ENOMEM; /* of which it says nothing */
+	}
+	*ret = v;
+	return v ? 0 : -EINVAL;
 }
 
 int model_load(const char *body, size_t len, json_t **ret, json_error_t *why)
@@ -136,7 +128,7 @@ char *model_dump(const json_t *v, size_t *ret_len)
 	struct dump d = { 0 };
 
 	if (json_dump_callback(v, dump_piece, &d, JSON_COMPACT | JSON_ENCODE_ANY) < 0 ||
-	    d.no_memory) {
+	    d.no_memory || json_memory_was_short()) {
 		free(d.data);
 		return NULL;
 	}

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "env/json_memory.h"
 #include "env/serve/metrics.h"
 #include "env/serve/once.h"
 #include "env/serve/rex.h"
@@ -98,6 +99,7 @@ static bool admit(void *arg, const struct http_request *q, struct http_response 
 	const char *given = http_header(q, "X-API-Key");
 	const char *bearer = http_header(q, "Authorization");
 
+	json_memory_again(); /* the first that is done for a request */
 	if (!*s->token) {
 		const char *why = why_not_without_token(s, q);
 

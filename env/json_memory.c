@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/json_memory.h"
+#include "env/json_memory.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@ static _Thread_local bool was_short;
 
 static void *watched_malloc(size_t size)
 {
-	void *p = malloc(size);
+	void *p = was_short ? NULL : malloc(size);
 
 	if (!p)
 		was_short = true;
@@ -23,4 +23,9 @@ void json_memory_watch(void)
 bool json_memory_was_short(void)
 {
 	return was_short;
+}
+
+void json_memory_again(void)
+{
+	was_short = false;
 }
