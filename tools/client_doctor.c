@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <linux/fuse.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -270,13 +271,22 @@ static bool try_mount(struct client *cl)
 {
 	char dir[] = "/tmp/plyfs-doctor-XXXXXX";
 	struct fuse_mount m = { .mountpoint = dir };
+	sigset_t ends, old;
 	int fd = -1, r;
 
+	/* Whatever ends us, a reader of our output that leaves too, waits until nothing is left. */
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigaddset(&ends, SIGHUP);
+	sigaddset(&ends, SIGPIPE);
+	fflush(stdout);
+	sigprocmask(SIG_BLOCK, &ends, &old);
 	if (!mkdtemp(dir)) {
+		sigprocmask(SIG_SETMASK, &old, NULL);
 		report("note", "no temporary directory for a trial mount: %s", strerror(errno));
 		return true;
 	}
-	fflush(stdout);
 	r = fuse_mount(cl, &m, &fd);
 	if (r == DONE) {
 		check_passthrough(read_offer(fd));
@@ -284,6 +294,7 @@ static bool try_mount(struct client *cl)
 		fuse_unmount(dir);
 	}
 	(void)rmdir(dir); /* ours and empty */
+	sigprocmask(SIG_SETMASK, &old, NULL);
 	report(r == DONE ? "ok" : "BAD", "a trial mount %s",
 	       r == DONE ? "worked" : "failed (see above)");
 	return r == DONE;

@@ -77,6 +77,18 @@ def test_an_answer_that_nobody_reads_ends_as_any_program_does(t):
     assert not os.path.ismount(t.at("other"))
 
 
+def test_a_doctor_whose_reader_leaves_leaves_nothing(t):
+    ply.need_root()
+    p = t.run(["unshare", "-m", "sh", "-uc", """
+        exec 9<"$1" && mount -t tmpfs none /tmp || exit 77
+        (sleep 0.1; exec /proc/self/fd/9 doctor) | true
+        ls -A /tmp
+    """, "sh", ply.PLYFS], check=False)
+    if p.returncode == 77:
+        ply.skip("no mount namespaces here")
+    assert p.returncode == 0 and not p.stdout + p.stderr, p
+
+
 def test_exit_codes_are_seen_by_children_of_who_ignores_theirs(t):
     def ignore():
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
