@@ -565,26 +565,39 @@ int branch_barrier(struct store *s)
 	return each_handle(s, pass);
 }
 
+/* The first stale handle from *at on, referenced, or NULL. */
+static struct branch *next_stale(struct store *s, size_t *at)
+{
+	LOCK_GUARD(&s->table);
+
+	for (; *at < s->entry_count; (*at)++) {
+		struct entry *e = s->entries[*at];
+
+		if (!e->stale || !e->live)
+			continue;
+		e->live->refs++;
+		return e->live;
+	}
+	return NULL;
+}
+
 void branch_publish(struct store *s)
 {
-	for (;;) {
-		struct branch *b = NULL;
+	bool found = true;
 
-		{
-			LOCK_GUARD(&s->table);
-			for (size_t i = 0; i < s->entry_count && !b; i++)
-				if (s->entries[i]->stale)
-					b = s->entries[i]->live;
-			if (!b)
-				return;
-			b->refs++;
+	while (found) { /* once more: entries may have moved meanwhile */
+		struct branch *b;
+
+		found = false;
+		for (size_t at = 0; (b = next_stale(s, &at));) {
+			found = true;
+			{
+				WRITE_GUARD(&b->lock);
+				LOCK_GUARD(&s->table);
+				handle_sync(b);
+			}
+			branch_close(b);
 		}
-		{
-			WRITE_GUARD(&b->lock);
-			LOCK_GUARD(&s->table);
-			handle_sync(b);
-		}
-		branch_close(b);
 	}
 }
 
