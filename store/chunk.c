@@ -23,6 +23,8 @@
  *      before a sync began that succeeded.
  *   4. Bytes leave chunk_load() and chunk_read() only if their hash under the record's salt is the
  *      name.
+ *   5. While a collection goes on, a name is written down in the step that looks it up: what a
+ *      sweep finds not written down, under put_lock, is nobody's until it has left the index.
  *
  * Locks: flush_lock > put_lock > lock; the packs' and the index's own locks come after all of them,
  * the cache's lock is a leaf. No lock is held while either reads from the disk.
@@ -165,6 +167,7 @@ void chunks_close(struct chunks *c)
 		return;
 	cache_release(&c->cache);
 	packs_close(c->packs);
+	nameset_release(&c->asked);
 	free(c->pending);
 	free(c->table);
 	pthread_mutex_destroy(&c->lock);
@@ -402,6 +405,35 @@ static bool is_loss(int r)
 	}
 }
 
+/*
+ * Where a chunk lies that is to be put: 0, ABSENT or a failure. From here on a sweep that goes on
+ * keeps what has the name (5).
+ */
+static int look_up(struct chunks *c, const struct name *name, struct chunk_loc *ret)
+{
+	uint32_t number;
+	int r;
+
+	if (!atomic_load_explicit(&c->collecting, memory_order_relaxed))
+		return chunk_locate(c, name, ret);
+	LOCK_GUARD(&c->put_lock);
+	r = atomic_load(&c->collecting) ? nameset_add(&c->asked, name, &number) : 0;
+	return r < 0 ? r : chunk_locate(c, name, ret);
+}
+
+/* Reads what is stored; if it is not where it was, a sweep may have moved it. */
+static int read_stored(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		       uint8_t *ret_data)
+{
+	struct chunk_loc again;
+	int r = read_raw(c, loc, NULL, ret_data);
+
+	if (is_loss(r) && chunk_locate(c, name, &again) == 0 && !loc_eq(loc, &again) &&
+	    again.raw_len == loc->raw_len)
+		r = read_raw(c, &again, NULL, ret_data);
+	return r;
+}
+
 /* Are these the bytes stored under a name? 0: yes. AGAIN: others are, or nobody can tell. */
 static int compare(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
 		   const void *data, size_t len)
@@ -415,7 +447,7 @@ static int compare(struct chunks *c, const struct name *name, const struct chunk
 	b = cache_get(&c->cache, name);
 	if (!b) {
 		b = chunkbuf_new(name, loc->raw_len);
-		r = b ? read_raw(c, loc, NULL, b->data) : -ENOMEM;
+		r = b ? read_stored(c, name, loc, b->data) : -ENOMEM;
 		if (is_loss(r)) {
 			(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
 			return AGAIN;
@@ -507,7 +539,7 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 		if (name_eq(&name, &no_name))
 			continue; /* "no chunk" to whoever refers to it: the empty state's name */
 
-		r = chunk_locate(c, &name, &loc);
+		r = look_up(c, &name, &loc);
 		if (r == ABSENT) {
 			r = append(c, kind, data, len, salt, &name, &loc);
 			if (r == 0) {
@@ -542,6 +574,7 @@ int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name)
 		.raw_len = (uint32_t)len,
 	};
 	struct name name;
+	uint32_t number;
 	int r;
 
 	r = os_random(&name, sizeof(name)); /* 128 bits: no other chunk has it */
@@ -549,6 +582,9 @@ int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name)
 		return r;
 
 	LOCK_GUARD(&c->put_lock);
+	r = atomic_load(&c->collecting) ? nameset_add(&c->asked, &name, &number) : 0;
+	if (r < 0)
+		return r;
 	LOCK_GUARD(&c->lock);
 	r = pending_reserve(c);
 	if (r < 0)

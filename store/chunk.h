@@ -137,9 +137,18 @@ int chunk_verify(struct chunks *c, const struct chunk_info *info, bool read_data
 /* Calls fn for each pack whose header is damaged or cannot be read. */
 int chunks_check_packs(struct chunks *c, int (*fn)(void *arg, uint32_t pack, int why), void *arg);
 
+/*
+ * A collection begins: nothing is pending (else -EBUSY, noted) and nobody is putting chunks. From
+ * here on chunks may be put by any thread, and what is put is alive, stored or met. The sweep ends
+ * it when what is dead has left the index; chunks_collect_end is for who may not come to that.
+ */
+int chunks_collect(struct chunks *c);
+void chunks_collect_end(struct chunks *c);
+
 struct sweep_stats {
 	uint64_t chunks_kept, chunks_dropped;
-	uint64_t bytes_before, bytes_after; /* of pack files on disk */
+	uint64_t bytes_before, bytes_after; /* of pack files on disk, but for ... */
+	uint64_t bytes_meanwhile;           /* ... what others put while it was swept */
 	uint64_t packs_removed, packs_rewritten;
 };
 
@@ -149,22 +158,20 @@ struct sweeper {
 	/* done and total in bytes; < 0 ends it there. NULL: nobody looks. */
 	int (*progress)(void *arg, uint64_t done, uint64_t total);
 	/*
-	 * All that is dead has left the index, and no record is on its way: chunks may be put and
-	 * committed, by the calling thread alone. NULL: nobody wants that.
+	 * Between two steps: no transaction is open and no lock is held, so that the calling thread
+	 * may put and commit chunks. NULL: nobody wants that.
 	 */
 	void (*between)(void *arg);
 	void *arg;
 };
 
 /*
- * Removes every committed chunk that is not live: index entries first (committed), then packs that
- * hold nothing live are deleted, and packs more than a quarter dead are rewritten. Crash-safe at
- * any point: at worst unreferenced bytes or packs stay for the next sweep. Nothing may be pending.
+ * Ends a collection: removes every committed chunk that is not live. Index entries go first
+ * (committed), then packs that hold nothing live, and packs more than a quarter dead are rewritten.
+ * Packs that were begun since the collection did are left alone. Crash-safe at any point: at worst
+ * unreferenced bytes or packs stay for the next sweep. Commits are the calling thread's meanwhile.
  */
 int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_stats *ret_stats);
-
-/* Sweeps leave packs from this one on alone (table.h has records there); 0: none. */
-void chunks_keep_packs(struct chunks *c, uint32_t from);
 
 /* Bytes that went to pack files since they were opened. No lock. */
 uint64_t chunks_appended(struct chunks *c);

@@ -13,6 +13,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/index.h"
+#include "store/nameset.h"
 #include "store/pack.h"
 
 struct cached;
@@ -49,11 +50,13 @@ struct chunks {
 	struct packs *packs;  /* immutable, owned */
 	struct index *index;  /* immutable, borrowed */
 	struct noter noter;   /* immutable */
-	uint32_t keep_from;   /* chunks_keep_packs; under the caller's claim */
 	_Atomic(void (*)(void)) io_hook;
 
 	pthread_mutex_t flush_lock; /* one flush at a time */
 	pthread_mutex_t put_lock;   /* looking up a name and appending its record are one step */
+	struct nameset asked;       /* under put_lock: names put since collecting */
+	atomic_bool collecting;     /* chunks_collect; changes under put_lock */
+	uint32_t collect_before;    /* under the caller's claim: packs below it are swept */
 
 	pthread_mutex_t lock;     /* for the table of pending chunks, below */
 	struct pending *pending;  /* in order of arrival, owned */

@@ -43,17 +43,16 @@
  */
 #define PATIENCE_NS (5 * NS_PER_S)
 
-void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_before,
-		   uint64_t bytes_after)
+void collect_ended(struct store *s, int r, uint64_t began_ns, const struct sweep_stats *stats)
 {
 	uint64_t now = now_ns(), took = now - began_ns;
-	bool freed = bytes_before >= bytes_after + FREED_MIN;
+	bool freed = stats->bytes_before >= stats->bytes_after + FREED_MIN;
 
 	LOCK_GUARD(&s->table);
 	s->gc_ended_ns = now;
-	s->gc_appended = chunks_appended(s->chunks);
+	s->gc_appended = chunks_appended(s->chunks) - stats->bytes_meanwhile;
 	if (r == 0)
-		s->gc_kept = bytes_after;
+		s->gc_kept = stats->bytes_after;
 	s->gc_next_ns = now + (r < 0 ? FAILED_NS : freed ? took : 10 * took);
 	s->gc_patience_ns = MAX(PATIENCE_NS, r == 0 && freed ? took : 0);
 }

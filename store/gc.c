@@ -5,29 +5,25 @@
  *
  * Why nothing that is needed is swept. What to keep is listed at one instant L, under the table
  * lock: the states of all snapshots, of all branches (the newest frozen one and the committed one)
- * and the pinned ones. If rounds were made while all that was marked, it is listed again, as L, and
- * marked: by then little is left to be walked (G6).
+ * and the pinned ones. What is put since a moment before L is written down by whoever puts it, be
+ * it stored or found in the index (chunks_collect), and kept, too.
  *
  *  G1 At L a live tree holds, besides blobs that are no chunks yet, only chunks of its branch's
  *     newest frozen state: our own round froze it before L, nothing was sealed since, and restore
  *     looks a target up, resets the tree and sets entry->root in one critical section (S4).
  *  G2 After L a tree gets chunks only from states that were listed, or that were frozen since
- *     from trees of which this holds as well. Sealing, the only other source, waits (S6) until all
- *     that is not marked has left the index: what it finds there from then on stays.
+ *     from trees of which this holds as well, or that were put. Imports, whose trees no list has,
+ *     begin after L: what they find in a snapshot was listed, the rest they put.
  *  G3 Whoever holds a state by other means has it pinned.
  *  G4 The records on disk name nothing else: they were committed before L, and what was dropped
  *     and not deleted yet is listed too.
  *  G5 A replay goes through states that no list has any more: a full disk lets a batch delete a
  *     snapshot and not commit the branch that was at it since, and a power cut may end the replay
- *     at a record whose file was deleted later. So what the records name that are not covered at
- *     L is kept as well. Those that come later name chunks of trees (G2).
- *
- *  G6 Marks that were made before L are right: nothing leaves the index before L, so what a marked
- *     node leads to is there, and was marked. At worst garbage is kept.
+ *     at a record whose file was deleted later. So what the records name that are not covered
+ *     after L is kept as well. Those that came after L name chunks of trees (G2).
  *
  * Sealing goes on in gc's own thread, between two steps of it, so that who syncs, or waits for the
- * stage to empty, does not wait for all of a gc: rounds are made while marking the first time, and
- * between copies of records. It stops while what is left is marked and the dead leave the index.
+ * stage to empty, does not wait for all of a gc. Imports go on in theirs.
  *
  * An unreadable node or record stops gc before anything is removed: what lies behind it could not
  * be told from garbage. Check names the snapshots to drop, and its repair gives lost nodes up: what
@@ -83,7 +79,16 @@ void claim_end(struct store *s)
 {
 	LOCK_GUARD(&s->table);
 
-	s->gc = false;
+	s->gc = s->gc_admits = false;
+	pthread_cond_broadcast(&s->done);
+}
+
+/* gc has listed what to keep: imports need not wait for its end. */
+static void claim_admit(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+
+	s->gc_admits = true;
 	pthread_cond_broadcast(&s->done);
 }
 
@@ -100,7 +105,7 @@ int store_import_begin(struct store *s)
 {
 	LOCK_GUARD(&s->table);
 
-	while (s->gc)
+	while (s->gc && !s->gc_admits)
 		pthread_cond_wait(&s->done, &s->table);
 	s->imports++;
 	return 0;
@@ -131,10 +136,9 @@ struct gc {
 	const struct progress *progress;
 	struct nameset data, nodes; /* apart: a file may have the bytes, and the name, of a node */
 	int unreadable; /* why a node could not be read, 0: none */
-	bool seals; /* while marking: rounds may be made */
-	bool again; /* L is the second time that states are listed */
-	unsigned marked, rounds;
-	uint64_t sealed;     /* bytes that rounds in between have added to the packs */
+	bool full;      /* the disk: what little room there is, is for the sweep */
+	bool seals;     /* rounds may be made */
+	unsigned marked;
 	uint64_t sealing_ns; /* how long all rounds took, which is the sealer's time and not gc's */
 	uint64_t next_ns;    /* no round before: they take half of the time at most */
 };
@@ -161,14 +165,12 @@ static void round_made(struct gc *gc, uint64_t began_ns)
 static void let_seal(void *arg)
 {
 	struct gc *gc = arg;
-	const uint64_t before = chunks_appended(gc->store->chunks), began_ns = now_ns();
+	const uint64_t began_ns = now_ns();
 
-	if (began_ns < gc->next_ns || !seal_if_due(gc->store))
+	if (!gc->seals || began_ns < gc->next_ns || !seal_if_due(gc->store))
 		return;
 	reap(gc->store, false);
 	round_made(gc, began_ns);
-	gc->rounds++;
-	gc->sealed += chunks_appended(gc->store->chunks) - before;
 }
 
 static int mark_chunk(void *arg, const struct name *name, bool is_node)
@@ -179,7 +181,7 @@ static int mark_chunk(void *arg, const struct name *name, bool is_node)
 
 	if (cancelled(gc))
 		return -ERR_CANCELLED;
-	if (gc->seals && ++gc->marked % MARK_STEP == 0)
+	if (++gc->marked % MARK_STEP == 0)
 		let_seal(gc);
 	r = nameset_add(is_node ? &gc->nodes : &gc->data, name, &number);
 	return r == EXISTS ? 1 : r;
@@ -205,7 +207,6 @@ struct source {
 struct sources {
 	struct source *list;
 	size_t count;
-	uint64_t covered; /* records up to it are not replayed */
 };
 
 static void sources_release(struct sources *sources)
@@ -273,7 +274,6 @@ static int sources_take(struct store *s, struct sources *ret)
 	}
 	for (struct pin *pin = s->pins; pin; pin = pin->next)
 		ret->list[ret->count++] = (struct source){ .root = root_ref(pin->root) };
-	ret->covered = log_covered(s);
 	return 0;
 }
 
@@ -318,7 +318,7 @@ static int mark_sources(struct gc *gc, const struct sources *sources)
 			return r;
 		if (r < 0)
 			return note_unreadable(gc, &sources->list[i], r);
-		if (!gc->again && p && p->fn)
+		if (p && p->fn)
 			p->fn(p->arg, "marking", i + 1, sources->count);
 	}
 	return 0;
@@ -364,13 +364,21 @@ static int mark_record(void *arg, uint64_t lsn, enum journal_kind kind, const ui
 	return r;
 }
 
-static int mark_journal(struct gc *gc, uint64_t covered)
+/* No round meanwhile: it would let go of segments. */
+static int mark_journal(struct gc *gc)
 {
-	int r = journal_each(gc->store->journal, covered, mark_record, gc);
+	struct store *s = gc->store;
+	uint64_t covered;
+	int r;
 
+	{
+		LOCK_GUARD(&s->table);
+		covered = log_covered(s);
+	}
+	r = journal_each(s->journal, covered, mark_record, gc);
 	if (r == 0 || r == -ERR_CANCELLED || r == -ENOMEM)
 		return r;
-	return note(&gc->store->noter, r,
+	return note(&s->noter, r,
 		    "gc: what the journal needs cannot be read (%s), nothing was removed; run "
 		    "'plyfs check'",
 		    err_str(r));
@@ -416,8 +424,11 @@ static int sweep_progress(void *arg, uint64_t done, uint64_t total)
 	return cancelled(gc) ? -ERR_CANCELLED : 0;
 }
 
-/* All that waits is sealed, or on a full disk what can be; what was dropped is deleted. */
-static int seal_all(struct gc *gc, bool *ret_full)
+/*
+ * All that waits is sealed, or on a full disk what can be; what was dropped is deleted. From here
+ * on what is put is kept.
+ */
+static int begin(struct gc *gc)
 {
 	const uint64_t began_ns = now_ns();
 	uint64_t pending, bytes;
@@ -428,11 +439,13 @@ static int seal_all(struct gc *gc, bool *ret_full)
 	chunks_pending(gc->store->chunks, &pending, &bytes);
 	if (pending > 0)
 		return r < 0 ? r : -EBUSY; /* of a writer without a claim */
-	*ret_full = r == -ENOSPC || r == -EDQUOT;
-	return *ret_full ? 0 : r;
+	gc->full = r == -ENOSPC || r == -EDQUOT;
+	if (r < 0 && !gc->full)
+		return r;
+	return chunks_collect(gc->store->chunks);
 }
 
-static int mark_listed(struct gc *gc, uint64_t *ret_covered)
+static int mark_all(struct gc *gc)
 {
 	_cleanup_(sources_release) struct sources sources = { 0 };
 	int r;
@@ -440,29 +453,12 @@ static int mark_listed(struct gc *gc, uint64_t *ret_covered)
 	r = sources_take(gc->store, &sources);
 	if (r < 0)
 		return r;
-	*ret_covered = sources.covered;
-	return mark_sources(gc, &sources);
-}
-
-static int mark_all(struct gc *gc)
-{
-	uint64_t covered;
-	bool full;
-	int r;
-
-	r = seal_all(gc, &full);
-	if (r < 0)
-		return r;
-	gc->seals = !full; /* what little room there is, is for the sweep */
-	r = mark_listed(gc, &covered);
+	if (!gc->full)
+		claim_admit(gc->store);
+	gc->seals = !gc->full;
+	r = mark_sources(gc, &sources);
 	gc->seals = false;
-	if (r == 0 && gc->rounds > 0) {
-		gc->again = true;
-		r = seal_all(gc, &full);
-		if (r == 0)
-			r = mark_listed(gc, &covered);
-	}
-	return r < 0 ? r : mark_journal(gc, covered);
+	return r < 0 ? r : mark_journal(gc);
 }
 
 int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)
@@ -471,23 +467,23 @@ int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats
 	const struct sweeper sweeper = { is_marked, sweep_progress, let_seal, &gc };
 	const uint64_t began_ns = now_ns();
 	struct sweep_stats stats = { 0 };
-	uint32_t keep = 0;
 	int r;
 
 	r = refuse_damaged_records(s);
 	if (r == 0)
+		r = begin(&gc);
+	if (r == 0)
 		r = mark_all(&gc);
 	/* on a full disk what salvage would want goes: the next commit writes it again */
-	if (r == 0 && table_write_all(s->tables, &keep) < 0)
-		keep = 0;
-	chunks_keep_packs(s->chunks, keep);
-	gc.sealed = 0; /* from here on it is not what was before */
+	if (r == 0)
+		(void)table_write_all(s->tables);
+	gc.seals = true; /* from here on on a full disk, too: the sweep makes room */
 	if (r == 0)
 		r = chunks_sweep(s->chunks, &sweeper, &stats);
-	stats.bytes_after -= MIN(gc.sealed, stats.bytes_after);
+	chunks_collect_end(s->chunks);
 	nameset_release(&gc.data);
 	nameset_release(&gc.nodes);
-	collect_ended(s, r, began_ns + gc.sealing_ns, stats.bytes_before, stats.bytes_after);
+	collect_ended(s, r, began_ns + gc.sealing_ns, &stats);
 	if (r < 0)
 		return r;
 

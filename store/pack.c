@@ -773,11 +773,12 @@ int pack_mend_record(struct packs *p, uint32_t pack, uint64_t off, const struct 
 
 /* ---- sweeping ---- */
 
-void packs_begin_new(struct packs *p)
+uint32_t packs_begin_new(struct packs *p)
 {
 	LOCK_GUARD(&p->write_lock);
 	p->current = NULL; /* packs_sync closes it */
 	p->continue_last = false;
+	return p->last < UINT32_MAX ? p->last + 1 : UINT32_MAX; /* else nothing is appended */
 }
 
 void pack_retire(struct packs *p, uint32_t pack)

@@ -131,10 +131,10 @@ int pack_check_header(struct packs *p, uint32_t pack);
 int pack_mend_header(struct packs *p, uint32_t pack);
 int pack_mend_record(struct packs *p, uint32_t pack, uint64_t off, const struct record *rec);
 
-/* ---- for the sweep; appenders are kept away ---- */
+/* ---- for the sweep ---- */
 
-/* What is appended next goes into a new pack. */
-void packs_begin_new(struct packs *p);
+/* What is appended next goes into a new pack: the number that is returned, or a later one. */
+uint32_t packs_begin_new(struct packs *p);
 /* Appends nothing more to this pack. */
 void pack_retire(struct packs *p, uint32_t pack);
 /* Makes a hole where no live record is; whole blocks of it go back to the filesystem. */
@@ -144,6 +144,9 @@ int pack_cut(struct packs *p, uint32_t pack, uint64_t end);
 /* Unlinks it. Readers that have it open go on; others get -ERR_PACK_MISSING. */
 int pack_remove(struct packs *p, uint32_t pack);
 
-/* Where the next record would go (pack 0: in a pack that is not made yet), and back to there. */
+/*
+ * Where the next record would go (pack 0: in a pack that is not made yet), and back to there. The
+ * caller keeps other appenders away in between.
+ */
 void packs_mark(struct packs *p, uint32_t *ret_pack, uint64_t *ret_end);
 void packs_rewind(struct packs *p, uint32_t pack, uint64_t end);

@@ -439,7 +439,6 @@ static bool wants_packs(const struct check *c)
 /* 0, or EXISTS when there is nothing that can be mended. */
 static int mend(struct repair *p)
 {
-	uint32_t pack;
 	int r;
 
 	r = mend_format(p);
@@ -451,7 +450,7 @@ static int mend(struct repair *p)
 		r = commit_changes(p);
 	/* last: it copies the records as they are now */
 	if (r == 0 && p->c->tables) {
-		r = table_write_all(p->c->store->tables, &pack);
+		r = table_write_all(p->c->store->tables);
 		if (r == 0)
 			mended(p, "the packs' copy of the tables was written again");
 	}

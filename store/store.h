@@ -315,9 +315,9 @@ struct gc_stats {
 };
 /*
  * Mark and sweep: seals what is frozen, marks from every snapshot, branch and pinned root, sweeps.
- * Views go on working; sealing waits meanwhile, imports and checks exclude it (-EBUSY,
- * noted). A state or record that cannot be read stops it before anything is removed (noted):
- * what lies behind the damage could not be told from garbage.
+ * Views go on working, and so do imports that begin meanwhile; it does not begin while one of them
+ * or a check runs (-EBUSY, noted). A state or record that cannot be read stops it before anything
+ * is removed (noted): what lies behind the damage could not be told from garbage.
  */
 int store_gc(struct store *s, const struct progress *progress, struct gc_stats *ret);
 /*
@@ -330,7 +330,7 @@ int store_make_room(struct store *s, uint64_t bytes);
 void store_stop_gc(struct store *s);
 
 /* An importer holds this while its chunks are not reachable from a branch yet. */
-int store_import_begin(struct store *s); /* waits for a gc that runs */
+int store_import_begin(struct store *s); /* may wait, for a gc, until that knows what to keep */
 void store_import_end(struct store *s);
 
 enum check_flags { CHECK_READ_DATA = 1 };

@@ -19,7 +19,8 @@
  *     too (a fork, a diff); the store's next freeze finds that by comparing states.
  *  S5 entry->head and ->undo are the truth; the copies in struct branch follow under its own lock.
  *  S6 Chunks are written only inside a *claim* (sealing or import), and removed only inside gc's,
- *     which excludes both. Its own thread seals in between, where G2 and G6 allow that.
+ *     which begins without either. Its own thread seals in between; imports are let in once what
+ *     they may find is listed (G2).
  *
  * What the journal says (records are numbered: LSN; see also J1 to J8 in journal_internal.h):
  *
@@ -273,6 +274,7 @@ struct store {
 
 	/* claims (S6) */
 	bool sealing, gc;
+	bool gc_admits; /* imports may begin beside it */
 	unsigned imports;
 
 	/* gc by itself (collect.c) */
@@ -462,7 +464,7 @@ int sealer_stop(struct store *s);
 void sealer_kick(struct store *s);
 /* One round; the caller has a claim (sealing or gc) and not the table lock. */
 int seal_round(struct store *s, enum seal_mode mode);
-/* gc's, which keeps the sealer waiting, where a round does no harm: one, if it is due (true). */
+/* gc's, which keeps the sealer waiting, between two steps: one, if it is due (true). */
 bool seal_if_due(struct store *s);
 
 /*
@@ -479,9 +481,9 @@ void claim_share(struct store *s);
 /* With claim_all, which the caller ends. */
 int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret);
 
+struct sweep_stats;
 /* collect.c. The sealer's, between its rounds: a gc, if it is time for one or somebody asked. */
 void gc_if_due(struct store *s);
 bool gc_is_asked(const struct store *s); /* under the table lock */
 /* gc.c's, at the end of each one. */
-void collect_ended(struct store *s, int r, uint64_t began_ns, uint64_t bytes_before,
-		   uint64_t bytes_after);
+void collect_ended(struct store *s, int r, uint64_t began_ns, const struct sweep_stats *stats);

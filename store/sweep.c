@@ -16,6 +16,11 @@
  *   3. A pack is unlinked only when no entry of the index can lie in it: while any entry that is
  *      alive is unreadable in the index, or any record of the pack could not be read, it stays, so
  *      that nothing is lost that a repair could still find.
+ *   4. Chunks may be put meanwhile, by any thread. A put writes its name down in the step that
+ *      looks it up, and what is written down stays in the index; what is stored goes to packs
+ *      begun since the collection was, which its sweep leaves alone. So put_lock is held while what
+ *      is dead is compared with that and leaves the index, and while records are copied: giving up
+ *      a copy must cut off no other record.
  *
  * Steps: list packs and entries - delete dead entries - unlink packs without live ones - rewrite
  * packs more than a quarter dead, one after another, those with least to copy first, so that a full
@@ -64,6 +69,7 @@ struct sweep {
 	uint64_t damaged; /* entries alive whose place is unknown */
 	uint64_t punched; /* bytes of holes made */
 	uint64_t done, total; /* bytes copied and to copy */
+	uint64_t appended;    /* to the packs, when the sweep began */
 };
 
 static void sweep_release(struct sweep *s)
@@ -97,7 +103,7 @@ static int add_pack(void *arg, uint32_t pack, uint64_t size)
 	int r;
 
 	s->stats.bytes_before += size;
-	if (s->c->keep_from != 0 && pack >= s->c->keep_from)
+	if (pack >= s->c->collect_before)
 		return 0;
 	r = reserve((void **)&s->packs, s->n_packs, &s->packs_room, sizeof(*s->packs));
 	if (r < 0)
@@ -122,10 +128,24 @@ static struct swept *find_pack(struct sweep *s, uint32_t pack)
 	return bsearch(&key, s->packs, s->n_packs, sizeof(*s->packs), swept_cmp);
 }
 
+/* loc NULL: a damaged entry. */
+static void count_live(struct sweep *s, const struct chunk_loc *loc)
+{
+	struct swept *pack;
+
+	s->stats.chunks_kept++;
+	if (!loc) {
+		s->damaged++;
+		return;
+	}
+	pack = loc->codec != CODEC_LOST ? find_pack(s, loc->pack) : NULL;
+	if (pack)
+		pack->live += record_span(loc->stored_len);
+}
+
 static int take_stock(void *arg, const struct name *name, const struct chunk_loc *loc)
 {
 	struct sweep *s = arg;
-	struct swept *pack;
 	int r;
 
 	if (!s->sweeper->live(s->sweeper->arg, name)) {
@@ -133,18 +153,9 @@ static int take_stock(void *arg, const struct name *name, const struct chunk_loc
 		if (r < 0)
 			return r;
 		s->dead[s->n_dead++] = *name;
-		s->stats.chunks_dropped++;
 		return 0;
 	}
-
-	s->stats.chunks_kept++;
-	if (!loc) {
-		s->damaged++;
-		return 0;
-	}
-	pack = loc->codec != CODEC_LOST ? find_pack(s, loc->pack) : NULL;
-	if (pack)
-		pack->live += record_span(loc->stored_len);
+	count_live(s, loc);
 	return 0;
 }
 
@@ -223,6 +234,71 @@ static int name_moved(struct sweep *s, struct index_txn *txn, size_t from, size_
 		r = index_put_chunk(txn, &m->name, &m->to);
 		if (r < 0)
 			return r;
+	}
+	return 0;
+}
+
+/* Put since: alive. Under put_lock; those that are dead come first then, *ret_n of them. */
+static int keep_asked(struct sweep *s, size_t from, size_t to, size_t *ret_n)
+{
+	size_t n = from;
+
+	for (size_t i = from; i < to; i++) {
+		struct chunk_loc loc;
+		int r;
+
+		if (nameset_find(&s->c->asked, &s->dead[i]) == NAMESET_NONE) {
+			s->dead[n++] = s->dead[i];
+			continue;
+		}
+		r = index_find_chunk(s->c->index, &s->dead[i], &loc);
+		if (r < 0 && r != -ERR_INDEX_DAMAGED)
+			return r;
+		count_live(s, r == 0 ? &loc : NULL);
+	}
+	*ret_n = n - from;
+	return 0;
+}
+
+static int delete_step(struct sweep *s, size_t from, size_t to)
+{
+	size_t n;
+	int r;
+
+	LOCK_GUARD(&s->c->put_lock);
+	r = keep_asked(s, from, to, &n);
+	if (r == 0)
+		r = in_batches(s, from, from + n, delete_dead);
+	if (r < 0)
+		return r;
+	for (size_t i = from; i < from + n; i++)
+		chunk_uncache(s->c, &s->dead[i]);
+	s->stats.chunks_dropped += n;
+	return 0;
+}
+
+static void between(struct sweep *s)
+{
+	if (s->sweeper->between)
+		s->sweeper->between(s->sweeper->arg);
+}
+
+/* With no lock: who looks may take his time. */
+static int progress(struct sweep *s)
+{
+	const struct sweeper *to = s->sweeper;
+
+	return to->progress ? to->progress(to->arg, MIN(s->done, s->total), s->total) : 0;
+}
+
+static int delete_all_dead(struct sweep *s)
+{
+	for (size_t from = 0; from < s->n_dead; from += BATCH) {
+		int r = delete_step(s, from, MIN(s->n_dead, from + BATCH));
+
+		if (r < 0)
+			return r;
+		between(s);
 	}
 	return 0;
 }
@@ -306,21 +382,25 @@ static int copy_record(struct sweep *s, struct move *m)
 		return r;
 
 	s->done += len;
-	return s->sweeper->progress ?
-		       s->sweeper->progress(s->sweeper->arg, MIN(s->done, s->total), s->total) :
-		       0;
+	return 0;
 }
 
+/* All of them, durable; a failure leaves none. */
 static int copy_records(struct sweep *s, size_t from, size_t to)
 {
-	int r;
+	uint32_t mark;
+	uint64_t end;
+	int r = 0;
 
-	for (size_t i = from; i < to; i++) {
+	LOCK_GUARD(&s->c->put_lock);
+	packs_mark(s->c->packs, &mark, &end);
+	for (size_t i = from; r == 0 && i < to; i++)
 		r = copy_record(s, &s->moves[i]);
-		if (r < 0)
-			return r;
-	}
-	return packs_sync(s->c->packs);
+	if (r == 0)
+		r = packs_sync(s->c->packs);
+	if (r < 0)
+		packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
+	return r;
 }
 
 static uint64_t pack_size_of(const struct sweep *s, uint32_t pack)
@@ -364,21 +444,16 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 static int move_end(struct sweep *s, size_t from, size_t to)
 {
 	const struct chunk_loc *last = &s->moves[to - 1].from;
-	uint64_t end;
-	uint32_t mark;
 	int r;
 
 	/* What is dead behind them makes the room for their copies, after the first time. */
 	r = pack_cut(s->c->packs, last->pack, last->off + record_span(last->stored_len));
 	if (r < 0)
 		return r;
-	packs_mark(s->c->packs, &mark, &end);
 	r = copy_records(s, from, to);
-	if (r < 0) {
-		packs_rewind(s->c->packs, mark, end);
-		return r;
-	}
-	return in_batches(s, from, to, name_moved);
+	if (r == 0)
+		r = in_batches(s, from, to, name_moved);
+	return r < 0 ? r : progress(s);
 }
 
 /* Moves from..to are all that lives in one pack. */
@@ -426,29 +501,25 @@ static int make_holes(struct sweep *s, size_t from, size_t to)
 /* Moves from..to are all that lives in one pack. */
 static int rewrite_pack(struct sweep *s, size_t from, size_t to)
 {
-	uint32_t old = s->moves[from].from.pack, mark;
+	uint32_t old = s->moves[from].from.pack;
 	bool stuck = false;
-	uint64_t end;
 	int r;
 
 	for (size_t at = from, next = from; at < to; at = next) {
 		for (uint64_t bytes = 0; next < to && bytes < COPY_BYTES; next++)
 			bytes += record_span(s->moves[next].from.stored_len);
-		packs_mark(s->c->packs, &mark, &end);
 		r = copy_records(s, at, next);
-		if (r < 0) {
-			packs_rewind(s->c->packs, mark, end); /* a full disk gets its room back */
-			if (r != -ENOSPC && r != -EDQUOT)
-				return r;
+		if (r == -ENOSPC || r == -EDQUOT)
 			return stuck ? 0 : make_holes(s, at, to);
-		}
-		r = in_batches(s, at, next, name_moved);
+		if (r == 0)
+			r = in_batches(s, at, next, name_moved);
+		if (r == 0)
+			r = progress(s);
 		if (r < 0)
 			return r;
 		for (; at < next; at++)
 			stuck = stuck || s->moves[at].stuck;
-		if (s->sweeper->between)
-			s->sweeper->between(s->sweeper->arg);
+		between(s);
 	}
 	if (stuck)
 		return 0;
@@ -485,20 +556,31 @@ static int add_after(void *arg, uint32_t pack, uint64_t size)
 	return 0;
 }
 
-void chunks_keep_packs(struct chunks *c, uint32_t from)
+int chunks_collect(struct chunks *c)
 {
-	c->keep_from = from;
-}
-
-int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_stats *ret_stats)
-{
-	_cleanup_(sweep_release) struct sweep s = { .c = c, .sweeper = sweeper };
 	uint64_t count, bytes;
-	int r;
 
 	chunks_pending(c, &count, &bytes);
 	if (count > 0)
 		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunks are pending", count);
+	c->collect_before = packs_begin_new(c->packs);
+	LOCK_GUARD(&c->put_lock);
+	atomic_store(&c->collecting, true);
+	return 0;
+}
+
+void chunks_collect_end(struct chunks *c)
+{
+	LOCK_GUARD(&c->put_lock);
+	atomic_store(&c->collecting, false);
+	nameset_release(&c->asked);
+}
+
+int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_stats *ret_stats)
+{
+	_cleanup_(sweep_release) struct sweep s = { .c = c, .sweeper = sweeper,
+						    .appended = packs_appended(c->packs) };
+	int r;
 
 	r = packs_each(c->packs, add_pack, &s);
 	if (r < 0)
@@ -509,11 +591,10 @@ int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_s
 	if (r < 0)
 		return r;
 
-	r = in_batches(&s, 0, s.n_dead, delete_dead);
+	r = delete_all_dead(&s);
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < s.n_dead; i++)
-		chunk_uncache(c, &s.dead[i]);
+	chunks_collect_end(c); /* what is in the index now stays in it */
 
 	choose(&s);
 	r = remove_empty(&s);
@@ -533,7 +614,8 @@ int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_s
 	r = packs_each(c->packs, add_after, &s);
 	if (r < 0)
 		return r;
-	s.stats.bytes_after -= MIN(s.punched, s.stats.bytes_after);
+	s.stats.bytes_meanwhile = packs_appended(c->packs) - s.appended - s.done;
+	s.stats.bytes_after -= MIN(s.punched + s.stats.bytes_meanwhile, s.stats.bytes_after);
 	*ret_stats = s.stats;
 	return 0;
 }

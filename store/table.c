@@ -48,7 +48,6 @@ struct table {
 	uint8_t uuid[16];
 
 	struct place last, next; /* committed; in the transaction that is under way */
-	uint32_t first_pack;	 /* where the record written last begins */
 	bool behind;		 /* T4: the packs lack something */
 };
 
@@ -217,8 +216,6 @@ static int write_record(struct table *t, bool whole, uint64_t number, const uint
 		r = write_part(t, &head, ops, n, &at);
 		if (r < 0)
 			return r;
-		if (part == 1)
-			t->first_pack = at.pack;
 		ops += n;
 		len -= n;
 	} while (len > 0);
@@ -327,17 +324,16 @@ void table_committed(struct table *t)
 		t->behind = true; /* the next commit tries again */
 }
 
-int table_write_all(struct table *t, uint32_t *ret_pack)
+int table_write_all(struct table *t)
 {
 	int r;
 
-	packs_begin_new(t->chunks->packs);
+	(void)packs_begin_new(t->chunks->packs);
 	r = write_everything(t);
 	if (r < 0) {
 		t->behind = true;
 		return r;
 	}
-	*ret_pack = t->first_pack;
 	return 0;
 }
 

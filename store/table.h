@@ -34,10 +34,10 @@ int table_record(struct table *t, struct index_txn *txn);
 void table_committed(struct table *t);
 
 /*
- * Writes everything into a new pack, durable, whose number is set: the records before may go.
- * Nobody commits meanwhile. Failures leave the store as it was.
+ * Writes everything into a new pack, durable: the records before may go. Nobody commits meanwhile.
+ * Failures leave the store as it was.
  */
-int table_write_all(struct table *t, uint32_t *ret_pack);
+int table_write_all(struct table *t);
 
 /*
  * Are the newest record and those before it, back to one with everything, where they should be and

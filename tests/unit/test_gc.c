@@ -147,6 +147,72 @@ START_TEST(an_import_keeps_gc_away)
 }
 END_TEST
 
+/* Somebody who imports beside gc. */
+struct importer {
+	uint8_t met[BLOB_MAX]; /* of a chunk that nothing has any more, in a pack of its own */
+	struct name names[3];
+	bool began, ended;
+};
+
+static int meet(struct importer *im)
+{
+	return chunk_put(store_chunks(store), CHUNK_DATA, im->met, sizeof(im->met), &im->names[0]);
+}
+
+static void import_meanwhile(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct importer *im = arg;
+	struct chunks *c = store_chunks(store);
+
+	if (!im->began) {
+		im->began = true;
+		ck_assert_str_eq(what, "marking");
+		ck_ok(store_import_begin(store)); /* does not wait */
+		ck_err(meet(im), EXISTS);
+		ck_ok(chunk_put(c, CHUNK_DATA, "while marking", 13, &im->names[1]));
+	} else if (!im->ended && strcmp(what, "sweeping") == 0) {
+		im->ended = true;
+		ck_err(meet(im), EXISTS);
+		ck_ok(chunk_put(c, CHUNK_DATA, "while sweeping", 14, &im->names[2]));
+	}
+}
+
+START_TEST(an_import_that_begins_while_gc_runs_goes_on_beside_it)
+{
+	struct importer im = { .began = false };
+	const struct progress progress = { .fn = import_meanwhile, .arg = &im };
+	struct branch *b = branch_make("main");
+	uint8_t got[BLOB_MAX];
+	struct gc_stats stats;
+	uint64_t id;
+
+	change(b, 1, "stays");
+	(void)collect(); /* each gc lets a new pack begin */
+	scratch_fill(im.met, sizeof(im.met), 1);
+	change_blob(b, 2, im.met, sizeof(im.met));
+	id = checkpoint(b, NULL);
+	(void)collect();
+	forget(b, 2);
+	(void)checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	ck_ok(snap_drop(store, id));
+
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert(im.ended);
+	ck_assert_uint_eq(stats.chunks_dropped, 1); /* the leaf */
+	ck_ok(store_sync(store));
+	ck_ok(chunk_read(store_chunks(store), &im.names[0], 0, got, sizeof(got)));
+	ck_assert_mem_eq(got, im.met, sizeof(got));
+	for (unsigned i = 0; i < 3; i++)
+		ck_ok(chunk_find(store_chunks(store), &im.names[i]));
+	expect_sound(NULL);
+	ck_err(store_gc(store, NULL, &stats), -EBUSY);
+	store_import_end(store);
+	ck_assert_uint_eq(collect().chunks_dropped, 3);
+	branch_close(b);
+}
+END_TEST
+
 static void stop_at_once(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	*(bool *)arg = true;
@@ -359,15 +425,18 @@ END_TEST
 START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 {
 	const uint64_t took = 1500000000;
+	const struct sweep_stats freed = { .bytes_before = 100 << 20 };
+	const struct sweep_stats nothing = { .bytes_before = 100 << 20,
+					     .bytes_after = 100 << 20 };
 	struct branch *b = branch_make("main");
 
 	change(b, 1, "one");
-	collect_ended(store, 0, now_ns() - took, 100 << 20, 0);
+	collect_ended(store, 0, now_ns() - took, &freed);
 	ck_ok(store_make_room(store, 1));
 	change(b, 1, "two");
-	collect_ended(store, 0, now_ns() - took, 100 << 20, 100 << 20);
+	collect_ended(store, 0, now_ns() - took, &nothing);
 	ck_err(store_make_room(store, 1), ABSENT);
-	collect_ended(store, -EIO, now_ns() - took, 100 << 20, 0);
+	collect_ended(store, -EIO, now_ns() - took, &freed);
 	ck_err(store_make_room(store, 1), ABSENT);
 	branch_close(b);
 }
@@ -563,7 +632,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[18];
+	static const TTest *tests[19];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -572,6 +641,7 @@ int main(void)
 	tests[n++] = a_blob_that_was_written_but_not_saved_stays;
 	tests[n++] = dropped_branches_give_back_their_space;
 	tests[n++] = an_import_keeps_gc_away;
+	tests[n++] = an_import_that_begins_while_gc_runs_goes_on_beside_it;
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
 	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 
 #include "store/base/fault.h"
@@ -53,7 +54,14 @@ static int sweep(int (*progress)(void *arg, uint64_t done, uint64_t total),
 {
 	const struct sweeper sweeper = { .live = is_live, .progress = progress };
 
-	return chunks_sweep(s.chunks, &sweeper, ret_stats);
+	int r;
+
+	r = chunks_collect(s.chunks);
+	if (r < 0)
+		return r;
+	r = chunks_sweep(s.chunks, &sweeper, ret_stats);
+	chunks_collect_end(s.chunks);
+	return r;
 }
 
 static void keep(uint32_t from, uint32_t to, uint32_t step)
@@ -463,6 +471,157 @@ START_TEST(readers_go_on_during_sweeps)
 }
 END_TEST
 
+/* ---- chunks that are put meanwhile ---- */
+
+static int chunk_of(uint32_t i, struct name *ret)
+{
+	return chunk_put(s.chunks, CHUNK_DATA, &i, sizeof(i), ret);
+}
+
+static bool none_is_live(void *arg, const struct name *name)
+{
+	return false;
+}
+
+enum { MANY = 50000 }; /* more than two steps of the index */
+
+struct late {
+	struct name names[2 * MANY];
+	unsigned steps, gone, met;
+};
+
+/* After a step: each seventh is put again, whether it went or not; and some new ones. */
+static void put_more(void *arg)
+{
+	struct late *late = arg;
+	struct name name;
+
+	if (late->steps++ > 0)
+		return;
+	for (uint32_t i = 0; i < MANY + 700; i += 7) {
+		int r = chunk_of(i, &name);
+
+		ck_assert_int_ge(r, 0);
+		if (i < MANY)
+			*(r == 0 ? &late->gone : &late->met) += 1;
+		late->names[i] = name;
+	}
+	scratch_commit(&s);
+}
+
+START_TEST(what_is_put_between_two_steps_stays)
+{
+	static struct late late;
+	const struct sweeper sweeper = { .live = none_is_live, .between = put_more, .arg = &late };
+	struct sweep_stats stats;
+
+	for (uint32_t i = 0; i < MANY; i++)
+		ck_ok(chunk_of(i, &late.names[i]));
+	scratch_commit(&s);
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_uint_ge(late.steps, 3);
+	ck_assert_uint_gt(late.gone, 0);
+	ck_assert_uint_gt(late.met, 0);
+	ck_assert_uint_eq(stats.chunks_dropped, N + MANY - late.met);
+	ck_assert_uint_gt(stats.bytes_meanwhile, 0);
+	for (uint32_t i = 0; i < MANY; i++) {
+		struct chunk_info info = { .name = late.names[i] };
+
+		ck_err(chunk_find(s.chunks, &late.names[i]), i % 7 ? ABSENT : 0);
+		if (i % 70 == 0)
+			ck_ok(chunk_verify(s.chunks, &info, true));
+	}
+}
+END_TEST
+
+enum { PASSES = 20 };
+
+struct putting {
+	pthread_t thread;
+	atomic_bool stop;
+	uint32_t round;
+	unsigned first, passes;
+	bool put[PASSES][N];
+};
+
+/* Some that are alive or about to go, the same in each pass; and new ones. */
+static void data_to_put(const struct putting *p, unsigned pass, uint32_t i,
+			uint8_t data[static LEN])
+{
+	data_of(i % 2 ? i : N * (1 + p->round * PASSES + pass) + i, data);
+}
+
+static void *put_on(void *arg)
+{
+	struct putting *p = arg;
+	uint8_t data[LEN];
+	struct name name;
+
+	do {
+		for (uint32_t i = p->first; i < N; i += 3) {
+			data_to_put(p, p->passes, i, data);
+			p->put[p->passes][i] =
+				chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name) >= 0;
+		}
+	} while (++p->passes < PASSES && !atomic_load(&p->stop));
+	return NULL;
+}
+
+static void expect_put(const struct putting *p)
+{
+	uint8_t data[LEN], got[LEN];
+
+	for (unsigned pass = 0; pass < p->passes; pass++) {
+		for (uint32_t i = p->first; i < N; i += 3) {
+			struct name name;
+
+			if (!p->put[pass][i])
+				continue; /* it met the full disk */
+			data_to_put(p, pass, i, data);
+			name = name_of(data, LEN, 0);
+			ck_ok(chunk_read(s.chunks, &name, 0, got, LEN));
+			ck_assert_mem_eq(got, data, LEN);
+		}
+	}
+}
+
+START_TEST(what_others_put_during_a_sweep_stays)
+{
+	const struct sweeper sweeper = { .live = is_live };
+	struct sweep_stats stats;
+	uint64_t seed = 1;
+
+	for (uint32_t round = 0; round < 30; round++) {
+		const unsigned notes = s.notes;
+		static struct putting p[2];
+		int r;
+
+		keep(0, N, 4 + round % 3);
+		ck_ok(chunks_collect(s.chunks));
+		for (unsigned i = 0; i < 2; i++) {
+			p[i] = (struct putting){ .round = round, .first = i };
+			ck_ok(pthread_create(&p[i].thread, NULL, put_on, &p[i]));
+		}
+		if (round % 2) /* one call of many meets a full disk: maybe a copy is given up */
+			fault_arm((int)(scratch_random(&seed) % 2048), 1, ENOSPC);
+		r = chunks_sweep(s.chunks, &sweeper, &stats);
+		for (unsigned i = 0; i < 2; i++) {
+			atomic_store(&p[i].stop, true);
+			pthread_join(p[i].thread, NULL);
+		}
+		fault_disarm();
+		ck_assert_msg(r == 0 || round % 2, "%s", err_name(r));
+		chunks_collect_end(s.chunks);
+		scratch_commit(&s);
+		expect_put(&p[0]);
+		expect_put(&p[1]);
+		ck_assert_msg(s.notes == notes || round % 2, "%s", s.last_note);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -481,6 +640,8 @@ int main(void)
 		a_damaged_record_keeps_its_pack,
 		a_reader_overtaken_by_a_sweep_looks_again,
 		readers_go_on_during_sweeps,
+		what_is_put_between_two_steps_stays,
+		what_others_put_during_a_sweep_stays,
 	};
 
 	return scratch_run("sweep", tests, ARRAY_SIZE(tests), setup, teardown);
