@@ -27,8 +27,9 @@ int log_open(int dir_fd, bool owned)
 	if (owned && fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
 		(void)renameat(dir_fd, "daemon.log", dir_fd,
 			       "daemon.log.old"); /* else it grows on */
-	fd = openat(dir_fd, "daemon.log", O_WRONLY | O_APPEND | O_CLOEXEC | (owned ? O_CREAT : 0),
-		    0600);
+	/* O_NONBLOCK: a fifo in its place is a failure, not a wait for a reader */
+	fd = openat(dir_fd, "daemon.log",
+		    O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | (owned ? O_CREAT : 0), 0600);
 	if (fd < 0)
 		return -errno;
 	closep(&log_fd);

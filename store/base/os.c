@@ -52,7 +52,7 @@ int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_f
 	int fd;
 
 	TICK();
-	fd = RETRY(openat(dir_fd, path, flags | O_CLOEXEC, (mode_t)mode));
+	fd = RETRY(openat(dir_fd, path, flags | O_CLOEXEC | O_NONBLOCK, (mode_t)mode));
 	if (fd < 0)
 		return -errno;
 	*ret_fd = fd;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+/* Never waits: a fifo that somebody put in a file's place fails when it is read. */
 int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_fd);
 int os_mkdirat(int dir_fd, const char *path, unsigned mode);
 int os_unlinkat(int dir_fd, const char *path, int flags);

@@ -188,6 +188,17 @@ START_TEST(test_hook_cuts_names_of_low_salts)
 }
 END_TEST
 
+START_TEST(a_fifo_in_a_files_place_holds_nobody)
+{
+	_cleanup_close_ int fd = -1;
+	char byte;
+
+	ck_assert_int_eq(mkfifoat(s.dir_fd, "file", 0600), 0);
+	ck_ok(os_openat(s.dir_fd, "file", O_RDONLY, 0, &fd));
+	ck_err(os_pread_full(fd, &byte, 1, 0), -ESPIPE);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -197,6 +208,7 @@ int main(void)
 		faults_hit_the_calls_that_were_asked_for,
 		files_are_written_and_read_in_full,
 		names_are_listed_without_dots,
+		a_fifo_in_a_files_place_holds_nobody,
 		a_lock_has_one_holder,
 		the_system_gives_time_room_and_randomness,
 		the_lesser_and_the_greater_look_once,
