@@ -29,7 +29,7 @@ static int begin(struct branch *b, const char *label, uint32_t flags, struct sna
 {
 	int r;
 
-	r = snap_new(b->lineage, b->name, label, flags, ret);
+	r = snap_new(b->store, b->lineage, b->name, label, flags, ret);
 	if (r < 0)
 		return r;
 	r = log_begin(b->store, log);

@@ -214,8 +214,8 @@ static int find_or_make(struct replay *rp, const struct table_op *op, struct bra
 	r = snap_reserve(s);
 	if (r < 0)
 		return r;
-	r = snap_new(op->kind == TABLE_CHECKPOINT ? op->lineage : b->lineage, op->branch, op->label,
-		     flags, &sn);
+	r = snap_new(s, op->kind == TABLE_CHECKPOINT ? op->lineage : b->lineage, op->branch,
+		     op->label, flags, &sn);
 	if (r < 0)
 		return r;
 	sn->time_ns = op->time_ns;

@@ -13,10 +13,12 @@
  * records are rewritten in the same transaction.
  */
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 
 #include "store/base/os.h"
+#include "store/slab.h"
 #include "store/store_internal.h"
 #include "store/tableop.h"
 
@@ -46,16 +48,18 @@ struct snap *snap_lookup(struct store *s, uint64_t id)
 	return NULL;
 }
 
-int snap_new(uint64_t lineage, const char *branch, const char *label, uint32_t flags,
-	     struct snap **ret)
+int snap_new(struct store *s, uint64_t lineage, const char *branch, const char *label,
+	     uint32_t flags, struct snap **ret)
 {
 	size_t branch_len = branch ? strlen(branch) : 0, label_len = label ? strlen(label) : 0;
 	struct snap *sn;
 
+	static_assert(sizeof(*sn) + BRANCH_NAME_MAX + LABEL_MAX + 2 <= SLAB_OBJECT_MAX, "slab.h");
+
 	if (branch_len > BRANCH_NAME_MAX || label_len > LABEL_MAX)
 		return -ENAMETOOLONG;
 
-	sn = os_calloc(1, sizeof(*sn) + branch_len + label_len + 2);
+	sn = slab_alloc(s->slabs, sizeof(*sn) + branch_len + label_len + 2);
 	if (!sn)
 		return -ENOMEM;
 
@@ -81,7 +85,7 @@ void snap_free(struct snap *sn)
 {
 	if (sn->root)
 		root_unref(sn->root);
-	free(sn);
+	slab_free(sn);
 }
 
 static int grow_buckets(struct store *s)
@@ -408,7 +412,7 @@ static int load_bad(struct store *s, uint64_t id)
 	struct snap *sn;
 	int r;
 
-	r = snap_new(0, NULL, NULL, 0, &sn);
+	r = snap_new(s, 0, NULL, NULL, 0, &sn);
 	if (r < 0)
 		return r;
 
@@ -441,7 +445,7 @@ static int load_one(void *arg, const void *key, size_t key_len, const void *valu
 	if (r < 0 || snap_id_of(s->id_key, rec.seq) != id)
 		return load_bad(s, id);
 
-	r = snap_new(rec.lineage, rec.branch, rec.label, rec.flags, &sn);
+	r = snap_new(s, rec.lineage, rec.branch, rec.label, rec.flags, &sn);
 	if (r < 0)
 		return r;
 	sn->id = id;
@@ -499,7 +503,7 @@ int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t li
 	_cleanup_(snap_freep) struct snap *sn = NULL;
 	int r;
 
-	r = snap_new(lineage, branch, label, flags, &sn);
+	r = snap_new(s, lineage, branch, label, flags, &sn);
 	if (r < 0)
 		return r;
 

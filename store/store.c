@@ -19,6 +19,7 @@
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "store/journal.h"
+#include "store/slab.h"
 #include "store/stage.h"
 #include "store/store_internal.h"
 
@@ -268,6 +269,11 @@ static int store_new(const struct noter *noter, struct store **ret)
 
 	if (!s)
 		return -ENOMEM;
+	s->slabs = slabs_new();
+	if (!s->slabs) {
+		free(s);
+		return -ENOMEM;
+	}
 	s->dir_fd = s->lock_fd = -1;
 	if (noter)
 		s->noter = *noter;
@@ -332,6 +338,7 @@ static void store_free(struct store *s)
 	free_entries(&s->doomed_branches);
 	free_entries(&s->bad_branches);
 	free_entries(&s->dead_branches);
+	slabs_free(s->slabs);
 	while (s->pins) {
 		struct pin *pin = s->pins;
 

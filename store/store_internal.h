@@ -249,6 +249,7 @@ struct store {
 
 	pthread_mutex_t table; /* everything from here on, unless said otherwise */
 	uint64_t next_seq;
+	struct slabs *slabs; /* immutable, owned: what snapshots lie in */
 	struct snap **snaps; /* by seq, with NULL where one was dropped */
 	size_t snap_slots, snap_capacity, snap_count;
 	struct snap **buckets; /* by id; bucket_count is a power of two */
@@ -325,8 +326,8 @@ int store_write_format(int dir_fd, const uint8_t uuid[static 16]);
 
 /* snap.c; all want the table lock */
 struct snap *snap_lookup(struct store *s, uint64_t id);
-int snap_new(uint64_t lineage, const char *branch, const char *label, uint32_t flags,
-	     struct snap **ret);
+int snap_new(struct store *s, uint64_t lineage, const char *branch, const char *label,
+	     uint32_t flags, struct snap **ret);
 /* Room for one more, so that snap_insert cannot fail. */
 int snap_reserve(struct store *s);
 /* Taken. Gives it its number and queues it. */
