@@ -17,6 +17,14 @@
  * the next session is the one that counts; with -q a session is seen by its percentages, which
  * begin anew. (With -qq there are no counts at all.) An expected failure is no test that passed;
  * pytest's own XML has it among the skipped, and an unexpected pass among the passed.
+ *
+ * What it was asked for and did not find, it tells before or behind "no tests ran" (on stderr); of
+ * arguments it does not know, or a conftest.py that fails, there is no other line:
+ *
+ *     ERROR: file or directory not found: nosuch
+ *     ERROR: not found: /w/test_m.py::nosuch
+ *     ERROR: usage: pytest [options] [file_or_dir] [file_or_dir] [...]
+ *     ImportError while loading conftest '/w/conftest.py'.
  */
 
 struct pytest {
@@ -25,6 +33,7 @@ struct pytest {
 	bool has_last;
 	bool in_session; /* its first line was seen */
 	bool reporting;	 /* it shows its failures: captured output, too, perhaps of a pytest */
+	bool not_found;	 /* something it was asked for */
 	bool has_percent;
 	bool quiet; /* its percentages are -q's: no file's name in front */
 	uint64_t percent;
@@ -42,8 +51,12 @@ static void pytest_close(void *state)
 {
 	struct pytest *s = state;
 
-	if (s->has_last)
+	if (s->has_last) {
+		if (s->not_found && counts_sum(&s->last) == 0)
+			s->last.n[ERRORS] = 1;
+		s->not_found = false;
 		tally_add(&s->t, &s->last);
+	}
 	s->has_last = s->in_session = s->reporting = s->has_percent = s->quiet = false;
 }
 
@@ -89,6 +102,12 @@ static bool pytest_percent(const char *line, uint64_t *ret)
 	return eat_number(&p, ret) && strcmp(p, "%]") == 0;
 }
 
+static bool pytest_could_not_begin(const char *line)
+{
+	return (starts_with(line, "ERROR: usage: ") && strstr(line, " [file_or_dir] ")) ||
+	       (starts_with(line, "ImportError while loading conftest '") && ends_with(line, "'."));
+}
+
 static void pytest_line(void *state, const char *line)
 {
 	struct pytest *s = state;
@@ -96,7 +115,13 @@ static void pytest_line(void *state, const char *line)
 	uint64_t percent;
 	bool banner;
 
-	if (is_banner(line, '=', "test session starts")) {
+	if (starts_with(line, "ERROR: file or directory not found: ") ||
+	    starts_with(line, "ERROR: not found: ")) {
+		s->not_found = true;
+	} else if (!s->reporting && pytest_could_not_begin(line)) {
+		pytest_close(s);
+		tally_add(&s->t, &(struct counts){ .n[ERRORS] = 1 });
+	} else if (is_banner(line, '=', "test session starts")) {
 		if (s->reporting && !s->has_last)
 			return; /* captured: this session has not closed yet */
 		pytest_close(s);
