@@ -96,6 +96,14 @@ int fsmonitor_install(struct client *cl, const char *top, const char *but)
 	r = git_config(cl, top, "core.fsmonitor", is_plain(program) ? program : quoted);
 	if (r)
 		return r;
+	/*
+	 * Else git from 2.55 on asks nobody and warns each time: since it can watch a tree by itself
+	 * on Linux, it refuses any monitor, a program too, where it takes the filesystem for remote,
+	 * and it does so with all of FUSE (fsmonitor-settings.c).
+	 */
+	r = git_config(cl, top, "fsmonitor.allowRemote", "true");
+	if (r)
+		return r;
 	/* Else git would still read every directory for files that it does not know. */
 	return git_config(cl, top, "core.untrackedCache", "true");
 }

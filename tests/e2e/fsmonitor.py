@@ -254,6 +254,7 @@ def test_mount_sets_it_up(t):
         get = lambda name: t.run(["git", "config", name], cwd=t.at("mnt")).stdout.strip()
         assert get("core.fsmonitor").endswith("/plyfs-fsmonitor")
         assert get("core.untrackedCache") == "true"
+        assert get("fsmonitor.allowRemote") == "true", "git 2.55 takes FUSE for remote"
         p = t.run(["git", "status", "--porcelain"], cwd=t.at("mnt"),
                   env=dict(t.env, GIT_TRACE_FSMONITOR="1"))
         assert p.stdout == "A  f\n" and "returned success" in p.stderr, p.stderr
