@@ -148,13 +148,13 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 	const struct fuse_setxattr_in *x = (const void *)(in + 1);
 	bool ext = m->offered & FUSE_SETXATTR_EXT;
 	size_t head = ext ? sizeof(*x) : FUSE_COMPAT_SETXATTR_IN_SIZE;
-	size_t rest = in->len - sizeof(*in) - FUSE_COMPAT_SETXATTR_IN_SIZE;
+	size_t rest = in->len - sizeof(*in);
 	const char *name = (const char *)x + head;
 	size_t len;
 	struct inode i;
 	int r;
 
-	rest -= head - FUSE_COMPAT_SETXATTR_IN_SIZE;
+	rest -= MIN(rest, head);
 	len = strnlen(name, rest);
 	if (len == rest || x->size > rest - len - 1) {
 		(void)raw_reply(m, in, -EINVAL, NULL, 0);
@@ -191,7 +191,7 @@ static const struct raw_op {
 	size_t body; /* bytes that its struct has at least */
 } raw_ops[OPS_MAX] = {
 	[FUSE_TMPFILE] = { raw_tmpfile, sizeof(struct fuse_create_in) },
-	[FUSE_SETXATTR] = { raw_setxattr, sizeof(struct fuse_setxattr_in) },
+	[FUSE_SETXATTR] = { raw_setxattr, FUSE_COMPAT_SETXATTR_IN_SIZE },
 	[FUSE_SYNCFS] = { raw_syncfs, 0 },
 	[FUSE_INTERRUPT] = { raw_interrupt, 0 },
 	[OP_STATX] = { raw_statx, sizeof(struct wire_statx_in) },

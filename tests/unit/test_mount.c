@@ -195,6 +195,29 @@ START_TEST(nothing_is_asked_of_a_kernel_that_does_not_offer_it)
 }
 END_TEST
 
+/* Without SETXATTR_EXT (Debian 11's Linux) the name comes 8 bytes earlier. */
+START_TEST(the_shortest_attribute_of_an_old_kernel_is_set)
+{
+	const struct fuse_init_in old = { .major = 7, .minor = 27, .max_readahead = 131072,
+					  .flags = FUSE_ASYNC_READ | FUSE_BIG_WRITES };
+	const struct fuse_setxattr_in in = { .size = 0 };
+	const struct fuse_getxattr_in get = { .size = 100 };
+	struct reply a;
+
+	ck_assert_int_eq(start(&old, &a), 0);
+	ck_assert_int_eq(hear(&a), NOTIFY_INC_EPOCH);
+	ck_assert_int_eq(call(FUSE_SETXATTR, FUSE_ROOT_ID, &in, FUSE_COMPAT_SETXATTR_IN_SIZE,
+			      "user.a", &a), 0);
+	ck_assert_int_eq(call(FUSE_LISTXATTR, FUSE_ROOT_ID, &get, sizeof(get), NULL, &a), 0);
+	ck_assert_uint_eq(a.header.len, sizeof(a.header) + sizeof("user.a"));
+	ck_assert_str_eq((char *)a.body, "user.a");
+
+	/* Cut off in the middle of either form. */
+	ck_assert_int_eq(call(FUSE_SETXATTR, FUSE_ROOT_ID, &in, 7, NULL, &a), -EIO);
+	ck_assert_int_eq(call(FUSE_SETXATTR, FUSE_ROOT_ID, &in, 8, NULL, &a), -EINVAL);
+}
+END_TEST
+
 START_TEST(what_is_no_fuse_descriptor_is_refused_and_closed)
 {
 	const struct fuse_init_in wrong = { .major = 8 };
@@ -466,6 +489,7 @@ int main(void)
 	tcase_add_checked_fixture(init, setup, teardown_mounted);
 	tcase_add_test(init, the_kernel_is_asked_for_our_flags);
 	tcase_add_test(init, nothing_is_asked_of_a_kernel_that_does_not_offer_it);
+	tcase_add_test(init, the_shortest_attribute_of_an_old_kernel_is_set);
 	suite_add_tcase(suite, init);
 
 	tcase_add_checked_fixture(refused, setup, NULL);
