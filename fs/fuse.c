@@ -410,7 +410,12 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t node, const char *name)
 {
-	reply_result(req, view_removexattr(view_of(req), node, name));
+	struct mount *m = mount_of(req);
+	int r = view_removexattr(m->view, node, name);
+
+	if (r >= 0)
+		mount_undated(m, node);
+	reply_result(req, r);
 }
 
 /* ---- data ---- */
@@ -538,7 +543,12 @@ static void op_fsyncdir(fuse_req_t req, fuse_ino_t node, int datasync, struct fu
 static void op_fallocate(fuse_req_t req, fuse_ino_t node, int mode, off_t off, off_t len,
 			 struct fuse_file_info *fi)
 {
-	reply_result(req, view_fallocate(view_of(req), node, mode, (uint64_t)off, (uint64_t)len));
+	struct mount *m = mount_of(req);
+	int r = view_fallocate(m->view, node, mode, (uint64_t)off, (uint64_t)len);
+
+	if (r >= 0)
+		mount_undated(m, node);
+	reply_result(req, r);
 }
 
 static void op_lseek(fuse_req_t req, fuse_ino_t node, off_t off, int whence,
@@ -732,8 +742,10 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	}
 	current.mount = m;
 	current.header = in;
-	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE)
+	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE) {
 		view_hears(m->view, (int32_t)in->pid);
+		mount_hears(m, in);
+	}
 	current.buffers = buffers;
 	current.lost = false;
 	if (requests_raw(m, in, n) == ABSENT)

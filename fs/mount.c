@@ -266,6 +266,26 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
 }
 
+/* As long an answer may not have been taken: who asked may have to wait for a CPU before. */
+#define TAKEN_MS 1000
+
+static uint32_t now_ms(void)
+{
+	return (uint32_t)(now_ns() / 1000000);
+}
+
+void mount_turns(struct mount *m, uint32_t asker)
+{
+	__atomic_store_n(&m->asker, asker, __ATOMIC_RELAXED);
+	__atomic_store_n(&m->turned_ms, now_ms(), __ATOMIC_RELAXED);
+}
+
+void mount_undated(struct mount *m, uint64_t node)
+{
+	if (now_ms() - __atomic_load_n(&m->turned_ms, __ATOMIC_RELAXED) < TAKEN_MS)
+		mount_forget_attr(m, node);
+}
+
 void mount_tells_attr(struct mount *m, uint64_t node)
 {
 	if (m->writes_around && view_is_written(m->view, node))

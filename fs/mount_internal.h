@@ -60,6 +60,9 @@ struct mount {
 	bool starting;
 	bool resuming; /* it was answered by a former process */
 
+	/* atomic, relaxed: who asked last (0: not known), and since when it was nobody else */
+	uint32_t asker, turned_ms;
+
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];
 	uint64_t entries, inodes, epochs;
@@ -91,10 +94,24 @@ static inline uint64_t mount_valid_s(const struct mount *m)
 /* Writes one message to the kernel. 0, or -errno: -ENOENT when nobody waits for this reply. */
 int mount_send(struct mount *m, const struct iovec *iov, int count);
 /*
- * The kernel has to ask again for what it knows of an inode but its data. Waits for nothing, and
- * has happened on return.
+ * The kernel has to ask again for what it knows of an inode but its data, and takes no answer to
+ * who asked before. Waits for nothing, and has happened on return.
  */
 void mount_forget_attr(struct mount *m, uint64_t node);
+/*
+ * Between a change and its reply where the kernel does not date the change (FALLOCATE, SETXATTR,
+ * REMOVEXATTR): at such a reply it forgets the attributes that it has, but would then take, for
+ * ever, those that were told to another thread before the change, if that gets a CPU only now. So
+ * it is told, unless all that was asked lately was asked by this thread.
+ */
+void mount_undated(struct mount *m, uint64_t node);
+/* Notes who asks, of requests that may be answered with attributes; mount_turns: another one. */
+void mount_turns(struct mount *m, uint32_t asker);
+static inline void mount_hears(struct mount *m, const struct fuse_in_header *in)
+{
+	if (!in->pid || in->pid != __atomic_load_n(&m->asker, __ATOMIC_RELAXED))
+		mount_turns(m, in->pid);
+}
 /*
  * A reply is about to tell attributes of a node. Where they must not be taken (view_is_written) the
  * kernel is told to forget those it has: then it takes none that were asked for before, and who

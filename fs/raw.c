@@ -170,6 +170,8 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 			r = view_setattr(m->view, in->nodeid, &set, &i);
 		}
 	}
+	if (r >= 0)
+		mount_undated(m, in->nodeid);
 	(void)raw_reply(m, in, r, NULL, 0);
 }
 

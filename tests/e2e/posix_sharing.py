@@ -75,6 +75,49 @@ def test_every_name_tells_the_same_link_count(t):
     os.close(fd)
 
 
+def acl(group):
+    """An access ACL that gives so much to the group and to one more, and to nobody else."""
+    entries = [(1, 6, -1), (4, group, -1), (8, group, 100), (0x10, group, -1), (0x20, 0, -1)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *e) for e in entries)
+
+
+def test_who_looks_during_a_change_does_not_keep_what_was_before(t):
+    """Attributes are cached for ever, so an answer from before a change must not be taken after it."""
+    v = t.view({"f": "x"})
+    path = v.at("f")
+    fd = opened(t, path)
+
+    def allocate(k):
+        PUNCH_HOLE = 3  # and keeps the size
+        assert libc.fallocate(fd, PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(4096)) == 0
+
+    def set_and_remove(k):
+        os.setxattr(path, "user.b", b"1")
+        os.removexattr(path, "user.b")
+
+    changes = [
+        allocate,
+        set_and_remove,
+        lambda k: os.setxattr(path, "user.a", b"%d" % k),
+        lambda k: os.setxattr(path, "system.posix_acl_access", acl(k % 8)),
+        lambda k: os.pwrite(fd, b"x", 0),
+        lambda k: os.chmod(path, 0o600 + k % 8),
+    ]
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            while True:
+                os.stat(path)
+        t.clean.append(lambda p=child: (os.kill(p, signal.SIGKILL), os.waitpid(p, 0)))
+    for number, change in enumerate(changes):
+        for _ in range(30):
+            for k in range(15):
+                before = time.time_ns()
+                change(k)
+            time.sleep(0.001)
+            assert os.stat(path).st_ctime_ns >= before, "change %d is not seen" % number
+
+
 def test_an_open_unlinked_file_has_no_links_whatever_is_asked_of_it(t):
     v = t.view({"f": "x", "d/g": "y"})
     fd = os.open(v.at("f"), os.O_RDWR)
