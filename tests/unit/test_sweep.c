@@ -587,11 +587,26 @@ static void expect_put(const struct putting *p)
 	}
 }
 
+struct disk {
+	uint64_t seed;
+	bool fills_up;
+};
+
+/* What is dead has left the index, and copying begins: one of the next calls meets a full disk. */
+static void fill_disk(void *arg)
+{
+	struct disk *disk = arg;
+
+	if (disk->fills_up)
+		fault_arm((int)(scratch_random(&disk->seed) % 512), 1, ENOSPC);
+	disk->fills_up = false;
+}
+
 START_TEST(what_others_put_during_a_sweep_stays)
 {
-	const struct sweeper sweeper = { .live = is_live };
+	struct disk disk = { .seed = 1 };
+	const struct sweeper sweeper = { .live = is_live, .between = fill_disk, .arg = &disk };
 	struct sweep_stats stats;
-	uint64_t seed = 1;
 
 	for (uint32_t round = 0; round < 30; round++) {
 		const unsigned notes = s.notes;
@@ -599,13 +614,12 @@ START_TEST(what_others_put_during_a_sweep_stays)
 		int r;
 
 		keep(0, N, 4 + round % 3);
+		disk.fills_up = round % 2; /* then a copy may be given up */
 		ck_ok(chunks_collect(s.chunks));
 		for (unsigned i = 0; i < 2; i++) {
 			p[i] = (struct putting){ .round = round, .first = i };
 			ck_ok(pthread_create(&p[i].thread, NULL, put_on, &p[i]));
 		}
-		if (round % 2) /* one call of many meets a full disk: maybe a copy is given up */
-			fault_arm((int)(scratch_random(&seed) % 2048), 1, ENOSPC);
 		r = chunks_sweep(s.chunks, &sweeper, &stats);
 		for (unsigned i = 0; i < 2; i++) {
 			atomic_store(&p[i].stop, true);
