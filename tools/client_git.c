@@ -97,9 +97,9 @@ int fsmonitor_install(struct client *cl, const char *top, const char *but)
 	if (r)
 		return r;
 	/*
-	 * Else git from 2.55 on asks nobody and warns each time: since it can watch a tree by itself
-	 * on Linux, it refuses any monitor, a program too, where it takes the filesystem for remote,
-	 * and it does so with all of FUSE (fsmonitor-settings.c).
+	 * Else git from 2.55 on asks nobody and warns each time: since it can watch a tree by
+	 * itself on Linux, it refuses any monitor, a program too, where it takes the filesystem
+	 * for remote, as it does with all of FUSE (fsmonitor-settings.c).
 	 */
 	r = git_config(cl, top, "fsmonitor.allowRemote", "true");
 	if (r)
