@@ -76,9 +76,13 @@ static int find_token(const struct cmd *c, const struct asked *a, char **ret)
 		return code;
 	}
 	*ret = strdup(given ? given : "");
-	/* Commands that the server runs are not to read it from their environment. */
+	if (!*ret)
+		return cmd_fail(c, "%s", strerror(ENOMEM));
+	/* Nobody is to find it in /proc, nor commands that the server runs in their environment. */
+	if (given)
+		memset((char *)given, 'x', strlen(given));
 	(void)unsetenv("PLYFS_TOKEN");
-	return *ret ? DONE : cmd_fail(c, "%s", strerror(ENOMEM));
+	return DONE;
 }
 
 /* What can be told to be wrong before anything is mounted. */

@@ -57,7 +57,12 @@ static int parse(int argc, char **argv, struct serve_options *o)
 			o->port = (uint16_t)port;
 			break;
 		case 't':
-			o->token = optarg;
+			o->token = strdup(optarg);
+			if (!o->token) {
+				fprintf(stderr, "swerex-remote: %s\n", strerror(ENOMEM));
+				return 1;
+			}
+			memset(optarg, 'x', strlen(optarg)); /* /proc shows it to everybody */
 			break;
 		case 'v':
 			if (argc > 2) {

@@ -570,6 +570,10 @@ def test_what_plyfs_serve_refuses(t):
     assert s.get("/health", headers={"X-API-Key": "of the environment"}).status == 200
     a = s.post("/v1/exec", {"command": "env"}, headers={"X-API-Key": "of the environment"})
     assert "of the environment" not in a.json["stdout"]
+    assert not server.shows(s, "of the environment")
+    s.stop()
+    s = server.serve(t, view, token="of the words")
+    assert s.get("/health").status == 200 and not server.shows(s, "of the words")
     s.stop()
 
 

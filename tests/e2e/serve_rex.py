@@ -740,6 +740,7 @@ def test_flags_of_swerex_remote(t):
     p = cli("-h")
     assert p.returncode == 0 and "--auth-token" in p.stdout
     s = rex(t)
+    assert not server.shows(s, s.token)
     p = cli("--auth-token", "x", "--host", "127.0.0.1", "--port", str(s.port))
     assert p.returncode == 1 and "taken" in p.stderr
 
