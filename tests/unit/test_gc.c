@@ -112,6 +112,56 @@ START_TEST(a_blob_that_was_written_but_not_saved_stays)
 }
 END_TEST
 
+/* A blob's chunk, once it is one. */
+static struct name saved_name(struct branch *b, uint64_t a)
+{
+	const struct key k = key_at(a);
+	struct val v;
+	struct name name;
+
+	ck_ok(tree_get(b->tree, &k, &v));
+	if (v.ref.kind == REF_CHUNK)
+		return v.ref.name;
+	ck_assert(blob_name(v.ref.blob, &name));
+	return name;
+}
+
+START_TEST(what_is_pinned_or_open_though_dropped_stays)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct name pinned, open;
+	uint8_t data[5000];
+	uint64_t id;
+
+	scratch_fill(data, sizeof(data), 1);
+	change_blob(b, 1, data, sizeof(data));
+	id = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	pinned = saved_name(b, 1);
+	ck_ok(snap_root(store, id, &root));
+	ck_ok(store_pin_root(store, root));
+	forget(b, 1);
+	ck_ok(snap_drop(store, id));
+
+	scratch_fill(data, sizeof(data), 2);
+	change_blob(other, 1, data, sizeof(data));
+	ck_ok(store_sync(store));
+	open = saved_name(other, 1);
+	ck_ok(branch_drop(store, "other"));
+
+	(void)collect();
+	ck_ok(chunk_find(store_chunks(store), &pinned));
+	ck_ok(chunk_find(store_chunks(store), &open));
+	store_unpin_root(store, root);
+	branch_close(other);
+	(void)collect();
+	ck_err(chunk_find(store_chunks(store), &pinned), ABSENT);
+	ck_err(chunk_find(store_chunks(store), &open), ABSENT);
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(dropped_branches_give_back_their_space)
 {
 	struct branch *b = branch_make("main"), *other = branch_make("other");
@@ -632,13 +682,14 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[19];
+	static const TTest *tests[20];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
 	tests[n++] = what_a_dropped_snapshot_alone_had_goes;
 	tests[n++] = live_states_and_all_snapshots_stay;
 	tests[n++] = a_blob_that_was_written_but_not_saved_stays;
+	tests[n++] = what_is_pinned_or_open_though_dropped_stays;
 	tests[n++] = dropped_branches_give_back_their_space;
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = an_import_that_begins_while_gc_runs_goes_on_beside_it;
