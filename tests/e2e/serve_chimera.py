@@ -103,7 +103,7 @@ def every_method(t, env, read, ls):
 
 def test_remote_environment(t):
     view = t.view(FILES)
-    s = server.serve(t, view, "--test-command", TESTS, token="")
+    s = server.serve(t, view, "--test-command", TESTS, token=None)
     env = remote(s)
     with env:
         every_method(t, env, lambda p: open(view.at(p), newline="").read(), view.ls)
@@ -115,7 +115,7 @@ def test_remote_environment_of_a_fork_that_goes(t):
     store = view.store
     env = {"PLYFS_TEST_MARK": os.path.basename(t.path)}
     s = server.Server(t, [ply.PLYFS, "--store", store.path, "serve", "--from", "main",
-                          "--test-command", TESTS], token="", env=env)
+                          "--test-command", TESTS], token=None, env=env)
     e = remote(s)
     with e:
         where = e.run_command("pwd").stdout.strip()
