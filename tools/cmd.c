@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "env/json_memory.h"
 #include "fs/view.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -19,7 +20,6 @@
 #include "store/base/words.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
-#include "env/json_memory.h"
 #include "tools/verbs.h"
 
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)

@@ -7,13 +7,13 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
+#include "env/json_memory.h"
 #include "env/transfer/transfer.h"
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
-#include "env/json_memory.h"
 #include "tools/transfer_talk.h"
 
 struct source {

@@ -42,13 +42,13 @@
 #include <sys/un.h>
 #include <time.h>
 
+#include "env/json_memory.h"
 #include "fs/memo.h"
 #include "store/base/err.h"
 #include "store/base/fdlimit.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/copy.h"
-#include "env/json_memory.h"
 #include "tools/log.h"
 #include "tools/salvage.h"
 

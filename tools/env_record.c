@@ -6,7 +6,6 @@
  */
 
 #include "tools/env.h"
-#include "env/json_memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -15,6 +14,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "env/json_memory.h"
 #include "store/base/util.h"
 
 static const char *const origins[] = { "forked", "covered", "adopted" };

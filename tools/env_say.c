@@ -3,7 +3,6 @@
 /* How plyfs-env and plyfs-session find what was asked, and talk; see env.h. */
 
 #include "tools/env.h"
-#include "env/json_memory.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -13,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "env/json_memory.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
 
