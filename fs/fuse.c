@@ -12,7 +12,8 @@
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
  *      not take the reply, the reference is taken back, or the node would live for ever.
  *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
- *      changes behind its back (view.h).
+ *      changes behind its back (view.h), the adapter what it does not date (mount_undated). Only
+ *      attributes of directories that are being changed are valid for a second.
  *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references.
  *      Only with --passthrough opens are told, and those of large files counted (pass.c).
  *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
@@ -109,14 +110,15 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 	forget_if_lost(m, e->node);
 }
 
-static void reply_attr(fuse_req_t req, int r, const struct inode *i)
+static void reply_attr(fuse_req_t req, int r, uint64_t node, const struct inode *i)
 {
-	struct fuse_attr_out out = { .attr_valid = mount_valid_s(mount_of(req)) };
+	struct fuse_attr_out out = { 0 };
 
 	if (r < 0) {
 		reply_result(req, r);
 		return;
 	}
+	out.attr_valid = mount_attr_valid_s(mount_of(req), node, i->mode);
 	reply_fill_attr(i, &out.attr);
 	reply_body(req, &out, sizeof(out));
 }
@@ -301,7 +303,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 	int r = view_getattr(m->view, node, &i);
 
 	mount_tells_attr(m, node);
-	reply_attr(req, r, &i);
+	reply_attr(req, r, node, &i);
 }
 
 /* FATTR_KILL_SUIDGID: libfuse hands it on from 3.17 (FUSE_SET_ATTR_KILL_SUID and _SGID). */
@@ -351,7 +353,7 @@ static void op_setattr(fuse_req_t req, fuse_ino_t node, struct stat *st, int to_
 	if (valid & FATTR_KILL_SUIDGID)
 		set.mask |= SET_KILL_PRIV;
 
-	reply_attr(req, view_setattr(view_of(req), node, &set, &i), &i);
+	reply_attr(req, view_setattr(view_of(req), node, &set, &i), node, &i);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t node)
@@ -727,6 +729,8 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 {
 	const struct fuse_in_header *in = (const void *)buffers->request;
 	const struct fuse_buf buf = { .size = n, .mem = buffers->request };
+	uint64_t dirs[2];
+	unsigned n_dirs;
 
 	if (in->opcode < OPS_MAX)
 		__atomic_fetch_add(&m->ops[in->opcode], 1, __ATOMIC_RELAXED);
@@ -745,6 +749,9 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE) {
 		view_hears(m->view, (int32_t)in->pid);
 		mount_hears(m, in);
+		n_dirs = request_dirs(in, dirs);
+		for (unsigned i = 0; i < n_dirs; i++)
+			mount_dir_changes(m, dirs[i]);
 	}
 	current.buffers = buffers;
 	current.lost = false;

@@ -198,6 +198,11 @@ static int mount_read_init(struct mount *m)
 	return mount_take_init(m, &buffers, (size_t)n);
 }
 
+static uint32_t now_ms(void)
+{
+	return (uint32_t)(now_ns() / 1000000);
+}
+
 /* As a former process was asked; its answer, which would be the same, went to the kernel. */
 static int mount_repeat_init(struct mount *m)
 {
@@ -212,6 +217,7 @@ static int mount_repeat_init(struct mount *m)
 	m->resuming = true;
 	r = mount_take_init(m, &buffers, h->init_len);
 	m->resuming = false;
+	m->turned_ms = now_ms(); /* others may still be taking its answers */
 	m->has_epoch = h->has_epoch;
 	return r;
 }
@@ -269,21 +275,48 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 /* As long an answer may not have been taken: who asked may have to wait for a CPU before. */
 #define TAKEN_MS 1000
 
-static uint32_t now_ms(void)
-{
-	return (uint32_t)(now_ns() / 1000000);
-}
-
 void mount_turns(struct mount *m, uint32_t asker)
 {
-	__atomic_store_n(&m->asker, asker, __ATOMIC_RELAXED);
-	__atomic_store_n(&m->turned_ms, now_ms(), __ATOMIC_RELAXED);
+	/* The first of all takes turns with nobody. */
+	if (__atomic_exchange_n(&m->asker, asker, __ATOMIC_RELAXED) || !asker)
+		__atomic_store_n(&m->turned_ms, now_ms(), __ATOMIC_RELAXED);
 }
 
 void mount_undated(struct mount *m, uint64_t node)
 {
 	if (now_ms() - __atomic_load_n(&m->turned_ms, __ATOMIC_RELAXED) < TAKEN_MS)
 		mount_forget_attr(m, node);
+}
+
+/*
+ * Why no answer from before a change holds for ever. One that does was made when the change before
+ * was 2 TAKEN_MS ago, or not in its place. So at the next change it is TAKEN_MS ago or not there,
+ * too, and the kernel is told: after the place was taken, so that what is asked later gets an
+ * answer that does not hold, and what was asked before gets one that is not taken.
+ */
+static bool changed_within(uint64_t place, uint64_t dir, uint32_t ms)
+{
+	return place >> 32 == (uint32_t)dir && now_ms() - (uint32_t)place < ms;
+}
+
+void mount_dir_changes(struct mount *m, uint64_t dir)
+{
+	const uint64_t now = dir << 32 | now_ms();
+	const uint64_t last = __atomic_exchange_n(&m->changed_dirs[dir % CHANGED_DIRS], now,
+						  __ATOMIC_SEQ_CST);
+
+	if (!changed_within(last, dir, TAKEN_MS))
+		mount_undated(m, dir);
+}
+
+uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode)
+{
+	const uint64_t *place = &m->changed_dirs[node % CHANGED_DIRS];
+
+	if (S_ISDIR(mode) && mount_uses(m, LEVER_CACHE) &&
+	    changed_within(__atomic_load_n(place, __ATOMIC_SEQ_CST), node, 2 * TAKEN_MS))
+		return 1;
+	return mount_valid_s(m);
 }
 
 void mount_tells_attr(struct mount *m, uint64_t node)

@@ -26,6 +26,8 @@ static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse
 #define NOTIFY_RESEND 7    /* proto 7.40 */
 #define NOTIFY_INC_EPOCH 8 /* proto 7.44 */
 
+#define CHANGED_DIRS 32 /* in which something is made or removed at a time: some for each client */
+
 /* In the number of a request that was read before, by a process that did not answer it (7.40). */
 #define UNIQUE_RESENT (UINT64_C(1) << 63)
 
@@ -62,6 +64,8 @@ struct mount {
 
 	/* atomic, relaxed: who asked last (0: not known), and since when it was nobody else */
 	uint32_t asker, turned_ms;
+	/* atomic: directories that changed last: a node id's low half, and when (ms) */
+	uint64_t changed_dirs[CHANGED_DIRS];
 
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];
@@ -105,6 +109,15 @@ void mount_forget_attr(struct mount *m, uint64_t node);
  * it is told, unless all that was asked lately was asked by this thread.
  */
 void mount_undated(struct mount *m, uint64_t node);
+/*
+ * A directory is about to change (names, hence times and links). The kernel does not date that
+ * either, but to be told of each change would cost all who make files. So it is told of one that
+ * none came before lately, and from then on answers with the directory's attributes hold for a
+ * second, until two are over without a change.
+ */
+void mount_dir_changes(struct mount *m, uint64_t dir);
+/* For how long the kernel may keep the attributes that it is told of a node with this mode. */
+uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode);
 /* Notes who asks, of requests that may be answered with attributes; mount_turns: another one. */
 void mount_turns(struct mount *m, uint32_t asker);
 static inline void mount_hears(struct mount *m, const struct fuse_in_header *in)
@@ -145,6 +158,8 @@ int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n);
 
 /* opcode: below OPS_MAX. */
 const char *request_name(uint32_t opcode);
+/* The directories that it changes, if any: how many. The header of a whole request. */
+unsigned request_dirs(const struct fuse_in_header *in, uint64_t ret[static 2]);
 /* Requests that may change something, so that they must not be done twice (memo.h). */
 bool request_changes(uint32_t opcode);
 /* FORGETs and INTERRUPTs have a queue of their own, so they tell nothing about the others. */

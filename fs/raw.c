@@ -108,7 +108,7 @@ static void raw_statx(struct mount *m, const struct fuse_in_header *in)
 	mount_tells_attr(m, in->nodeid);
 	if (r == 0)
 		out = (struct wire_statx_out){
-			.attr_valid = mount_valid_s(m),
+			.attr_valid = mount_attr_valid_s(m, in->nodeid, i.mode),
 			.mask = STATX_GIVEN,
 			.blksize = BLOCK_BYTES,
 			.nlink = i.nlink,

@@ -6,6 +6,7 @@
  */
 
 #include <linux/fuse.h>
+#include <string.h>
 
 #include "fs/mount_internal.h"
 
@@ -63,6 +64,29 @@ const char *request_name(uint32_t opcode)
 	};
 
 	return names[opcode] ? names[opcode] : "OTHER";
+}
+
+unsigned request_dirs(const struct fuse_in_header *in, uint64_t ret[static 2])
+{
+	ret[0] = in->nodeid;
+	switch (in->opcode) {
+	case FUSE_SYMLINK:
+	case FUSE_MKNOD:
+	case FUSE_MKDIR:
+	case FUSE_UNLINK:
+	case FUSE_RMDIR:
+	case FUSE_LINK:
+	case FUSE_CREATE:
+		return 1;
+	case FUSE_RENAME:
+	case FUSE_RENAME2: /* both begin with the new directory */
+		if (in->len < sizeof(*in) + sizeof(struct fuse_rename_in))
+			return 0;
+		memcpy(&ret[1], in + 1, sizeof(ret[1]));
+		return 2;
+	default:
+		return 0;
+	}
 }
 
 bool request_changes(uint32_t opcode)

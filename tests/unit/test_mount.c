@@ -17,6 +17,7 @@ static struct mount *mnt;
 static int kernel; /* our end */
 static sem_t ended;
 static uint32_t ioctl_seen;
+static uint32_t asker = 1; /* the thread that asks */
 
 /* ---- the kernel's part ---- */
 
@@ -31,7 +32,9 @@ struct reply {
 
 static void ask(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name)
 {
-	struct request q = { .header = { .opcode = opcode, .unique = 42, .nodeid = node } };
+	struct request q = { .header = {
+		.opcode = opcode, .unique = 42, .nodeid = node, .pid = asker,
+	} };
 
 	memcpy(q.body, body, len);
 	if (name) {
@@ -62,18 +65,28 @@ static int call(uint32_t opcode, uint64_t node, const void *body, size_t len, co
 	return r;
 }
 
-/* A change that the kernel does not date: before the reply it is told to forget the attributes. */
+static void hear_forget(uint64_t node)
+{
+	struct fuse_notify_inval_inode_out told;
+	struct reply a;
+
+	ck_assert_int_eq(hear(&a), FUSE_NOTIFY_INVAL_INODE);
+	ck_assert_uint_eq(a.header.unique, 0);
+	memcpy(&told, a.body, sizeof(told));
+	ck_assert_uint_eq(told.ino, node);
+	ck_assert_int_eq(told.off, -1);
+}
+
+/*
+ * A change that the kernel does not date, by a thread that was not the last: before the reply the
+ * kernel is told to forget the attributes.
+ */
 static int call_told(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name,
 		     struct reply *a)
 {
-	struct fuse_notify_inval_inode_out told;
-
+	asker++;
 	ask(opcode, node, body, len, name);
-	ck_assert_int_eq(hear(a), FUSE_NOTIFY_INVAL_INODE);
-	ck_assert_uint_eq(a->header.unique, 0);
-	memcpy(&told, a->body, sizeof(told));
-	ck_assert_uint_eq(told.ino, node);
-	ck_assert_int_eq(told.off, -1);
+	hear_forget(node);
 	return hear(a);
 }
 
@@ -481,6 +494,67 @@ static void count_op(void *arg, const char *op, uint64_t count)
 		*lookups = count;
 }
 
+static uint64_t attr_holds_s(uint64_t node)
+{
+	const struct fuse_getattr_in in = { 0 };
+	struct fuse_attr_out out;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_GETATTR, node, &in, sizeof(in), NULL, &a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	return out.attr_valid;
+}
+
+static uint64_t make_dir(const char *name)
+{
+	const struct fuse_mkdir_in in = { .mode = 0755 };
+	struct fuse_entry_out e;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_MKDIR, FUSE_ROOT_ID, &in, sizeof(in), name, &a), 0);
+	memcpy(&e, a.body, sizeof(e));
+	return e.nodeid;
+}
+
+START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
+{
+	const struct fuse_mknod_in mknod = { .mode = S_IFREG | 0644 };
+	const struct timespec lately = { .tv_sec = 2, .tv_nsec = 50000000 };
+	struct {
+		struct fuse_rename_in in;
+		char names[4];
+	} rename = { .names = "f\0h" };
+	struct reply a;
+	uint64_t d, e;
+
+	d = make_dir("d"); /* nothing is told: nobody else is there */
+	e = make_dir("e");
+	ck_assert_uint_eq(attr_holds_s(FUSE_ROOT_ID), 1);
+	ck_assert_uint_eq(attr_holds_s(d), UINT32_MAX);
+
+	ck_assert_int_eq(call_told(FUSE_MKNOD, d, &mknod, sizeof(mknod), "f", &a), 0);
+	ck_assert_uint_eq(attr_holds_s(d), 1);
+	ck_assert_int_eq(call(FUSE_MKNOD, d, &mknod, sizeof(mknod), "g", &a), 0);
+	ck_assert_uint_eq(attr_holds_s(d), 1);
+	ck_assert_uint_eq(attr_holds_s(e), UINT32_MAX);
+
+	rename.in.newdir = e;
+	ask(FUSE_RENAME, d, &rename, sizeof(rename.in) + sizeof(rename.names), NULL);
+	hear_forget(e);
+	ck_assert_int_eq(hear(&a), 0);
+	ck_assert_uint_eq(attr_holds_s(e), 1);
+
+	nanosleep(&lately, NULL);
+	ck_assert_uint_eq(attr_holds_s(d), UINT32_MAX);
+	ck_assert_int_eq(call(FUSE_UNLINK, d, NULL, 0, "g", &a), 0); /* alone again */
+	ck_assert_uint_eq(attr_holds_s(d), 1);
+	nanosleep(&lately, NULL);
+	asker++;
+	ck_assert_uint_eq(attr_holds_s(e), UINT32_MAX);
+	ck_assert_int_eq(call_told(FUSE_UNLINK, e, NULL, 0, "h", &a), 0);
+}
+END_TEST
+
 START_TEST(requests_are_counted)
 {
 	uint64_t lookups = 0;
@@ -523,6 +597,7 @@ int main(void)
 	tcase_add_test(requests, who_makes_a_file_and_cannot_read_it_writes_around_the_cache);
 	tcase_add_test(requests, kernels_that_can_write_around_are_known_by_their_release);
 	tcase_add_test(requests, what_libfuse_cannot_decode_is_answered);
+	tcase_add_test(requests, no_answer_about_a_directory_outlives_a_change_by_much);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
 
