@@ -36,12 +36,13 @@
 #define FREED_MIN ((uint64_t)1 << 20)
 
 /*
- * Whoever was refused waits so long for the moment of the next gc, which after one that freed
- * nothing and took half a second is as far away: what was removed since may be room enough, and
- * programs bear with a disk that takes five seconds. Longer, as long as the last one took, if that
- * freed something: to wait is better than to be refused what there is room for.
+ * Whoever was refused waits so long for the moment of the next gc: what was removed since the last
+ * one may be room enough, and programs bear with a disk that takes five seconds. Longer, as long as
+ * the last one took, if that freed something, or until the next may run after one that did not, but
+ * for PATIENCE_MAX_NS: to wait is better than to be refused what there is room for.
  */
 #define PATIENCE_NS (5 * NS_PER_S)
+#define PATIENCE_MAX_NS (20 * NS_PER_S)
 
 void collect_ended(struct store *s, int r, uint64_t began_ns, const struct sweep_stats *stats)
 {
@@ -54,7 +55,8 @@ void collect_ended(struct store *s, int r, uint64_t began_ns, const struct sweep
 	if (r == 0)
 		s->gc_kept = stats->bytes_after;
 	s->gc_next_ns = now + (r < 0 ? FAILED_NS : freed ? took : 10 * took);
-	s->gc_patience_ns = MAX(PATIENCE_NS, r == 0 && freed ? took : 0);
+	s->gc_patience_ns = r < 0 ? PATIENCE_NS :
+			    MAX(PATIENCE_NS, freed ? took : MIN(10 * took, PATIENCE_MAX_NS));
 }
 
 /* The claim is held. */
@@ -126,21 +128,25 @@ bool gc_is_asked(const struct store *s)
 /* Under the table lock: waits until the next gc may run. False: not for it. */
 static bool wait_for_turn(struct store *s, uint64_t since_ns)
 {
-	while (may_run(s) && now_ns() < s->gc_next_ns) {
+	while (s->gc || (may_run(s) && now_ns() < s->gc_next_ns)) {
 		const struct timespec until = { .tv_sec = (time_t)(s->gc_next_ns / NS_PER_S),
 						.tv_nsec = (long)(s->gc_next_ns % NS_PER_S) };
 
-		if (s->gc_next_ns > since_ns + s->gc_patience_ns)
+		/* One that runs may have listed what was removed since, so it is not the next. */
+		if (s->gc)
+			(void)pthread_cond_wait(&s->done, &s->table);
+		else if (s->gc_next_ns > since_ns + s->gc_patience_ns)
 			return false;
-		(void)pthread_cond_timedwait(&s->done, &s->table, &until);
+		else
+			(void)pthread_cond_timedwait(&s->done, &s->table, &until);
 	}
-	return may_run(s) || s->gc;
+	return may_run(s);
 }
 
 int store_make_room(struct store *s, uint64_t bytes)
 {
 	const uint64_t since_ns = now_ns();
-	uint64_t ask, room;
+	uint64_t ask, ended_ns, room;
 
 	if (atomic_load(&s->retry_ns) == 0)
 		(void)store_sync(s); /* else it fails again; gc may make room for it */
@@ -148,8 +154,11 @@ int store_make_room(struct store *s, uint64_t bytes)
 		return ABSENT;
 	LOCK_GUARD(&s->table);
 	room += s->gc_kept + chunks_appended(s->chunks) - s->gc_appended;
-	if (!s->collectable || bytes > room || !wait_for_turn(s, since_ns))
+	if (!s->collectable || bytes > room)
 		return ABSENT;
+	ended_ns = s->gc_ended_ns;
+	if (!wait_for_turn(s, since_ns)) /* one that ended meanwhile may be enough */
+		return s->gc_ended_ns != ended_ns ? 0 : ABSENT;
 	ask = ++s->gc_asks;
 	pthread_cond_signal(&s->wake);
 	while (s->gc_answered < ask && !s->failed && !atomic_load(&s->no_gc))

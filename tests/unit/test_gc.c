@@ -472,6 +472,65 @@ START_TEST(room_is_made_once_for_what_is_garbage_now)
 END_TEST
 
 /* Longer than anybody waits for one that may be of no use, or failed. */
+/* Somebody who finds no room while gc runs, and has removed something since it listed what to keep. */
+struct refused {
+	struct branch *b;
+	uint64_t snap;
+	pthread_t thread;
+	int result;
+	bool began;
+};
+
+static void *ask_for_room(void *arg)
+{
+	struct refused *q = arg;
+
+	q->result = store_make_room(store, 1);
+	return NULL;
+}
+
+static void refuse_meanwhile(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	const struct timespec moment = { .tv_nsec = 50000000 };
+	struct refused *q = arg;
+
+	if (q->began)
+		return;
+	q->began = true;
+	forget(q->b, 2);
+	ck_ok(snap_drop(store, q->snap));
+	/* As after a failure to save: it does not wait for a round first. */
+	atomic_store(&store->retry_ns, now_ns());
+	{
+		LOCK_GUARD(&store->table);
+		store->collectable = true;
+	}
+	ck_ok(pthread_create(&q->thread, NULL, ask_for_room, q));
+	nanosleep(&moment, NULL); /* so that it asks before this one ends */
+}
+
+START_TEST(who_is_refused_while_one_runs_is_helped_by_the_next)
+{
+	struct refused q = { .b = branch_make("main") };
+	const struct progress progress = { .fn = refuse_meanwhile, .arg = &q };
+	uint8_t bytes[BLOB_MAX];
+	struct gc_stats stats;
+	struct name name;
+
+	scratch_fill(bytes, sizeof(bytes), 1);
+	change_blob(q.b, 2, bytes, sizeof(bytes));
+	q.snap = checkpoint(q.b, NULL);
+	ck_ok(store_sync(store));
+	ck_err(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(bytes), &name), EXISTS);
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert(q.began);
+	pthread_join(q.thread, NULL);
+	ck_ok(q.result);
+	ck_err(chunk_find(store_chunks(store), &name), ABSENT);
+	branch_close(q.b);
+}
+END_TEST
+
 START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 {
 	const uint64_t took = 1500000000;
@@ -484,7 +543,7 @@ START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 	collect_ended(store, 0, now_ns() - took, &freed);
 	ck_ok(store_make_room(store, 1));
 	change(b, 1, "two");
-	collect_ended(store, 0, now_ns() - took, &nothing);
+	collect_ended(store, 0, now_ns() - 2 * took, &nothing); /* ten times as long is too long */
 	ck_err(store_make_room(store, 1), ABSENT);
 	collect_ended(store, -EIO, now_ns() - took, &freed);
 	ck_err(store_make_room(store, 1), ABSENT);
@@ -682,7 +741,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[20];
+	static const TTest *tests[21];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -698,6 +757,7 @@ int main(void)
 	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
+	tests[n++] = who_is_refused_while_one_runs_is_helped_by_the_next;
 	tests[n++] = who_is_refused_waits_for_one_that_is_worth_it;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
 	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
