@@ -60,7 +60,6 @@ def test_64_forks_are_isolated_from_all_others_in_both_directions(t):
     view.store.ply("drop", *["f%02d" % i for i in range(FORKS)])
 
 
-
 def test_a_restore_to_a_branch_says_when_it_has_more_than_its_last_snapshot(t):
     view = t.view({"a": "1\n"})
     view.store.ply("run", "--fork", "--name", "won", "--", "sh", "-c", "echo 2 >a", cwd=view.path)

@@ -472,7 +472,7 @@ START_TEST(room_is_made_once_for_what_is_garbage_now)
 END_TEST
 
 /* Longer than anybody waits for one that may be of no use, or failed. */
-/* Somebody who finds no room while gc runs, and has removed something since it listed things. */
+/* Who finds no room while gc runs, and has removed something since it listed what to keep. */
 struct refused {
 	struct branch *b;
 	uint64_t snap;
