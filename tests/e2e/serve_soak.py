@@ -174,7 +174,4 @@ def test_who_says_nothing_is_closed(t):
 
 
 if __name__ == "__main__":
-    # A mount namespace that another test makes meanwhile has all our mounts in it, and holds what
-    # sandboxes unmount: so that is none of ours. Where it is not permitted nobody else may, either.
-    ply.enter_mount_namespace()
     ply.main(__name__)

@@ -28,8 +28,7 @@ def need_dev_fuse(t):
     node = t.at("fuse")
     os.mknod(node, 0o20666, os.makedev(10, 229))
     os.chmod(node, 0o666)
-    if not ply.enter_mount_namespace() or libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND,
-                                                 None) < 0:
+    if not ply.own_mounts or libc.mount(node.encode(), b"/dev/fuse", None, MS_BIND, None) < 0:
         ply.skip("/dev/fuse is open to root alone")
 
 

@@ -231,10 +231,13 @@ def mounts_below(path, kind=""):
     return sorted(found, key=len, reverse=True)
 
 
+own_mounts = False  # the test's: see main
+
+
 def enter_mount_namespace():
     """
     What this process mounts from now on is seen by it and its children alone. False: not permitted.
-    The views of other tests are taken off here: they would be held until this process ends.
+    Views that are there already are taken off here: they would be held until this process ends.
     """
     private = 0x44000  # MS_REC | MS_PRIVATE
     if _libc.unshare(0x20000) < 0 or _libc.mount(b"none", b"/", None, private, None) < 0:
@@ -741,6 +744,10 @@ def main(module="__main__"):
         if signal.getsignal(sig) == signal.SIG_IGN:
             signal.signal(sig, signal.SIG_DFL)
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
+    # A namespace that another test makes meanwhile (a container, a cage) has none of our mounts in it:
+    # it would hold our views beyond their unmounting. Where it is not permitted no other may, either.
+    global own_mounts
+    own_mounts = enter_mount_namespace()
     for p in (PLYFS, PLYFSD, TREEDIGEST):
         if not os.access(p, os.X_OK):
             print("not built: %s (set PLYFS_BUILD, or run tools/test)" % p)
