@@ -689,12 +689,14 @@ static const struct {
 /* One message of those reported, if it is there as a whole: its length, or 0. */
 static int take_message(struct shell *s, size_t *ret_len)
 {
-	char *data = s->reported.data, *end = data + s->reported.len, *field[5], *p = data + 1;
+	char *data = s->reported.data, *end, *field[5], *p;
 	size_t kind = 0;
 
 	*ret_len = 0;
-	if (data == end)
+	if (!s->reported.len)
 		return 0;
+	end = data + s->reported.len;
+	p = data + 1;
 	while (kind < ARRAY_SIZE(messages) && messages[kind].letter != *data)
 		kind++;
 	if (kind == ARRAY_SIZE(messages)) {
@@ -716,11 +718,21 @@ static int take_message(struct shell *s, size_t *ret_len)
 
 int shell_take_reports(struct shell *s)
 {
-	while (s->reports >= 0) {
+	for (;;) {
 		size_t len;
 		ssize_t n;
-		int r = buffer_room(&s->reported, 4096);
+		int r;
 
+		/* Before more is read: there may be one that there was no memory for, the last. */
+		do {
+			r = take_message(s, &len);
+			if (r < 0)
+				return r;
+			buffer_cut(&s->reported, len);
+		} while (len);
+		if (s->reports < 0)
+			return 0;
+		r = buffer_room(&s->reported, 4096);
 		if (r < 0)
 			return r;
 		n = read(s->reports, s->reported.data + s->reported.len,
@@ -728,22 +740,13 @@ int shell_take_reports(struct shell *s)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)
-			break;
+			return 0;
 		if (n <= 0) {
 			/* It has ended, or is another program now (exec), or has closed it. */
 			closep(&s->reports);
 			s->reports = -1;
-			if (shell_descriptor(s, "114") > 0)
-				return mute(s);
-			break;
+			return shell_descriptor(s, "114") > 0 ? mute(s) : 0;
 		}
 		s->reported.len += (size_t)n;
-		do {
-			r = take_message(s, &len);
-			if (r < 0)
-				return r;
-			buffer_cut(&s->reported, len);
-		} while (len);
 	}
-	return 0;
 }

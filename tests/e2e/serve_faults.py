@@ -79,6 +79,11 @@ REQUESTS = {
 }
 
 
+def run_on(s):
+    return s.post("/run_in_session", {"session": "s", "action_type": "bash", "timeout": 20,
+                                      "command": "echo on"})
+
+
 def fds(s):
     return len(os.listdir("/proc/%d/fd" % s.process.pid))
 
@@ -107,11 +112,14 @@ def test_every_request_survives_every_call_that_fails(t):
                 assert a.json is not None
             after = s.post("/execute", {"command": ["echo", "x"]}, timeout=20)
             assert after.json == {"stdout": "x\n", "stderr": "", "exit_code": 0}, after
+            if name == "run":
+                on = run_on(s)
+                assert on.status == 200 and on.json["output"].endswith("on\n"), on
             return a is not None and a.status < 500
         print("#", name)
-        faults.tried(100 if name.startswith("text") else 12, attempt)
+        faults.tried(100 if name == "run" or name.startswith("text") else 12, attempt)
         ply.wait_for("%d descriptors" % before, lambda: fds(s) <= before)
-    a = s.post("/run_in_session", {"session": "s", "action_type": "bash", "command": "echo on"})
+    a = run_on(s)
     assert a.json["output"] == "on\n", a
     s.stop()
 
