@@ -139,21 +139,29 @@ static bool is_at_or_below(const char *path, const char *dir)
 {
 	size_t len = strlen(dir);
 
+	if (len == 1) /* "/" */
+		return true;
 	return strncmp(path, dir, len) == 0 && (!path[len] || path[len] == '/');
 }
 
-/* An empty directory over one of the machine's, if it is there and to be seen. */
+/* Nothing in place of a directory or file of the machine, if it is there and to be seen. */
 static int put_empty(struct isolate_mounts *m, const char *path)
 {
+	struct stat st;
+
 	for (size_t k = 0; k < m->n; k++)
 		if (m->list[k].kind == MOUNT_EMPTY && is_at_or_below(path, m->list[k].to))
 			return 0;
-	return is_dir(path) ? put(m, MOUNT_EMPTY, "", path) : 0;
+	if (lstat(path, &st) < 0 || S_ISLNK(st.st_mode))
+		return 0;
+	return S_ISDIR(st.st_mode) ? put(m, MOUNT_EMPTY, "", path) :
+				     put(m, MOUNT_READ, "/dev/null", path);
 }
 
 /*
- * Views but the one that the folder is in: whoever sees one can restore it by an ioctl, which
- * passes through a read-only mount. Asked each time: they come and go.
+ * Views but the one that the folder is in: whoever sees one, or a file of it bound elsewhere, can
+ * restore it by an ioctl, which passes through a read-only mount. Asked each time: they come and
+ * go.
  */
 static int hide_views(const struct isolation *i, struct isolate_mounts *m)
 {
@@ -165,7 +173,7 @@ static int hide_views(const struct isolation *i, struct isolate_mounts *m)
 	if (!f)
 		return fail_errno(errno, "/proc/self/mounts");
 	while (r == 0 && getmntent_r(f, &mount, names, sizeof(names)))
-		if (strcmp(mount.mnt_type, "fuse.plyfs") == 0 && !hasmntopt(&mount, MNTOPT_RO) &&
+		if (strcmp(mount.mnt_type, "fuse.plyfs") == 0 &&
 		    !is_at_or_below(i->dir, mount.mnt_dir))
 			r = put_empty(m, mount.mnt_dir);
 	(void)endmntent(f); /* read only */

@@ -109,7 +109,9 @@ def test_other_views_are_out_of_reach(t):
     """Their ioctls would restore them, also through a mount that is read-only."""
     env = folder(t)
     home = "/var/lib" if os.geteuid() == 0 else os.path.expanduser("~")
-    place = tempfile.mkdtemp(prefix="plyfs-test-", dir=home)  # not below /tmp, which is hidden
+    top = tempfile.mkdtemp(prefix="plyfs-test-", dir=home)  # not below /tmp, which is hidden
+    place, bound, file = (os.path.join(top, n) for n in ("view", "bound", "file"))
+    os.mkdir(place)
     store = t.store()
     store.import_(t.tree({"precious": "1\n"}, "other"))
     try:
@@ -118,9 +120,19 @@ def test_other_views_are_out_of_reach(t):
         again = Env("container", bench=t, workdir=view.path).setup()
         assert ok(again, "cat precious %s/precious" % place) == "1\n1\n", "its own is seen"
         again.cleanup()
+        if os.geteuid() == 0:
+            os.mkdir(bound)
+            ply.write(file, "beneath\n")
+            t.run(["mount", "--bind", "-o", "ro", place, bound])
+            t.run(["mount", "--bind", os.path.join(place, "precious"), file])
+            assert ply.read(file) == "1\n"
+            assert ok(env, "cat a; ls -A %s; cat %s 2>/dev/null; true" % (bound, file)) == "1\n"
     finally:
+        for mounted in (file, bound, place):
+            if os.path.ismount(mounted):
+                t.run(["umount", mounted], check=False)
         t.run([ply.PLYFS, "unmount", place], check=False)
-        os.rmdir(place)
+        shutil.rmtree(top)
 
 
 def test_there_is_no_network_but_loopback(t):
