@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "env/plyfs.h"
 #include "tests/unit/run.h"
@@ -89,6 +90,33 @@ static inline void hangs(const char *command, const char *ready)
 	ok(ply_session_run(session, &start, &o));
 	ck_assert_int_eq(o.matched, 0);
 	ply_observation_free(&o);
+}
+
+/* A command that goes on: what it has printed by then, however long a busy machine takes. */
+static inline void goes_on(const char *command, const char *seen)
+{
+	bool all = false;
+
+	for (int i = 0; i < 200 && !all; i++) { /* a minute */
+		struct ply_observation o;
+
+		ck_assert_int_eq(try(i ? "echo not run" : command, 0.3, &o), PLY_TIMEOUT);
+		all = strcmp(o.output.data, seen) == 0;
+		ck_assert_msg(strncmp(seen, o.output.data, strlen(o.output.data)) == 0,
+			      "%s: '%s', wanted '%s'", command, o.output.data, seen);
+		ply_observation_free(&o);
+	}
+	ck_assert_msg(all, "%s: there is no '%s'", command, seen);
+}
+
+/* For another thread: until the command has made this file. */
+static inline void wait_for_file(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	for (int i = 0; i < 60000 && access(path, F_OK) < 0; i++) /* a minute */
+		usleep(1000);
 }
 
 static inline void interrupt(void)
