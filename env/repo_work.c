@@ -198,14 +198,17 @@ int repo_set_ref(struct repo *r, const char *ref, const struct repo_id *id)
 /* The alternates file: its text without the vault's line. 1: the line was there. */
 static int read_alternates(const char *path, const char *line, struct ply_text *ret)
 {
-	FILE *f = fopen(path, "re");
+	_cleanup_fclose_ FILE *f = fopen(path, "re");
 	_cleanup_free_ char *buf = NULL;
 	size_t cap = 0;
-	ssize_t n;
-	int r = 0, found = 0;
+	ssize_t n = 0;
+	int r, found = 0;
 
+	if (!f && errno != ENOENT && errno != ENOTDIR)
+		return fail_errno(errno, "'%s'", path);
 	r = text_set(ret, "", 0);
-	while (f && r == 0 && (n = getline(&buf, &cap, f)) > 0) {
+	/* What is read in part would be written in part. */
+	while (f && r == 0 && (errno = 0, n = getline(&buf, &cap, f)) > 0) {
 		size_t len = (size_t)n - (buf[n - 1] == '\n');
 
 		if (len == strlen(line) && memcmp(buf, line, len) == 0) {
@@ -216,8 +219,8 @@ static int read_alternates(const char *path, const char *line, struct ply_text *
 		if (r == 0)
 			r = text_append(ret, "\n", 1);
 	}
-	if (f)
-		fclose(f);
+	if (n < 0 && errno)
+		return fail_errno(errno, "reading '%s'", path);
 	return r < 0 ? r : found;
 }
 

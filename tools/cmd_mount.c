@@ -103,7 +103,7 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 
 		/* The client finds no view at `at` before it mounts there. */
-		if (e && (strcmp(e->mountpoint, at) == 0 || views_is_detached(e))) {
+		if (e && (strcmp(e->mountpoint, at) == 0 || views_is_detached(e) > 0)) {
 			views_users(e, users);
 			return cmd_fail(c, 0,
 					"branch %s is in use by %s in its view, which was detached "

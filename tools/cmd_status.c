@@ -79,11 +79,13 @@ static json_t *passed_to_json(uint32_t how, const struct mount_passed *p)
 static int view_to_json(void *arg, struct view_entry *e)
 {
 	struct printer *p = arg;
-	bool detached = views_is_detached(e);
+	int detached = views_is_detached(e);
 	char users[MOUNT_USERS_BYTES];
 	struct view_status s;
 	json_t *view;
 
+	if (detached < 0)
+		return detached;
 	view_status_get(e, &s);
 	view = json_pack("{s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:{s:I, s:I, s:I}, s:I}",
 			 "mountpoint", json_text(e->mountpoint), "branch",
@@ -117,7 +119,10 @@ static int view_to_text(void *arg, struct view_entry *e)
 	struct view_status s;
 	char id[SNAP_ID_SIZE], without[LEVERS_TEXT_SIZE], copied[SIZE_TEXT_SIZE];
 	char users[MOUNT_USERS_BYTES];
+	int detached = views_is_detached(e);
 
+	if (detached < 0)
+		return detached;
 	view_status_get(e, &s);
 	fputs("view    ", c->out);
 	print_clean(c->out, e->mountpoint);
@@ -128,7 +133,7 @@ static int view_to_text(void *arg, struct view_entry *e)
 			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
-	if (views_is_detached(e)) {
+	if (detached) {
 		views_users(e, users);
 		fprintf(c->out, ", detached (or in another mount namespace)%s",
 			*users ? ", in use by " : "");
@@ -173,16 +178,24 @@ static void print_former(struct cmd *c)
 			replacements == 1 ? "" : "s", replacements == 1 ? "was" : "were");
 }
 
+#define MOUNTS_OF "what is mounted" /* the only reading of theirs that may fail */
+
 static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 {
 	struct printer p = { .c = c, .ops = ops, .array = json_array() };
 	char log[PATH_MAX + 16];
 	json_t *awake = json_null();
 	uint64_t times;
+	int r;
 
 	if (awake_used(&times))
 		awake = json_integer((json_int_t)times);
-	views_each(c->daemon, view_to_json, &p);
+	r = views_each(c->daemon, view_to_json, &p);
+	if (r < 0) {
+		json_decref(p.array);
+		json_decref(awake);
+		return cmd_fail(c, r, MOUNTS_OF);
+	}
 	snprintf(log, sizeof(log), "%s/daemon.log", c->daemon->store_path);
 	return cmd_json(
 		c,
@@ -239,7 +252,9 @@ int cmd_status(struct cmd *c)
 	fputs("/daemon.log\n", c->out);
 	print_former(c);
 	p.ops = ops;
-	views_each(c->daemon, view_to_text, &p);
+	r = views_each(c->daemon, view_to_text, &p);
+	if (r < 0)
+		return cmd_fail(c, r, MOUNTS_OF);
 	if (ops && awake_used(&times))
 		fprintf(c->out, "awake   %" PRIu64 " time%s the CPUs were kept awake\n", times,
 			times == 1 ? "" : "s");

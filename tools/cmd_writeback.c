@@ -763,7 +763,7 @@ static int claim(struct cmd *c, bool looks, struct branch **ret, struct branch *
 		else if (r == -ERR_BRANCH_IN_USE)
 			e = views_get_branch(c->daemon, BRANCH_DEFAULT);
 	}
-	if (e && views_is_detached(e))
+	if (e && views_is_detached(e) > 0)
 		return cmd_fail(c, 0,
 				"the view was detached from '%s', but something is still in it; "
 				"try again when that has ended",

@@ -97,8 +97,8 @@ static inline void views_putp(struct view_entry **e)
 	if (*e)
 		views_put(*e);
 }
-/* Whether it was unmounted lazily and lives on: as far as our own mount namespace tells. */
-bool views_is_detached(const struct view_entry *e);
+/* Was it unmounted lazily, and lives on: 1 or 0, as far as our mount namespace tells; or -errno. */
+int views_is_detached(const struct view_entry *e);
 /* What keeps a detached view alive, as mount_users.h has it: "" when that cannot be told. */
 void views_users(const struct view_entry *e, char ret[MOUNT_USERS_BYTES]);
 /* Each view that has not ended, lent for the call; fn's non-zero return stops and is returned. */

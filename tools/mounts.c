@@ -47,7 +47,7 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 		return -errno;
 
 	/* id parent major:minor root MOUNTPOINT options [optional...] - TYPE SOURCE superoptions */
-	while (getline(&line, &cap, f) > 0) {
+	while (errno = 0, getline(&line, &cap, f) > 0) {
 		struct mount_entry e = {};
 		char *save = NULL, *word, *path = NULL, *dash;
 
@@ -78,7 +78,7 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 			return r;
 	}
 
-	return 0;
+	return -errno; /* of want of memory, say: at the end of the file it is 0 */
 }
 
 struct is_plyfs {

@@ -43,9 +43,11 @@ void views_put(struct view_entry *e)
 	pthread_cond_broadcast(&d->changed);
 }
 
-bool views_is_detached(const struct view_entry *e)
+int views_is_detached(const struct view_entry *e)
 {
-	return mounts_is_plyfs(e->mountpoint) == 0;
+	int r = mounts_is_plyfs(e->mountpoint);
+
+	return r == -ENOENT ? 0 : r < 0 ? r : !r; /* without /proc nobody knows */
 }
 
 void views_users(const struct view_entry *e, char ret[MOUNT_USERS_BYTES])

@@ -12,7 +12,9 @@
 #include "tests/unit/session_fixture.h"
 
 /* The shell itself is busy, and deaf, until there is a file `stop`. */
-#define DEAF "trap '' INT; echo begun; : >begun; while [[ ! -e stop ]]; do :; done; echo finished; trap - INT"
+#define DEAF                                                                                       \
+	"trap '' INT; echo begun; : >begun;"                                                       \
+	" while [[ ! -e stop ]]; do :; done; echo finished; trap - INT"
 
 static void stop_it(void)
 {
