@@ -63,8 +63,7 @@ def same(args, out, calm):
     return out == calm
 
 
-def tell(t, program, questions, some):
-    rng = ply.seeded()
+def tell(t, program, questions):
     faults = ply.Faults(t, program)
     view, store = made(t)
     failed, calls, wrong = 0, [], []
@@ -73,7 +72,7 @@ def tell(t, program, questions, some):
         assert calm is not None, args
         ticks = faults.ticks
         calls.append("%s %d" % (" ".join(args), ticks))
-        for n in range(ticks) if ply.LONG else sorted(rng.sample(range(ticks), min(some, ticks))):
+        for n in range(ticks):
             try:
                 out = asked(store, faults, n, *args)
                 failed += out is None
@@ -95,11 +94,11 @@ QUESTIONS = (("log", "--json"), ("tree", "--json"), ("status", "--json"), ("log"
 
 
 def test_an_answer_is_whole_or_an_error(t):
-    tell(t, "plyfsd", QUESTIONS, 12)
+    tell(t, "plyfsd", QUESTIONS)
 
 
 def test_so_it_is_when_the_program_fails(t):
-    tell(t, "plyfs", QUESTIONS, 3)
+    tell(t, "plyfs", QUESTIONS)
 
 
 def changes(t, view, source, n):
@@ -154,8 +153,7 @@ def test_what_changes_is_done_or_not_done(t):
 
 
 def test_so_it_is_when_the_program_that_asks_fails(t):
-    rng = ply.seeded()
-    change(t, "plyfs", range(60) if ply.LONG else sorted(rng.sample(range(12), 4)))
+    change(t, "plyfs", range(60))
 
 
 SIZE = 20000
