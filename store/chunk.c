@@ -659,6 +659,11 @@ int chunks_flush(struct chunks *c)
 	return 0;
 }
 
+int chunks_settle(struct chunks *c)
+{
+	return packs_any_bad(c->packs) ? chunks_flush(c) : 0;
+}
+
 void chunks_pending(struct chunks *c, uint64_t *ret_count, uint64_t *ret_bytes)
 {
 	LOCK_GUARD(&c->lock);

@@ -87,6 +87,9 @@ int chunk_locate(struct chunks *c, const struct name *name, struct chunk_loc *re
 int chunk_read_record(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
 		      uint8_t **ret_record, size_t *ret_len);
 
+/* After a sync that failed: flushes, so that the packs may be synced again. */
+int chunks_settle(struct chunks *c);
+
 /* ---- chunk_cache.c ---- */
 
 /* A buffer for len bytes with one reference, given. NULL: out of memory. */

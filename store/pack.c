@@ -54,7 +54,7 @@ struct writer {
 	uint64_t start; /* immutable: where our own records begin */
 	uint64_t end;  /* under write_lock */
 	bool dirty;    /* under write_lock: written since the last sync began */
-	bool bad;      /* under write_lock: a sync failed */
+	int bad;       /* under write_lock: why a sync failed; 0: none has */
 	struct writer *next; /* changed under sync_lock and write_lock, read under either */
 };
 
@@ -599,7 +599,9 @@ static int writer_sync(struct packs *p, struct writer *w)
 
 	{
 		LOCK_GUARD(&p->write_lock);
-		if (!w->dirty || w->bad)
+		if (w->bad < 0)
+			return w->bad; /* whose sync it was, others have records in it as well */
+		if (!w->dirty)
 			return 0;
 		w->dirty = false; /* before the sync: what comes during it is for the next one */
 	}
@@ -607,7 +609,7 @@ static int writer_sync(struct packs *p, struct writer *w)
 	r = os_fdatasync(w->fd);
 	if (r < 0) {
 		LOCK_GUARD(&p->write_lock);
-		w->bad = true;
+		w->bad = r;
 		if (p->current == w)
 			p->current = NULL;
 	}
@@ -655,12 +657,12 @@ static void writers_close(struct packs *p,
 
 static bool writer_is_finished(struct packs *p, const struct writer *w, uint32_t pack)
 {
-	return w != p->current && !w->dirty && !w->bad;
+	return w != p->current && !w->dirty && w->bad == 0;
 }
 
 static bool writer_is_bad(struct packs *p, const struct writer *w, uint32_t pack)
 {
-	return w->bad;
+	return w->bad < 0;
 }
 
 static bool writer_is_of(struct packs *p, const struct writer *w, uint32_t pack)
@@ -698,7 +700,7 @@ unsigned packs_unsynced(struct packs *p)
 
 	LOCK_GUARD(&p->write_lock);
 	for (struct writer *w = p->writers; w; w = w->next)
-		n += w->dirty && !w->bad;
+		n += w->dirty && w->bad == 0;
 	return n;
 }
 
@@ -706,7 +708,7 @@ bool packs_any_bad(struct packs *p)
 {
 	LOCK_GUARD(&p->write_lock);
 	for (struct writer *w = p->writers; w; w = w->next) {
-		if (w->bad)
+		if (w->bad < 0)
 			return true;
 	}
 	return false;
@@ -716,7 +718,7 @@ bool pack_is_bad(struct packs *p, uint32_t pack)
 {
 	LOCK_GUARD(&p->write_lock);
 	for (struct writer *w = p->writers; w; w = w->next) {
-		if (w->pack == pack && w->bad)
+		if (w->pack == pack && w->bad < 0)
 			return true;
 	}
 	return false;

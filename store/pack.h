@@ -107,7 +107,7 @@ int pack_size(struct packs *p, uint32_t pack, uint64_t *ret);
  * Makes everything appended before the call durable, new files' names included. When a pack cannot
  * be synced it becomes *bad*: the kernel may have dropped its dirty pages and will not say so
  * twice, so nothing in it that the index does not name yet may be trusted to last. Appending goes
- * on in a new pack.
+ * on in a new pack, and each call fails, whoever makes it, until the bad one is forgotten.
  */
 int packs_sync(struct packs *p);
 /* Packs written since they were last synced: each holds a descriptor. */

@@ -390,8 +390,11 @@ static int copy_records(struct sweep *s, size_t from, size_t to)
 {
 	uint32_t mark;
 	uint64_t end;
-	int r = 0;
+	int r;
 
+	r = chunks_settle(s->c);
+	if (r < 0)
+		return r;
 	LOCK_GUARD(&s->c->put_lock);
 	packs_mark(s->c->packs, &mark, &end);
 	for (size_t i = from; r == 0 && i < to; i++)

@@ -328,6 +328,9 @@ int table_write_all(struct table *t)
 {
 	int r;
 
+	r = chunks_settle(t->chunks);
+	if (r < 0)
+		return r;
 	(void)packs_begin_new(t->chunks->packs);
 	r = write_everything(t);
 	if (r < 0) {
