@@ -149,7 +149,7 @@ _unused_ static int scratch_run(const char *suite_name, const TTest *const *test
 	TCase *tcase = tcase_create(suite_name);
 
 	/* sanitizers and a busy machine: no test here takes a tenth of it alone */
-	tcase_set_timeout(tcase, 120);
+	tcase_set_timeout(tcase, 240);
 	if (setup)
 		tcase_add_checked_fixture(tcase, setup, teardown);
 	for (size_t i = 0; i < n; i++)

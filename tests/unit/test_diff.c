@@ -406,7 +406,7 @@ int main(void)
 {
 	TCase *t = tcase_create("diff");
 
-	tcase_set_timeout(t, 120); /* sanitizers */
+	tcase_set_timeout(t, 240); /* sanitizers */
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, equal_states_do_not_differ);
 	tcase_add_test(t, added_deleted_modified_in_order_of_path);

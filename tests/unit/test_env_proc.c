@@ -557,15 +557,16 @@ static void caller_dies(const char *script, bool forked)
 	struct stat st;
 	char path[128], byte;
 	pid_t child;
-	int p[2], status;
+	int p[2], living[2], status;
 
 	ck_assert_int_eq(pipe(p), 0);
+	ck_assert_int_eq(pipe2(living, O_CLOEXEC), 0);
 	child = fork();
 	if (child == 0) {
-		/* A fork of the caller holds its descriptors, and lives on. */
+		/* A fork of the caller holds its descriptors, and lives on until we let go. */
 		if (forked && fork() == 0) {
-			sleep(3);
-			_exit(0);
+			close(living[1]);
+			_exit((int)read(living[0], &byte, 1));
 		}
 		caller(p[1], script);
 	}
@@ -579,6 +580,8 @@ static void caller_dies(const char *script, bool forked)
 	ck_assert_int_eq(st.st_size, 0); /* nothing lived when on_death ran */
 	close(p[0]);
 	close(p[1]);
+	close(living[0]);
+	close(living[1]);
 }
 
 START_TEST(a_killed_caller_leaves_nothing)

@@ -848,7 +848,7 @@ int main(void)
 {
 	TCase *t = tcase_create("repo");
 
-	tcase_set_timeout(t, 120);
+	tcase_set_timeout(t, 240);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, names_that_git_may_use);
 	tcase_add_test(t, refs_that_may_be_chosen);

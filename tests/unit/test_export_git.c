@@ -162,7 +162,7 @@ int main(void)
 {
 	TCase *t = tcase_create("export_git");
 
-	tcase_set_timeout(t, 120); /* dozens of programs are started; sanitizers */
+	tcase_set_timeout(t, 240); /* dozens of programs are started; sanitizers */
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, what_makes_no_sense_is_refused_and_no_ref_is_made);
 	tcase_add_test(t, what_tells_of_no_commit_fails_the_export);

@@ -678,7 +678,7 @@ int main(void)
 			    0, turns);
 	tcase_add_loop_test(tcase, repair_survives_every_failure, 0, turns);
 	tcase_add_loop_test(tcase, salvage_survives_every_failure, 0, turns);
-	tcase_set_timeout(sectors, 60);
+	tcase_set_timeout(sectors, 240);
 	tcase_add_test(sectors, a_bad_sector_costs_what_lies_on_it_and_no_more);
 	tcase_add_test(sectors, a_bad_sector_that_recovers_costs_nothing);
 	tcase_add_test(sectors, a_repair_gives_up_what_a_bad_sector_took);

@@ -182,7 +182,7 @@ int main(void)
 {
 	TCase *t = tcase_create("import_git");
 
-	tcase_set_timeout(t, 180); /* other programs are run; sanitizers */
+	tcase_set_timeout(t, 240); /* other programs are run; sanitizers */
 	tcase_add_checked_fixture(t, setup, open_and_teardown);
 	tcase_add_test(t, a_revision_is_brought_in);
 	tcase_add_test(t, unsafe_names_are_refused);

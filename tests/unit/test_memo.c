@@ -559,7 +559,7 @@ int main(void)
 	TCase *c = tcase_create("memo");
 
 	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_set_timeout(c, 120);
+	tcase_set_timeout(c, 240);
 	tcase_add_test(c, what_was_made_and_not_answered_is_answered);
 	tcase_add_test(c, what_was_removed_and_not_answered_is_answered);
 	tcase_add_test(c, a_write_that_was_done_does_not_undo_a_later_one);

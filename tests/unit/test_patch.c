@@ -434,7 +434,7 @@ int main(void)
 {
 	TCase *t = tcase_create("patch");
 
-	tcase_set_timeout(t, 120); /* git is started a few times; sanitizers */
+	tcase_set_timeout(t, 240); /* git is started a few times; sanitizers */
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, git_apply_takes_a_patch_of_text);
 	tcase_add_test(t, git_apply_takes_a_binary_patch);

@@ -368,7 +368,7 @@ int main(void)
 	int histories = times ? atoi(times) : getenv("PLYFS_TEST_LONG") ? 67 : HISTORIES;
 	TCase *tcase = tcase_create("power_cut");
 
-	tcase_set_timeout(tcase, 120);
+	tcase_set_timeout(tcase, 240);
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
 			    histories);

@@ -223,7 +223,7 @@ int main(void)
 {
 	TCase *tcase = tcase_create("recovery");
 
-	tcase_set_timeout(tcase, 120);
+	tcase_set_timeout(tcase, 240);
 	tcase_add_checked_fixture(tcase, recovery_setup, store_teardown);
 	tcase_add_loop_test(tcase, what_was_answered_is_there_after_a_kill, 0,
 			    getenv("PLYFS_TEST_LONG") ? 20 * HISTORIES : HISTORIES);

@@ -548,7 +548,7 @@ int main(void)
 	TCase *c = tcase_create("root");
 
 	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_set_timeout(c, 120);
+	tcase_set_timeout(c, 240);
 	tcase_add_test(c, freezing_an_unchanged_tree_gives_the_same_root);
 	tcase_add_test(c, a_frozen_state_never_changes);
 	tcase_add_test(c, the_same_operations_give_the_same_name);

@@ -483,7 +483,7 @@ int main(void)
 {
 	TCase *t = tcase_create("tar");
 
-	tcase_set_timeout(t, 180); /* other programs are run; sanitizers */
+	tcase_set_timeout(t, 240); /* other programs are run; sanitizers */
 	tcase_add_checked_fixture(t, setup, open_and_teardown);
 	tcase_add_test(t, through_tar_and_back);
 	tcase_add_test(t, gnu_tar_reads_ours);

@@ -227,7 +227,7 @@ int main(void)
 {
 	TCase *t = tcase_create("tar_write");
 
-	tcase_set_timeout(t, 120); /* fifty programs are started; sanitizers */
+	tcase_set_timeout(t, 240); /* fifty programs are started; sanitizers */
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, what_makes_no_sense_is_refused);
 	tcase_add_test(t, a_program_that_fails_fails_the_export);

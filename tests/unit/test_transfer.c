@@ -219,7 +219,7 @@ int main(void)
 {
 	TCase *t = tcase_create("transfer");
 
-	tcase_set_timeout(t, 180); /* other programs are run; sanitizers */
+	tcase_set_timeout(t, 240); /* other programs are run; sanitizers */
 	tcase_add_checked_fixture(t, setup, open_and_teardown);
 	tcase_add_test(t, a_directory_comes_back_as_it_was);
 	tcase_add_test(t, one_source_gives_one_state);

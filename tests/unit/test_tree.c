@@ -348,7 +348,7 @@ int main(void)
 	TCase *c = tcase_create("tree");
 
 	tcase_add_checked_fixture(c, setup, teardown);
-	tcase_set_timeout(c, 120);
+	tcase_set_timeout(c, 240);
 	tcase_add_test(c, keys_are_ordered_by_a_then_t_then_b);
 	tcase_add_test(c, sorted_input_leaves_full_nodes_behind);
 	tcase_add_test(c, random_input_fills_leaves_to_three_fifths);

@@ -582,7 +582,7 @@ int main(void)
 	TCase *t = tcase_create("view"), *tight = tcase_create("little memory");
 
 	tcase_add_checked_fixture(t, setup, view_teardown);
-	tcase_set_timeout(t, 120);
+	tcase_set_timeout(t, 240);
 	tcase_add_test(t, a_node_id_is_the_object_until_forgotten);
 	tcase_add_test(t, who_writes_past_the_cache_is_known_to_others);
 	tcase_add_test(t, an_unlinked_file_lives_until_forgotten);
@@ -606,7 +606,7 @@ int main(void)
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_checked_fixture(tight, setup_tight, view_teardown);
-	tcase_set_timeout(tight, 120);
+	tcase_set_timeout(tight, 240);
 	tcase_add_test(tight, nodes_beyond_the_budget_go_and_come_back);
 	tcase_add_test(tight, a_snapshot_view_lets_go_as_well);
 	tcase_add_test(tight, readers_notice_nothing);

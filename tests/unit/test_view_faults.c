@@ -322,7 +322,7 @@ int main(void)
 {
 	TCase *tcase = tcase_create("view_faults");
 
-	tcase_set_timeout(tcase, 120);
+	tcase_set_timeout(tcase, 240);
 	tcase_add_checked_fixture(tcase, scene_setup, view_teardown);
 	tcase_add_loop_test(tcase, a_verb_that_fails_changes_nothing, 0, ARRAY_SIZE(verbs));
 	return run_case("view_faults", tcase);

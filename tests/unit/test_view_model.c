@@ -289,10 +289,10 @@ int main(void)
 	TCase *t = tcase_create("view model"), *tight = tcase_create("little memory");
 
 	tcase_add_checked_fixture(t, view_setup, view_teardown);
-	tcase_set_timeout(t, 120);
+	tcase_set_timeout(t, 240);
 	tcase_add_loop_test(t, caches_are_never_stale_after_a_restore, 0, 18);
 	tcase_add_checked_fixture(tight, setup_tight, view_teardown);
-	tcase_set_timeout(tight, 120);
+	tcase_set_timeout(tight, 240);
 	tcase_add_loop_test(tight, caches_are_never_stale_after_a_restore, 0, 3);
 	return run_case("view_model", t) | run_case("view_model", tight);
 }
