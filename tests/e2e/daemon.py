@@ -29,7 +29,7 @@ def test_the_daemon_starts_on_demand_and_ends_after_its_last_view(t):
     pid = store.daemon()
     assert pid and ply.alive(pid)
     view.unmount()
-    ply.wait_for("the daemon to end by itself", lambda: not ply.alive(pid), 10)
+    ply.wait_for("the daemon to end by itself", lambda: not ply.alive(pid))
     assert not os.path.exists(os.path.join(store.path, "sock"))
     again = store.mount()
     assert store.daemon() != pid
@@ -42,7 +42,7 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
 
     def end():
         pid = store.daemon()
-        ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 10)
+        ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
     end()
     mnt = t.at("mnt")
     os.mkdir(mnt)
@@ -69,7 +69,7 @@ def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
     pid = store.daemon()
     before = view.digest()
     view.unmount()
-    ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 10)
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
     assert store.mount().digest() == before
 
 
@@ -104,7 +104,7 @@ def test_no_mount_is_left_behind_when_the_daemon_is_killed(t):
     view = t.view()
     second = view.fork("other")
     view.store.kill()
-    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path), 10)
+    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path))
     assert os.listdir(view.path) == [] and os.listdir(second.path) == []
 
 
@@ -116,7 +116,7 @@ def test_after_a_kill_the_store_opens_and_durable_snapshots_are_there(t):
     snap = store.out("checkpoint", "--sync", "-m", "safe", view.path)
     view.write("a.txt", "later")
     store.kill()
-    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path), 10)
+    ply.wait_for("the mounts to vanish", lambda: not ply.mounts_below(t.path))
     again = store.mount(snapshot=snap)
     assert again.read("a.txt") == "changed"
     store.ply("check", "--read-data")
@@ -160,7 +160,7 @@ def test_sigterm_unmounts_and_loses_nothing(t):
     view.write("x", "just written")
     pid = view.store.daemon()
     os.kill(pid, signal.SIGTERM)
-    ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 20)
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
     assert not ply.mounts_below(t.path)
     assert view.store.mount().read("x") == "just written"
 
@@ -183,7 +183,7 @@ def test_tree_nodes_beyond_the_budget_are_let_go(t):
     assert sizes()["node_budget"] == 0
     view.write("d0/new", "1")
     # Of half a megabyte; the sealer looks each five seconds.
-    ply.wait_for("the nodes to go", lambda: sizes()["node_bytes"] < 50000, 30)
+    ply.wait_for("the nodes to go", lambda: sizes()["node_bytes"] < 50000)
     first = view.checkpoint()
     view.write("d0/new", "2")
     view.restore(first)

@@ -106,7 +106,7 @@ def test_commands_run_at_the_same_time_in_threads(t):
         # Each waits for the other: one after the other they would run into the timeout.
         ws.run("mkfifo x y")
         results = []
-        threads = [threading.Thread(target=lambda c=c: results.append(ws.run(c, timeout=20)))
+        threads = [threading.Thread(target=lambda c=c: results.append(ws.run(c, timeout=60)))
                    for c in ("echo 1 >x; cat y", "cat x; echo 2 >y")]
         for th in threads:
             th.start()
@@ -246,7 +246,7 @@ def test_a_session_says_what_is_wrong(t):
                 shell.run("echo out; (exit 7)", check="raise")
             assert (e.value.result.output, e.value.result.exit_code) == ("out\n", 7)
             with plypy.raises(plyfs.PlyTimeoutError, TimeoutError) as e:
-                shell.run("echo begun; sleep 60", timeout=0.5)
+                shell.run("echo begun; sleep 60", timeout=2)
             assert e.value.output == "begun\n", e.value.output
             shell.interrupt()
             assert shell.run("echo usable").output == "usable\n"

@@ -136,7 +136,7 @@ def test_it_is_a_deployment_with_a_life(t):
         await d.start()
         plypy.adopt(t, d.workspace)
         assert isinstance(d.runtime, AbstractRuntime)
-        assert await d.is_alive(timeout=0.1) and await d.runtime.is_alive()
+        assert await d.is_alive(timeout=10) and await d.runtime.is_alive()
         assert seen == ["Starting runtime"]
         await d.stop()
         await d.stop()
@@ -257,7 +257,7 @@ def test_a_timeout_leaves_it_running_and_an_interrupt_recovers(t):
         assert seen.exit_code == 0
         await b.run("echo usable")
         e = await b.outcome(b.ours, b.ours_at, lambda r, w: r.run_in_session(
-            BashAction(command="echo begun; sleep 30", timeout=0.3)))
+            BashAction(command="echo begun; sleep 30", timeout=2)))
         assert e.extra_info["partial_output"] == "begun\n", e.extra_info
         assert "the command goes on" in e.extra_info["reason"], e.extra_info
     both(t, script)
@@ -326,8 +326,10 @@ def test_what_swerex_gets_wrong_bash_gets_right(t):
 def test_an_interrupt_reaches_a_busy_session(t):
     async def script(d):
         task = asyncio.create_task(d.runtime.run_in_session(
-            BashAction(command="echo begun; sleep 30", timeout=60, check="silent")))
-        await asyncio.sleep(0.5)
+            BashAction(command="sh -c 'echo begun; : >%s; exec sleep 30'" % t.at("begun"), timeout=60,
+                       check="silent")))
+        while not os.path.exists(t.at("begun")):
+            await asyncio.sleep(0.02)
         seen = await d.runtime.run_in_session(BashInterruptAction())
         assert seen.exit_code == 0
         done = await task

@@ -230,10 +230,15 @@ def test_m_interrupt_session_stops_what_runs(t):
 
 def test_m_interrupt_session_from_another_thread(t):
     swe = started(t, None)
-    timer = threading.Timer(0.5, swe.interrupt_session)
-    timer.start()
-    swe.communicate("sleep 100", timeout=60)  # TimeoutError, had it not been interrupted
-    timer.join()
+
+    def interrupt():
+        ply.wait_for("the command", lambda: os.path.exists(root(t, "begun")))
+        swe.interrupt_session()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    # TimeoutError, had it not been interrupted.
+    swe.communicate("sh -c ': >begun; exec sleep 100'", timeout=60)
+    thread.join()
     assert swe.communicate("echo after") == "after\n"
 
 
@@ -347,7 +352,7 @@ def test_c4_a_dead_shell_is_told_and_a_hard_reset_brings_another(t):
 def test_c5_a_timeout_leaves_the_command_running(t):
     swe = started(t, None)
     with raises(TimeoutError) as e:
-        swe.communicate("echo begun; sleep 1; echo late >late", timeout=0.3, check="raise")
+        swe.communicate("echo begun; sleep 4; echo late >late", timeout=2, check="raise")
     assert e.value.output == "begun\n"
     ply.wait_for("the command's end", lambda: os.path.exists(root(t, "late")))
 
@@ -360,7 +365,7 @@ def test_c5_a_remote_timeout_tells_what_was_printed(t):
     t.clean.append(swe.close)
     swe.start()
     with raises(plyfs.PlyTimeoutError) as e:
-        swe.communicate("echo begun; sleep 60", timeout=0.5)
+        swe.communicate("echo begun; sleep 60", timeout=2)
     assert e.value.output == "begun\n"
     swe.interrupt_session()
     assert swe.communicate("echo fine") == "fine\n"

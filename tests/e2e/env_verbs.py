@@ -183,11 +183,14 @@ def test_what_a_killed_create_left_can_be_destroyed(t):
         time.sleep(delay)
         p.kill()
         p.wait()
-        if any(e["name"] == "k" for e in env.list("env")):
-            env("env", "destroy", "--force", "k", check=False)
-        assert [e["name"] for e in env.list("env")] == ["work"]
-        assert not mounted(t.at("run"))
-        assert [b["name"] for b in t.stores[0].json("tree")["branches"]] == ["main"]
+
+        def is_gone():  # the daemon may still be about to do what it was asked for
+            if any(e["name"] == "k" for e in env.list("env")):
+                env("env", "destroy", "--force", "k", check=False)
+            return [e["name"] for e in env.list("env")] == ["work"] and \
+                not mounted(t.at("run")) and \
+                [b["name"] for b in t.stores[0].json("tree")["branches"]] == ["main"]
+        ply.wait_for("all of it to go", is_gone)
 
 
 # ---- test ----
@@ -279,7 +282,7 @@ def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
     def started():
         return env("session", "start", "s", cwd=path, check=False).returncode == 0
 
-    ply.wait_for("a session of the same name", started, 5)  # asks all the time
+    ply.wait_for("a session of the same name", started)  # asks all the time
 
 
 def test_a_session_whose_path_is_not_utf8_is_listed(t):
@@ -299,14 +302,14 @@ def test_a_session_holds_nothing_of_who_started_it(t):
     p = subprocess.Popen([ply.PLYFS, "session", "start", "s"], cwd=path, env=t.env, pass_fds=[w],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.close(w)
-    assert p.communicate(timeout=30) == (b"", b"") and p.returncode == 0
+    assert p.communicate(timeout=60) == (b"", b"") and p.returncode == 0
     assert os.read(r, 1) == b""  # at its end at once
     assert len(env.list("session")) == 1
 
 
 def closed(t, path, how, *words):
     """plyfs WORDS with descriptors closed by the shell."""
-    return t.run(["sh", "-c", '"$0" "$@" ' + how, ply.PLYFS, *words], cwd=path, check=False, timeout=20)
+    return t.run(["sh", "-c", '"$0" "$@" ' + how, ply.PLYFS, *words], cwd=path, check=False, timeout=60)
 
 
 def test_an_output_that_was_closed_is_no_socket_of_ours(t):
@@ -343,12 +346,12 @@ def test_output_of_megabytes_is_exact(t):
 
 def test_a_timeout_leaves_the_session_usable(t):
     env, path = session(t)
-    p = env("session", "run", "--timeout", "0.5", "s", "--", "echo begun; sleep 60", cwd=path,
+    p = env("session", "run", "--timeout", "2", "s", "--", "echo begun; sleep 60", cwd=path,
             check=False)
     assert p.returncode == 124 and p.stdout.split() == ["begun"], p
     assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
     # What the interrupt brings is told once, behind what there was.
-    p = env("session", "run", "--timeout", "0.5", "s", "--",
+    p = env("session", "run", "--timeout", "2", "s", "--",
             "sh -c \"trap 'echo ended; exit' INT; echo begun; sleep 60\"", cwd=path, check=False)
     assert p.returncode == 124 and p.stdout.split() == ["begun", "ended"], p
 
@@ -370,7 +373,7 @@ def test_interrupt_ends_what_runs(t):
             env("session", "interrupt", "s", cwd=path)
         else:
             p.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGKILL)
-        p.communicate(timeout=30)
+        p.communicate(timeout=60)
         assert how == "killed" or p.returncode == 130, (how, p.returncode)
         ply.wait_for("idle", lambda: not env.list("session")[0]["busy"])
         assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
@@ -383,7 +386,7 @@ def test_a_busy_session_says_so(t):
               says="'s' is running 'sleep 68.%d': wait for it, or end it: plyfs session interrupt s"
               % os.getpid())
     env("session", "end", "s", cwd=path)
-    p.communicate(timeout=30)
+    p.communicate(timeout=60)
     assert p.returncode == 125, p.returncode
     env.fails("session", "run", "s", "--", "true", cwd=path, says="no session", code=125)
 
@@ -393,7 +396,7 @@ def test_what_a_killed_caller_leaves_running_is_waited_for(t):
     for _ in range(2):
         p = begun(env, path, "sh -c \"trap '' INT; sleep 68.%d\"" % os.getpid())
         p.kill()
-        p.communicate(timeout=30)
+        p.communicate(timeout=60)
         assert env("session", "run", "s", "--", "echo fine", cwd=path).stdout == "fine\n"
 
 
@@ -409,7 +412,7 @@ def test_who_waits_for_a_program_that_asks_is_told(t):
     assert said == ("plyfs session run: waiting for what asks in 's', if it has not ended: --expect or --quit "
                     "answers it, 'plyfs session interrupt s' ends it\n"), said
     env("session", "interrupt", "s", cwd=path)
-    out, rest = p.communicate(timeout=30)
+    out, rest = p.communicate(timeout=60)
     assert rest == "" and p.returncode == 0 and out.endswith("x\n"), (p, out, rest)
     # None is told of that is not there any more, or of a command that just takes a while.
     assert run("s", "--", "sleep 1.5; echo y").stdout == "y\n"

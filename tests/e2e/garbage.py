@@ -148,8 +148,8 @@ def test_a_gc_killed_in_the_middle_leaves_a_sound_store(t):
         except subprocess.TimeoutExpired:
             pass
         store.kill()
-        p.wait(20)
-        ply.wait_for("the mount to vanish", lambda: not ply.mounts_below(view.path), 10)
+        p.wait(60)
+        ply.wait_for("the mount to vanish", lambda: not ply.mounts_below(view.path))
         store.ply("check", "--read-data")
         store.ply("mount", "--at", view.path)
         assert view.read("n") == str(i)

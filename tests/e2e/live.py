@@ -464,7 +464,7 @@ def test_a_running_program_keeps_its_text(t):
     p = subprocess.Popen([view.at("prog")], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     t.clean.append(p.kill)
     view.restore(first)
-    out, _ = p.communicate(b"still cat", timeout=10)
+    out, _ = p.communicate(b"still cat", timeout=60)
     assert out == b"still cat"
     assert t.run([view.at("prog"), "0"]).returncode == 0
 
@@ -519,7 +519,7 @@ exit 0
     t.clean.append(lambda: [w.kill() for w in workers])
     end = time.monotonic() + (60 if ply.LONG else 6)
     rounds = 0
-    while time.monotonic() < end:
+    while time.monotonic() < end or rounds <= 5:
         view.write("d000/s0000/f000.txt", "round %d" % rounds)
         view.restore(first)
         rounds += 1
@@ -528,7 +528,6 @@ exit 0
         assert w.wait(timeout=60) == 0
     view.restore(first)
     ply.assert_same_tree(t.at("source"), view.path)
-    assert rounds > 5, rounds
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import select
 import shutil
 import signal
@@ -288,6 +289,12 @@ def lock(fd, kind, start, length, command=fcntl.F_SETLK):
     fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
 
 
+def waits_for_lock(pid):
+    """Until the process does."""
+    ply.wait_for("somebody to wait for a lock", lambda: re.search(
+        r"-> \w+ +\w+ +\w+ +%d " % pid, ply.read("/proc/locks")))
+
+
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
 
 
@@ -316,7 +323,7 @@ def test_posix_locks_have_ranges_wait_and_end_with_their_process(t):
 
     waiter = ply.child(lambda: lock(os.open(v.at("f"), os.O_RDWR), fcntl.F_WRLCK, 12, 2,
                                 fcntl.F_SETLKW))
-    time.sleep(0.1)
+    waits_for_lock(waiter)
     assert os.waitpid(waiter, os.WNOHANG) == (0, 0), "it waits"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -340,7 +347,7 @@ def test_two_processes_that_wait_for_each_other_are_told(t):
 
     pid = ply.child(other)
     os.read(ready[0], 1)
-    time.sleep(0.1)
+    waits_for_lock(pid)
     fails(errno.EDEADLK, lock, fd, fcntl.F_WRLCK, 1, 1, fcntl.F_SETLKW)
     lock(fd, fcntl.F_UNLCK, 0, 1)
     assert ply.ended_well(pid)
@@ -377,7 +384,7 @@ def test_a_flock_is_shared_by_fork_and_waited_for(t):
         os.close(a)
         fcntl.flock(os.open(v.at("f"), os.O_RDONLY), fcntl.LOCK_EX)
     waiter = ply.child(work)
-    time.sleep(0.1)
+    waits_for_lock(waiter)
     assert os.waitpid(waiter, os.WNOHANG) == (0, 0)
     fcntl.flock(a, fcntl.LOCK_UN)
     assert ply.ended_well(waiter)

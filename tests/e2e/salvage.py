@@ -93,7 +93,7 @@ def test_after_gc_and_after_a_kill(t):
     snap = store.out("checkpoint", "--sync", view.path)
     store.kill()
     store.ply("unmount", view.path, check=False)
-    ply.wait_for("the mount to vanish", lambda: not ply.mounts_below(view.path), 10)
+    ply.wait_for("the mount to vanish", lambda: not ply.mounts_below(view.path))
     shutil.rmtree(os.path.join(store.path, "index"))
     store.ply("salvage")
     ids = [s["id"] for s in store.json("log")]

@@ -299,7 +299,7 @@ def test_exec(t):
     does({"command": "cat", "stdin": "in\0\u00fc"}, "in\0\u00fc")
     does({"command": "cat"})
     does({"command": "printf '\\377'"}, "\\xff")
-    does({"command": "echo a; sleep 30", "timeout": 0.3}, "a\n", "", 124, timed_out=True)
+    does({"command": "echo a; sleep 30", "timeout": 2}, "a\n", "", 124, timed_out=True)
     does({"command": "kill -9 $$"}, code=-9)
     does({"command": "echo $PLYFS_TOKEN"}, "\n")
     for body in ({}, {"command": []}, {"command": [1]}, {"command": ["nope"]}, {"command": "x\0"},
@@ -335,13 +335,17 @@ def test_exec_as_a_stream(t):
     n = Native(t)
     for body, headers in (({"stream": True}, {}), ({}, {"Accept": "text/event-stream"})):
         body["command"] = "echo one; echo err >&2; sleep 0.7; printf 'two\\303'; sleep 0.2; printf '\\274'; exit 5"
-        c, found = stream(n, body, headers)
-        c.close()
+        for _ in range(5):  # one who sleeps meanwhile gets all at once
+            c, found = stream(n, body, headers)
+            c.close()
+            if found[-1][2] - found[0][2] > 0.5:
+                break
+        else:
+            raise AssertionError("it came at once: %s" % found)
         text = {k: "".join(d["data"] for e, d, _ in found if e == k) for k in ("stdout", "stderr")}
         assert text == {"stdout": "one\ntwo\u00fc", "stderr": "err\n"}, found
         assert found[-1][:2] == ("exit", {"exit_code": 5, "timed_out": False})
-        assert found[-1][2] - found[0][2] > 0.5, "it came at once"
-    c, found = stream(n, {"command": "echo a; sleep 30", "stream": True, "timeout": 0.4})
+    c, found = stream(n, {"command": "echo a; sleep 30", "stream": True, "timeout": 2})
     assert [(e, d) for e, d, _ in found] == [
         ("stdout", {"data": "a\n"}), ("exit", {"exit_code": 124, "timed_out": True})]
     c, found = stream(n, {"command": "cat; (sleep 40.7; echo late) &", "stream": True, "stdin": "in"})
@@ -365,7 +369,7 @@ def test_a_client_that_goes_away_ends_its_stream(t):
         c.sock.shutdown(socket.SHUT_RDWR) if c.sock else None
         c.close()
         ply.wait_for("the end of its command",
-                     lambda: not [x for _, x in n.server.children() if "41.3" in x], 10)
+                     lambda: not [x for _, x in n.server.children() if "41.3" in x])
     assert n.get("/health") == {"status": "ok"}
 
 
@@ -388,11 +392,12 @@ def test_a_client_that_goes_away_ends_its_command(t):
         ply.wait_for("its end", lambda: not sleeps())
     # Who gave the request an id may come back for the answer.
     again = {"X-Request-ID": "again"}
-    for path, body in (("/v1/exec", {"command": "echo x >> v1; sleep 1; cat v1"}),
-                       ("/execute", {"cmd": "echo x >> chimera; sleep 1; cat chimera"}),
-                       ("/execute", {"command": "echo x >> rex; sleep 1; cat rex", "shell": True})):
+    for path, name, body in (
+            ("/v1/exec", "v1", {"command": "echo x >> v1; sleep 1; cat v1"}),
+            ("/execute", "chimera", {"cmd": "echo x >> chimera; sleep 1; cat chimera"}),
+            ("/execute", "rex", {"command": "echo x >> rex; sleep 1; cat rex", "shell": True})):
         c = begin(path, body, **again)
-        ply.wait_for("the command", lambda: [x for _, x in n.server.children() if "sleep 1" in x])
+        ply.wait_for("the command", lambda: os.path.exists(n.view.at(name)))
         c.close()
         assert n.post(path, body, headers=again)["stdout"] == "x\n"
         again = {"X-Request-ID": again["X-Request-ID"] + "+"}
@@ -412,7 +417,7 @@ def test_metrics(t):
     n.post("/execute", {"command": ["true"]})
     n.server.get("/", token=False)
     n.server.get("/nope")
-    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 60})
     box = n.post("/sandboxes", {"working_dir": "/w"})["sandbox_id"]
     text = n.get("/v1/metrics")
     m = numbers(text)
@@ -452,7 +457,7 @@ def test_every_other_endpoint_as_the_document_has_it(t):
     n.post("/execute", {"cmd": 3}, status=400)
     n.post("/execute", {"command": 3}, status=422)
     n.post("/execute", {"command": "nope"}, status=511)
-    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 60})
     n.post("/run_in_session", {"action_type": "bash", "command": "echo x"})
     n.post("/run_in_session", {"action_type": "bash", "command": "(a"}, status=511)
     n.post("/close_session", {"session_type": "bash"})
@@ -609,7 +614,7 @@ def test_limits_have_words(t):
 def test_output_has_a_limit(t):
     n = Native(t, "--max-output", "100000")
     much = "echo begin; head -c 5000000 /dev/zero | tr '\\0' x"
-    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 60})
 
     def run(command, status=200, **kw):
         return n.post("/run_in_session", {"action_type": "bash", "command": command, **kw}, status)
@@ -618,7 +623,7 @@ def test_output_has_a_limit(t):
         assert e["class_path"] == "builtins.MemoryError", e
         assert "more than 100000 bytes; send its output to a file" in e["message"], e
     assert run("echo next")["output"] == "next\n"
-    e = run("yes", 511, timeout=0.5)["swerexception"]
+    e = run("yes", 511, timeout=2)["swerexception"]
     assert e["class_path"].endswith("CommandTimeoutError")
     told = e["extra_info"]["partial_output"]  # the two ends, and a sentence
     assert 100000 < len(told) < 100100 and "more than" in told, told[49900:50100]
@@ -657,9 +662,9 @@ def test_the_end_lets_answers_through(t):
         f.write(b"x" * size)
     answers = []
     busy = threading.Thread(target=lambda: answers.append(
-        n.server.post("/v1/exec", {"command": "sleep 1; echo done"})))
+        n.server.post("/v1/exec", {"command": ": >begun; sleep 1; echo done"})))
     busy.start()
-    ply.wait_for("the command", lambda: [x for _, x in n.server.children() if "sleep 1" in x])
+    ply.wait_for("the command", lambda: os.path.exists(n.view.at("begun")))
     slow = n.server.connection()
     slow.request("GET", "/files/download?path=large", headers={"X-API-Key": n.server.token})
     r = slow.getresponse()
@@ -668,11 +673,16 @@ def test_the_end_lets_answers_through(t):
     begun = n.server.connection()
     begun.request("POST", "/files/write", b'{"path": "w", ', {"X-API-Key": n.server.token,
                                                               "Content-Length": "29"})
-    time.sleep(0.5)  # until the server has read what was sent: only that has begun
+    n.server.await_read(begun.sock)  # only what it has read has begun
     n.server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    a = n.server.get("/health", connection=held)
-    assert a.status == 503 and "about to end" in a.json["detail"], a
+    refused = []
+
+    def is_refused():
+        refused.append(n.server.get("/health", connection=held))
+        return refused[-1].status == 503
+    ply.wait_for("the end's beginning", is_refused)
+    a = refused[-1]
+    assert "about to end" in a.json["detail"], a
     begun.send(b'"content": "x"}')
     answer = begun.getresponse()
     assert answer.status == 200, (answer.status, answer.read())
@@ -680,20 +690,20 @@ def test_the_end_lets_answers_through(t):
     assert len(r.read()) == size
     busy.join()
     assert answers[0].json["stdout"] == "done\n", answers
-    assert n.server.process.wait(20) == 0
+    assert n.server.process.wait(60) == 0
 
 
 def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):
     n = Native(t)
-    stop, wrong, count = time.monotonic() + 2, [], [0] * 12
-    n.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+    stop, wrong, count = threading.Event(), [], [0] * 12
+    n.post("/create_session", {"session_type": "bash", "startup_timeout": 60})
     slow = threading.Thread(target=lambda: n.server.post(
         "/run_in_session", {"action_type": "bash", "command": "sleep 2"}))
     slow.start()
 
     def work(i):
         c = n.server.connection()
-        while time.monotonic() < stop:
+        while not stop.is_set():
             path, body, key, want = [
                 ("/execute", {"cmd": "echo %d" % i}, "stdout", "%d\n" % i),
                 ("/execute", {"command": ["echo", str(i)]}, "stdout", "%d\n" % i),
@@ -707,19 +717,25 @@ def test_all_protocols_at_once_and_a_slow_one_blocks_nobody(t):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
     for x in threads:
         x.start()
-    while time.monotonic() < stop:
+    began = time.monotonic()
+
+    def enough():
         assert n.server.get("/is_alive").status == 200
-        time.sleep(0.05)
+        return time.monotonic() - began > 2 and (min(count) > 3 or wrong)
+    try:
+        ply.wait_for("each to have had some turns", enough)
+    finally:
+        stop.set()
     for x in [*threads, slow]:
         x.join()
-    assert not wrong and min(count) > 3, (wrong[:3], count)
+    assert not wrong, wrong[:3]
 
 
 def test_the_end_by_a_signal_leaves_nothing(t):
     view = t.view(FILES)
     for sig in (signal.SIGTERM, signal.SIGINT):
         s = server.serve(t, view, "--cloud")
-        s.post("/create_session", {"session_type": "bash", "startup_timeout": 10})
+        s.post("/create_session", {"session_type": "bash", "startup_timeout": 60})
         s.post("/run_in_session", {"action_type": "bash", "command": "sleep 42.9 &"})
         box = s.post("/sandboxes", {}).json["sandbox_id"]
         assert s.get("/sandboxes/" + box).status == 200
@@ -734,7 +750,7 @@ def test_the_end_by_a_signal_leaves_nothing(t):
         ply.wait_for("the sleeps",
                      lambda: sum("sleep 42.9" in x and "sh" not in x for _, x in s.children()) == 3)
         s.process.send_signal(sig)
-        assert s.process.wait(20) == 0
+        assert s.process.wait(60) == 0
         busy.join()
         assert answers and answers[0].json["exit_code"] == -9, answers
         ply.wait_for("the end of all", lambda: not [x for _, x in s.children() if "plyfsd" not in x])

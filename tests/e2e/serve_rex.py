@@ -159,14 +159,14 @@ def test_a_start_that_takes_too_long_leaves_nothing(t):
 
 
 def test_a_session_that_still_starts_can_be_closed(t):
-    ply.write(t.at("slow.sh"), "sleep 3.3\n")
+    ply.write(t.at("slow.sh"), "sleep 6.3\n")
 
     async def go():
         s = rex(t)
         r = s.runtime
         for close in (r.close, lambda: r.close_session(CloseBashSessionRequest(session="z"))):
             slow = asyncio.create_task(r.create_session(create("z", startup_source=[t.at("slow.sh")])))
-            while not [c for _, c in s.children() if "3.3" in c]:
+            while not [c for _, c in s.children() if "6.3" in c]:
                 await asyncio.sleep(0.05)
             await close()
             await raises(ex.SessionDoesNotExistError,
@@ -225,8 +225,8 @@ def test_a_timeout_leaves_the_command_and_an_interrupt_brings_the_shell_back(t):
         r = rex(t).runtime
         await r.create_session(create())
         e = await raises(ex.CommandTimeoutError,
-                         r.run_in_session(quick("echo begun; sleep 30", timeout=0.4)),
-                         "timeout after 0.4 seconds while running command 'echo begun; sleep 30'")
+                         r.run_in_session(quick("echo begun; sleep 30", timeout=2.5)),
+                         "timeout after 2.5 seconds while running command 'echo begun; sleep 30'")
         assert isinstance(e, TimeoutError) and e.extra_info["partial_output"] == "begun\n"
         o = await r.run_in_session(BashInterruptAction())
         assert o.exit_code == 0 and "begun" in o.output, o
@@ -243,7 +243,7 @@ def test_what_is_told_of_much_output_is_its_two_ends_and_in_time(t):
         await r.create_session(create())
         began = time.monotonic()
         e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("echo first; yes", timeout=1)))
-        assert time.monotonic() - began < 3, time.monotonic() - began
+        assert time.monotonic() - began < 15, time.monotonic() - began
         told = e.extra_info["partial_output"]
         assert told.startswith("first\ny\n") and told.endswith(("\ny\n", "\ny")), (told[:20], told[-20:])
         assert "bytes are left out" in told and 130000 < len(told) < 140000, len(told)
@@ -257,7 +257,7 @@ def test_a_timeout_says_whether_anything_was_run(t):
     async def go():
         r = rex(t).runtime
         await r.create_session(create())
-        e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("sleep 30", timeout=0.3)))
+        e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("sleep 30", timeout=2)))
         assert "the command goes on" in e.extra_info["reason"], e.extra_info
         ran = t.at("ran")
         e = await raises(ex.CommandTimeoutError, r.run_in_session(quick("touch " + ran, timeout=0.3)))
@@ -271,9 +271,11 @@ def test_an_interrupt_passes_a_busy_session(t):
     async def go():
         r = rex(t).runtime
         await r.create_session(create())
-        busy = asyncio.create_task(r.run_in_session(quick("echo a; sleep 30; echo b", timeout=60,
-                                                          check="silent")))
-        await asyncio.sleep(0.3)
+        # A program that says that it is there, and dies of a SIGINT at any time.
+        busy = asyncio.create_task(r.run_in_session(quick(
+            "sh -c 'echo a; : >%s; exec sleep 30'; echo b" % t.at("begun"), check="silent")))
+        while not os.path.exists(t.at("begun")):
+            await asyncio.sleep(0.02)
         o = await r.run_in_session(BashInterruptAction())
         first = await busy
         assert o.exit_code == 0 and first.exit_code == 130 and first.output.startswith("a\n"), first
@@ -338,7 +340,7 @@ def test_a_start_that_fails_tells_what_was_printed(t):
 
     async def go():
         r = rex(t).runtime
-        slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=1)
+        slow = CreateBashSessionRequest(startup_source=[t.at("slow.sh")], startup_timeout=4)
         e = await raises(pexpect.exceptions.TIMEOUT, r.create_session(slow))
         assert "so far\n" in e.extra_info["partial_output"], e.extra_info
         e = await raises(pexpect.exceptions.EOF,
@@ -379,7 +381,7 @@ def test_execute_runs_as_subprocess_does(t):
         r = rex(t).runtime
 
         async def does(out, err, code, **kw):
-            c = await r.execute(Command(timeout=10, **kw))
+            c = await r.execute(Command(timeout=60, **kw))
             assert (c.stdout, c.stderr, c.exit_code) == (out, err, code), (kw, c)
         await does("a b\n", "", 0, command=["echo", "a b"])
         await does("o\n", "e\n", 3, command="echo o; echo e >&2; exit 3", shell=True)
@@ -420,7 +422,7 @@ def test_a_timeout_ends_the_whole_tree(t):
     async def go():
         s = rex(t)
         await raises(ex.CommandTimeoutError, s.runtime.execute(
-            Command(command="(setsid sleep 32.1 &) ; sleep 32.1", shell=True, timeout=0.4)))
+            Command(command="(setsid sleep 32.1 &) ; sleep 32.1", shell=True, timeout=1)))
         # Its own end is none as long as something holds its output.
         await raises(ex.CommandTimeoutError, s.runtime.execute(
             Command(command="sleep 32.1 &", shell=True, timeout=0.4)))
@@ -532,7 +534,7 @@ def test_a_read_that_waits_holds_up_neither_the_end_nor_a_slow_writer(t):
         ply.wait_for("the end of a read without a client", lambda: reading() == 0)
     threads = [read("/dev/ptmx"), read("/dev/ptmx", **{"X-Request-ID": "1"})]
     ply.wait_for("their reading", lambda: reading() == 2)
-    s.stop(10)
+    s.stop()
     for x in threads:
         x.join()
     assert [a.status for a in got] == [511, 511], got
@@ -583,7 +585,7 @@ def test_a_write_that_waits_holds_up_neither_the_end_nor_a_slow_reader(t):
     threads = [begin(lambda: write(**{"X-Request-ID": "1"})),
                begin(lambda: s.call("POST", "/upload", body, headers))]
     ply.wait_for("their writing", lambda: writing() == 2)
-    s.stop(10)
+    s.stop()
     for x in threads:
         x.join()
     assert [a.status for a in got] == [511, 511], got
@@ -613,13 +615,13 @@ def test_nothing_that_begins_late_or_again_holds_up_the_end(t):
     with socket.create_connection(("127.0.0.1", s.port), 10) as late:
         late.sendall(b"POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nX-Request-ID: 2\r\n"
                      b"Content-Length: %d\r\n\r\n%s" % (s.token.encode(), len(text), text[:5]))
-        time.sleep(0.5)  # until the server has read it: only so has it begun
+        s.await_read(late)  # only so has it begun
         s.process.send_signal(signal.SIGTERM)
         for x in threads:
-            x.join(20)
+            x.join(60)
         late.sendall(text[5:])
         assert late.recv(100).startswith(b"HTTP/1.1 503 "), "a command that begins behind the end"
-    s.stop(10)
+    s.stop()
     assert [a.status for a in got] == [511] * 3, got
     said = sorted(a.json["swerexception"]["message"] for a in got)
     assert said[0].startswith("Command ['sleep', '60.7'] failed with exit code -9"), said
@@ -725,7 +727,7 @@ def test_no_archive_gets_out_of_its_target(t):
 
 def test_flags_of_swerex_remote(t):
     def cli(*words):
-        return subprocess.run([server.SWEREX_REMOTE, *words], env=t.env, text=True, timeout=20,
+        return subprocess.run([server.SWEREX_REMOTE, *words], env=t.env, text=True, timeout=60,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     p = cli("--version")
     assert p.returncode == 0 and p.stdout.strip() == cli("-v").stdout.strip() != ""
@@ -755,7 +757,7 @@ def test_the_end_leaves_no_process(t):
             b'{"command": "sleep 34.5", "shell": true    }' % s.token.encode(), timeout=30))
         busy.start()
         ply.wait_for("the sleeps", lambda: len([c for _, c in s.children() if "sleep 34.5" in c]) >= 3)
-        s.stop()
+        s.stop(30)
         busy.join()
         ply.wait_for("their end", lambda: not s.children())
     run(go())
@@ -796,8 +798,8 @@ def test_every_method_and_every_class_of_errors(t):
         s = rex(t)
         r = server.Watched(s.runtime)
         r.from_config(RemoteRuntimeConfig(auth_token=s.token, port=s.port))
-        await r.wait_until_alive(timeout=5)
-        assert await r.is_alive(timeout=5)
+        await r.wait_until_alive(timeout=30)
+        assert await r.is_alive(timeout=30)
         await r.create_session(create())
         await r.create_session(create("mute"))
         mute = asyncio.create_task(r.run_in_session(quick("builtin() { :; }", session="mute")))
@@ -834,7 +836,7 @@ def test_the_same_on_a_view_with_checkpoints_beside(t):
     s = server.serve(t, view)
 
     async def go():
-        r = RemoteRuntime(port=s.port, auth_token=s.token, timeout=5)
+        r = RemoteRuntime(port=s.port, auth_token=s.token, timeout=30)
         await r.create_session(create())
         assert (await r.run_in_session(quick("pwd; cat a.txt"))).output == view.path + "\none\n"
         assert (await r.execute(Command(command=["pwd"]))).stdout == view.path + "\n"

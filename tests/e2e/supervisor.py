@@ -222,7 +222,7 @@ def test_a_daemon_that_dies_while_it_writes_into_its_own_view_is_followed(t):
         t.clean.append(lambda p=p: (p.kill(), p.wait()))
         time.sleep(0.03 * (n + 1))
         kill(view)
-        assert p.wait(30) in (0, 1)
+        assert p.wait(60) in (0, 1)
         view.write("n", str(n))
     kill(view)
     assert view.read("n") == "5"
@@ -587,10 +587,14 @@ def test_a_daemon_that_keeps_dying_is_given_up_with_an_error(t):
     view = t.view()
     store = view.store
     f = open(view.at("a.txt"))
-    for _ in range(5):
-        pid = ply.wait_for("a daemon", store.daemon)
-        os.kill(pid, signal.SIGKILL)
-        ply.wait_for("its death", lambda: not ply.alive(pid))
+    deaths = 0
+    while "answer EIO" not in store.log_tail() and deaths < 50:  # so many within 10 s
+        pid = store.daemon()
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            ply.wait_for("its death", lambda: not ply.alive(pid))
+            deaths += 1
+    assert deaths >= 5, deaths
     ply.wait_for("the line", lambda: "answer EIO" in store.log_tail())
     assert store.log_tail().count("answer EIO") == 1
     for attempt in (lambda: os.listdir(view.at("dir")), lambda: os.statvfs(view.path),
@@ -628,6 +632,7 @@ def test_a_store_that_is_broken_is_tried_once(t):
     view = t.view()
     store = view.store
     pid = store.daemon()
+    os.kill(pid, signal.SIGSTOP)  # it might commit, and heal it
     with open(os.path.join(store.path, "index", "data.mdb"), "r+b") as f:
         f.write(b"\xa5" * 8192)  # both of LMDB's first pages
     os.kill(pid, signal.SIGKILL)
@@ -683,7 +688,7 @@ def test_another_program_takes_over_under_load(t):
     def work(i):
         os.chdir(view.path)
         n = 0
-        while not os.path.exists(stop):
+        while not os.path.exists(stop) or n <= 10:
             os.mkdir("w%d" % i)
             with open("w%d/f" % i, "x") as f:
                 f.write(str(n))
@@ -691,7 +696,6 @@ def test_another_program_takes_over_under_load(t):
             os.rename("w%d/f" % i, "last%d" % i)
             os.rmdir("w%d" % i)
             n += 1
-        assert n > 10, n
 
     pids = in_children(3, work)
     seen = {store.daemon()}

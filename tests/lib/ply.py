@@ -257,7 +257,8 @@ def alive(pid):
     return stat[0] not in "ZX" or int(stat[17]) > 1  # its threads
 
 
-def wait_for(what, condition, seconds=15):
+def wait_for(what, condition, seconds=30):
+    """The limit is for what never comes: a machine that does other work may be slow."""
     end = time.monotonic() + seconds
     while True:
         got = condition()
@@ -484,7 +485,7 @@ class Store:
             return int(pid)
         return None
 
-    def stop(self, seconds=20):
+    def stop(self, seconds=60):
         """Ends the daemon kindly and waits; views must be unmounted before."""
         pid = self.daemon()
         if pid:

@@ -19,7 +19,7 @@ logging.disable(logging.CRITICAL)
 
 def rex(t, *options, **kw):
     s = server.rex(t, *options, **kw)
-    s.runtime = RemoteRuntime(port=s.port, auth_token=s.token or "", timeout=5)
+    s.runtime = RemoteRuntime(port=s.port, auth_token=s.token or "", timeout=30)
     return s
 
 
@@ -39,9 +39,9 @@ async def raises(what, awaitable, says=""):
 
 
 def create(name="default", **kw):
-    return CreateBashSessionRequest(session=name, startup_timeout=10, **kw)
+    return CreateBashSessionRequest(session=name, startup_timeout=60, **kw)
 
 
 def quick(command, **kw):
-    kw.setdefault("timeout", 10)
+    kw.setdefault("timeout", 60)
     return BashAction(command=command, **kw)

@@ -63,11 +63,25 @@ class Server:
             if "Sanitizer" in err:
                 self.said.append(err)
 
-    def stop(self, seconds=20):
+    def stop(self, seconds=60):
         """As an administrator does it."""
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=seconds)
         assert self.process.returncode == 0 and not err, (self.process.returncode, err)
+
+    def await_read(self, connection):
+        """Until the server has read what was sent so far (a socket)."""
+        ours, its = b"%04X" % connection.getsockname()[1], b"%04X" % self.port
+
+        def is_read():
+            waiting = {}
+            with open("/proc/net/tcp", "rb") as f:
+                for line in list(f)[1:]:
+                    _, local, remote, _, queues, *_ = line.split()
+                    waiting[local[-4:], remote[-4:]] = queues.split(b":")
+            sent, got = waiting.get((ours, its)), waiting.get((its, ours))
+            return sent and got and int(sent[0], 16) == 0 == int(got[1], 16)
+        ply.wait_for("the server to read", is_read)
 
     def connection(self, timeout=60):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
