@@ -189,8 +189,7 @@ static int looked(struct client *cl, const char *dir, struct look *l)
 	_cleanup_close_ int fd = -1;
 
 	if (l->opened)
-		return l->opened == EIO || l->opened == ENODEV ? -ENOTCONN :
-								 -l->opened; /* see below */
+		return plyfs_is_dead_view(l->opened) ? -ENOTCONN : -l->opened;
 	if (plyfs_is_no_view(l->asked))
 		return 0;
 	if (plyfs_is_dead_view(l->asked))
@@ -202,7 +201,7 @@ static int looked(struct client *cl, const char *dir, struct look *l)
 		return -EPROTO;
 	fd = open_dir(dir);
 	if (fd < 0)
-		return -errno;
+		return plyfs_is_dead_view(errno) ? -ENOTCONN : -errno;
 	l->info.branch[sizeof(l->info.branch) - 1] = 0;
 	l->info.head[sizeof(l->info.head) - 1] = 0;
 	l->info.store[sizeof(l->info.store) - 1] = 0;

@@ -51,7 +51,7 @@ static char *absolute(const char *path)
 	char *real = realpath(path, NULL);
 	char cwd[PATH_MAX], *made = NULL;
 
-	if (real || (errno != ENOTCONN && errno != ECONNABORTED))
+	if (real || !plyfs_is_dead_view(errno))
 		return real;
 	if (path[0] == '/')
 		made = strdup(path);

@@ -58,6 +58,23 @@ def ends(p, code, says):
         assert len(err.splitlines()) == 1, shown
 
 
+def test_a_view_whose_daemon_dies_while_it_is_asked_is_a_dead_one(t):
+    t.unsupervised()
+    view = t.view()
+    pid = view.store.daemon()
+    view.write("new", "x")  # who opens the directory asks for its attributes again
+    os.kill(pid, signal.SIGSTOP)
+    p = verb(t, "unmount", view.path)
+    # It asks in a child, which has nothing else to wait for.
+    ply.wait_for("its request", lambda: subprocess.run(
+        ["ps", "-o", "stat=", "--ppid", str(p.pid)], capture_output=True, text=True).stdout[:1] in ("S", "D"))
+    os.kill(pid, signal.SIGKILL)
+    out, err = p.communicate(timeout=LONG_ENOUGH)
+    # Who stands by the daemon may be faster.
+    assert "daemon had ended" in err if p.returncode == 0 else "no plyfs view is mounted" in err, err
+    ply.wait_for("the mount to vanish", lambda: not os.path.ismount(view.path))
+
+
 def test_no_verb_waits_for_ever(t):
     view = t.view()
     store, pid = view.store, view.store.daemon()
