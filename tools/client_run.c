@@ -302,6 +302,16 @@ static int name_fork(struct run *run)
 	return DONE;
 }
 
+/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
+static void end_view(const struct run *run)
+{
+	struct client *cl = run->cl;
+
+	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", run->made);
+	(void)unmount_view(cl, run->mountpoint, false, true); /* says why not */
+	(void)rmdir(run->mountpoint);			      /* stays while it is mounted */
+}
+
 static void end_fork(const struct run *run)
 {
 	char *argv[] = { (char *)"drop", (char *)"--branch", (char *)"--", (char *)run->made,
@@ -309,10 +319,7 @@ static void end_fork(const struct run *run)
 	struct client *cl = run->cl;
 	int saved, r;
 
-	/* Only the fork's own view is ended; the info tells the daemon which one to wait for. */
-	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", run->made);
-	(void)unmount_view(cl, run->mountpoint, false, true); /* says why not */
-	(void)rmdir(run->mountpoint);			      /* stays while it is mounted */
+	end_view(run);
 	if (!run->drop) {
 		client_talk(cl, "the command's state is branch %s", run->made);
 		return;
@@ -324,15 +331,28 @@ static void end_fork(const struct run *run)
 		client_talk(cl, "branch %s stays", run->made);
 }
 
+/* The mount comes first; only a daemon that has made the branch answers there, by its name. */
+static bool fork_was_made(const struct run *run)
+{
+	struct client at = { .verb = run->cl->verb, .store_fd = -1, .view_fd = -1 };
+	int r = client_look_with_patience(&at, run->mountpoint);
+
+	closep(&at.view_fd);
+	return r == 0 && strcmp(at.info.branch, run->made) == 0;
+}
+
 /* In the front, when the guard was killed. */
 static void end_killed_fork(const void *arg)
 {
 	const struct run *run = arg;
 
-	if (mounts_is_plyfs(run->mountpoint) == 1)
-		end_fork(run);
-	else
+	if (mounts_is_plyfs(run->mountpoint) != 1) {
 		(void)rmdir(run->mountpoint); /* it had not come to the mount yet */
+	} else if (fork_was_made(run)) {
+		end_fork(run);
+	} else {
+		end_view(run); /* an older branch may have the name: that one stays */
+	}
 }
 
 /* All of it in the guard, so that what is mounted goes whoever is killed or interrupted when. */

@@ -204,6 +204,24 @@ def test_who_kills_plyfs_ends_the_command(t):
             ply.wait_for("the drop", lambda: len(view.store.json("tree")["branches"]) == branches)
 
 
+def test_a_guard_killed_before_its_fork_is_made_takes_no_older_branch_along(t):
+    view = t.view({"a": "1"})
+    view.store.ply("fork", "older")
+    os.mkdir(t.at("tmp"))
+    for n in range(30):
+        p = subprocess.Popen([ply.PLYFS, "run", "--fork", "--drop", "--name", "older", "--", "true"],
+                             cwd=view.path, env=dict(t.env, XDG_RUNTIME_DIR=t.at("tmp")),
+                             stderr=subprocess.DEVNULL)
+        # The name is refused when the daemon is asked, and it is mounted before that.
+        while not ply.mounts_below(t.at("tmp"), "fuse.plyfs") and p.poll() is None:
+            pass
+        for guard in [] if p.poll() is not None else children(p.pid):
+            os.kill(guard, signal.SIGKILL)
+        assert p.wait(timeout=30) == 1
+        assert left_of_forks(t) == ([], [])
+        assert len(view.store.json("tree")["branches"]) == 2, n
+
+
 def test_all_of_plyfs_killed_at_once_ends_the_command_itself(t):
     view = t.view()
     p = subprocess.Popen([ply.PLYFS, "run", "--timeout", "90", "--", "sleep", "83.5"], cwd=view.path)
