@@ -6,6 +6,7 @@ Each lever can be switched off (mount --without): the view is as right, only the
 a daemon that follows another serves it alike.
 """
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -152,6 +153,16 @@ def test_another_history_without_epoch(t):
 
 # ---- the counters show it ----
 
+def counting(test):
+    """No other test has the machine forget what was cached."""
+    @functools.wraps(test)
+    def calm(t):
+        with ply.caches_stay():
+            test(t)
+    return calm
+
+
+@counting
 def test_what_the_cache_saves(t):
     for without in ("", "cache"):
         view = mounted(t, without)
@@ -163,6 +174,7 @@ def test_what_the_cache_saves(t):
         assert spent >= 80 if without else spent < 20, (without, spent)
 
 
+@counting
 def test_what_no_open_saves(t):
     for without in ("", "no-open"):
         view = mounted(t, without)
@@ -176,6 +188,7 @@ def test_what_no_open_saves(t):
                          ops(view, "RELEASEDIR") >= 20)
 
 
+@counting
 def test_what_readdirplus_saves(t):
     files = {"many/%03d" % i: "x" for i in range(200)}
     for without in ("", "readdirplus"):
@@ -190,6 +203,7 @@ def test_what_readdirplus_saves(t):
             assert plus > 0 and lookups < 100, (plus, plain, lookups)
 
 
+@counting
 def test_what_reading_ahead_saves(t):
     """Who mounts as root may ask for it, where /sys can be written."""
     spent = {}
@@ -208,6 +222,7 @@ def test_what_reading_ahead_saves(t):
     assert 2 * spent[""] < spent["read-ahead"], spent
 
 
+@counting
 def test_what_writing_around_saves(t):
     """Written through the cache the kernel first asks for file capabilities; past it, who reads."""
     can = "are written around" in t.run([ply.PLYFS, "doctor"], check=False).stdout

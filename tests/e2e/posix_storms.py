@@ -48,11 +48,8 @@ def test_a_small_file_is_what_its_model_is(t):
 
 
 def drop_caches():
-    try:
-        with open("/proc/sys/vm/drop_caches", "w") as f:
-            f.write("2")
-    except PermissionError:
-        pass  # not root: what is cached is judged then
+    if os.geteuid() == 0:  # else what is cached is judged
+        ply.drop_caches()
 
 
 def test_a_tree_is_sound_after_a_storm(t):

@@ -150,12 +150,6 @@ def test_unmount_tells_what_holds_a_view_elsewhere(t):
 
 # ---- what stays ----
 
-def drop_caches():
-    ply.need_root()
-    with open("/proc/sys/vm/drop_caches", "w") as f:
-        f.write("2")
-
-
 def counters(view):
     """Node ids that the kernel holds, and inodes in the tree."""
     return view.store.status()["views"][0]["nodes"], view.inodes()
@@ -165,7 +159,7 @@ def at_rest(view):
     """Counters to compare with: the kernel tells of what it forgets when it likes."""
     seen = []
     while len(seen) < 3 or seen[-3:] != seen[-1:] * 3:
-        drop_caches()
+        ply.drop_caches()
         time.sleep(0.05)
         seen.append(counters(view))
     return seen[-1]
@@ -173,7 +167,7 @@ def at_rest(view):
 
 def settles(view, want):
     def same():
-        drop_caches()
+        ply.drop_caches()
         return counters(view) == want
     try:
         ply.wait_for("the counters of before", same)

@@ -247,6 +247,30 @@ def enter_mount_namespace():
     return True
 
 
+DROP_CACHES = "/proc/sys/vm/drop_caches"
+
+
+def drop_caches():
+    """The whole machine forgets names and inodes that nobody uses, and their pages."""
+    need_root()
+    with open(DROP_CACHES, "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        f.write("2")
+
+
+@contextlib.contextmanager
+def caches_stay():
+    """Meanwhile no other test drops them: for counting what the kernel asks for."""
+    try:
+        f = open(DROP_CACHES, "w")
+    except OSError:
+        yield  # not root
+        return
+    with f:
+        fcntl.flock(f, fcntl.LOCK_SH)
+        yield
+
+
 def alive(pid):
     """Or dying: a first thread is a zombie as long as others have not closed their files yet."""
     try:
