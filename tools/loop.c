@@ -35,8 +35,10 @@ struct conn {
 	struct cmd cmd;
 };
 
-static void close_conn(struct conn *c)
+/* Closing alone does not end its events while another process has the socket, too. */
+static void close_conn(struct loop *l, struct conn *c)
 {
+	(void)epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, c->sock, NULL); /* it may be out already */
 	closep(&c->sock);
 	free(c);
 }
@@ -197,7 +199,7 @@ static void take_client(struct loop *l)
 	r = pthread_create(&conn->thread, NULL, conn_main, conn);
 	if (r) {
 		daemon_log("warning: no thread for a client: %s, refusing it", strerror(r));
-		close_conn(conn);
+		close_conn(l, conn);
 		return;
 	}
 	conn->next = l->conns;
@@ -217,7 +219,7 @@ static void reap(struct loop *l)
 		}
 		*p = conn->next;
 		pthread_join(conn->thread, NULL);
-		close_conn(conn); /* which takes it out of the epoll set */
+		close_conn(l, conn);
 	}
 }
 

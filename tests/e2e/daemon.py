@@ -3,10 +3,13 @@
 # group: daemon
 # timeout: 240
 """The life of mounts and of the daemon behind them."""
+import contextlib
+import ctypes
 import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -225,6 +228,40 @@ def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
     child.wait()
     ply.wait_for("the view's end", lambda: not view.store.status()["views"])
     view.store.mount(at=view.path)
+
+
+SYS_PIDFD_GETFD = 438
+
+
+def socket_fds(pid):
+    found = set()
+    for fd in os.listdir("/proc/%d/fd" % pid):
+        with contextlib.suppress(FileNotFoundError):  # of a client before
+            if os.readlink("/proc/%d/fd/%s" % (pid, fd)).startswith("socket:"):
+                found.add(int(fd))
+    return found
+
+
+def test_a_client_is_forgotten_when_it_is_served_whoever_holds_its_socket(t):
+    """
+    As who looks into /proc/PID/fd does for a moment: epoll then goes on with it. Only a build with a
+    sanitizer tells that what it says is of memory that was freed.
+    """
+    store = t.view({"a": "1"}).store
+    pid = store.daemon()
+    before = socket_fds(pid)
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(os.path.join(store.path, "sock"))
+    s.recv(4000)  # it greets
+    theirs, = socket_fds(pid) - before
+    held = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, os.pidfd_open(pid), theirs, 0)
+    if held < 0:
+        ply.skip("no descriptor of another process can be had here")
+    s.send(b"nonsense")
+    ply.wait_for("its end", lambda: theirs not in socket_fds(pid))
+    s.close()
+    store.ply("log")  # the daemon has heard of it
+    os.close(held)
 
 
 def test_a_snapshot_view_is_read_only(t):
