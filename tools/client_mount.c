@@ -39,10 +39,10 @@ static bool directory_is_empty(const char *path)
 
 	if (!d)
 		return true; /* what mount(2) then says is more to the point */
-	while ((e = readdir(d)))
+	while (errno = 0, (e = readdir(d)))
 		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
 			return false;
-	return true;
+	return errno == 0; /* what cannot be listed may hold something */
 }
 
 /* realpath, also where the last part is a dead mount that cannot be asked. */
@@ -235,21 +235,32 @@ static int short_store_place(struct client *cl, const char *dir, char **ret_path
 	return DONE;
 }
 
-/* The content of STORE/origin; NULL when there is none. */
-static char *read_origin(const char *store)
+/*
+ * The content of STORE/origin; NULL when there is none. One that cannot be read must not pass for
+ * none: the directory would be imported over what its view holds.
+ */
+static int read_origin(struct client *cl, const char *store, char **ret)
 {
-	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *path = NULL, *text = NULL;
 	_cleanup_fclose_ FILE *f = NULL;
 	char buf[PATH_MAX];
 	size_t n;
 
-	if (asprintf(&path, "%s/origin", store) < 0)
-		return NULL;
+	if (asprintf(&path, "%s/origin", store) < 0) {
+		path = NULL;
+		return client_fail(cl, "%s", strerror(ENOMEM));
+	}
 	f = fopen(path, "re");
-	if (!f)
-		return NULL;
-	n = fread(buf, 1, sizeof(buf) - 1, f);
-	return n ? strndup(buf, n) : NULL;
+	if (!f && errno != ENOENT && errno != ENOTDIR)
+		return client_fail(cl, "reading '%s': %s", path, strerror(errno));
+	n = f ? fread(buf, 1, sizeof(buf) - 1, f) : 0;
+	if (f && ferror(f))
+		return client_fail(cl, "reading '%s': %s", path, strerror(errno));
+	text = n ? strndup(buf, n) : NULL;
+	if (n && !text)
+		return client_fail(cl, "%s", strerror(ENOMEM));
+	*ret = TAKE_PTR(text);
+	return DONE;
 }
 
 /* What was imported will have changed until somebody mounts it. */
@@ -381,7 +392,9 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	if (r)
 		return r;
 
-	origin = read_origin(store);
+	r = read_origin(cl, store, &origin);
+	if (r)
+		return r;
 	if (origin && strcmp(origin, path))
 		return client_fail(cl, "the store '%s' belongs to '%s'", store, origin);
 	if (origin && update && !fresh)
@@ -639,7 +652,12 @@ int client_unmount(struct client *cl)
 	}
 	if ((r == -ETIMEDOUT || client_look_is_unclear(r)) && !lazy)
 		return client_look_failed(cl, r, path);
-	origin = cl->in_view ? read_origin(cl->info.store) : NULL;
+	/* Where a sandbox hides the store, it is not to be read. */
+	r = cl->in_view && access(cl->info.store, X_OK) == 0
+		    ? read_origin(cl, cl->info.store, &origin)
+		    : DONE;
+	if (r && !lazy)
+		return r;
 	is_short = origin && strcmp(origin, path) == 0 && strcmp(cl->info.branch, "main") == 0;
 	if (back && !is_short)
 		return client_fail(
@@ -686,14 +704,18 @@ int client_writeback(struct client *cl)
 	r = short_store(cl, path, &store);
 	if (r)
 		return r;
-	origin = read_origin(store);
+	r = read_origin(cl, store, &origin);
+	if (r)
+		return r;
 	if ((!origin || strcmp(origin, path)) && client_look_with_patience(cl, ".") == 0 &&
 	    cl->in_view) {
 		/* Of the view that we are in, if it is this directory's: no other is meant. */
-		free(origin);
+		free(TAKE_PTR(origin));
 		free(store);
-		origin = read_origin(cl->info.store);
 		store = strdup(cl->info.store);
+		r = read_origin(cl, cl->info.store, &origin);
+		if (r)
+			return r;
 	}
 	if (!store || !origin || strcmp(origin, path))
 		return client_fail(cl,

@@ -19,7 +19,7 @@
 /* 1, 0 or -errno. */
 static int dir_is_empty(int dir_fd)
 {
-	int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n = 0;
+	int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), n = 0, r;
 	DIR *d;
 
 	if (fd < 0)
@@ -29,10 +29,11 @@ static int dir_is_empty(int dir_fd)
 		(void)close(fd); /* nothing was written */
 		return -ENOMEM;
 	}
-	while (n < 3 && readdir(d)) /* "." and ".." */
+	while (n < 3 && (errno = 0, readdir(d))) /* "." and ".." */
 		n++;
+	r = n < 3 && errno ? -errno : n < 3;
 	(void)closedir(d); /* nothing was written */
-	return n < 3;
+	return r;
 }
 
 static int to_dir(struct cmd *c, struct root *root, const char *path, struct transfer_talk *talk,
@@ -105,6 +106,8 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 	}
 
 	exists = fstatat(c->cwd_fd, path, &old, AT_SYMLINK_NOFOLLOW) == 0;
+	if (!exists && errno != ENOENT)
+		return cmd_fail(c, -errno, "'%s'", path);
 	r = exists && !S_ISREG(old.st_mode)
 		    ? -EEXIST
 		    : open_beside(c, path, exists ? &old : NULL, &beside, &fd);

@@ -379,13 +379,21 @@ static int drop_branch(struct cmd *c, const char *name, bool dry)
 	return CMD_DONE;
 }
 
-/* Of a view over a directory: with an older one, or none, its changes would not be known. */
-static bool is_wanted_for_write_back(struct cmd *c, uint64_t id)
+/*
+ * Of a view over a directory: with an older one, or none, its changes would not be known. 1 or 0,
+ * or -errno: who cannot tell drops nothing.
+ */
+static int is_wanted_for_write_back(struct cmd *c, uint64_t id)
 {
 	uint64_t base;
+	int r;
 
-	return faccessat(c->daemon->dir_fd, "origin", F_OK, 0) == 0 &&
-	       branch_is_there(c, BRANCH_DEFAULT) && writeback_base(c, &base) == 0 && base == id;
+	if (faccessat(c->daemon->dir_fd, "origin", F_OK, 0) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (!branch_is_there(c, BRANCH_DEFAULT))
+		return 0;
+	r = writeback_base(c, &base);
+	return r < 0 ? r : base == id;
 }
 
 static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
@@ -407,7 +415,9 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 	}
 
 	r = snap_find(c->store, text, &id);
-	if (r == 0 && is_wanted_for_write_back(c, id))
+	if (r == 0)
+		r = is_wanted_for_write_back(c, id);
+	if (r == 1)
 		return cmd_fail(c, 0,
 				"%s: a write-back compares with this snapshot; it can go when the "
 				"next one has made another",

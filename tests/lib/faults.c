@@ -14,6 +14,7 @@
 #undef _FILE_OFFSET_BITS /* open and open64 are two names here */
 
 #include <assert.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -230,6 +231,8 @@ PASS(int, ftruncate64, -1, (int fd, off64_t size), (fd, size))
 PASS(int, ftruncate, -1, (int fd, off_t size), (fd, size))
 PASS(int, fallocate64, -1, (int fd, int m, off64_t off, off64_t len), (fd, m, off, len))
 PASS(int, posix_fallocate64, errno, (int fd, off64_t off, off64_t len), (fd, off, len))
+PASS(struct dirent64 *, readdir64, NULL, (DIR * d), (d))
+PASS(int, faccessat, -1, (int d, const char *p, int m, int f), (d, p, m, f))
 PASS(int, fdatasync, -1, (int fd), (fd))
 PASS(int, fsync, -1, (int fd), (fd))
 PASS(int, msync, -1, (void *p, size_t len, int f), (p, len, f))
