@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -139,6 +140,16 @@ def test_a_dead_mount_is_taken_away_by_the_next_mount(t):
     if not ply.mounts_below(view.path):
         ply.skip("the mount went with its daemon")
     view.store.ply("mount", "--at", view.path)
+    assert view.read("a.txt") == "one\n"
+
+
+def test_who_mounts_while_a_dead_view_is_taken_off_is_not_in_its_way(t):
+    t.unsupervised()
+    view, rng = t.view(), ply.seeded()
+    for _ in range(150):  # one in forty of them met
+        os.kill(view.store.daemon(), signal.SIGKILL)
+        time.sleep(rng.random() * 0.02)
+        view.store.ply("mount", "--at", view.path)
     assert view.read("a.txt") == "one\n"
 
 
