@@ -84,7 +84,7 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 
 	/*
 	 * A view that lost its daemon is taken off; views may lie on each other. Its supervisor may
-	 * be faster at each step, or as fast: then there is no view, or no mount, and one looks again.
+	 * be faster at each step: then there is no view, or no mount, and one looks again.
 	 */
 	while (mounts_is_plyfs(path) == 1) {
 		struct client at = { .verb = cl->verb, .store_fd = -1, .view_fd = -1 };

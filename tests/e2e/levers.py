@@ -7,6 +7,7 @@ a daemon that follows another serves it alike.
 """
 import contextlib
 import functools
+import glob
 import os
 import re
 import signal
@@ -265,6 +266,16 @@ def wished():
         return struct.unpack("i", f.read(4))[0]
 
 
+def others_have_it(view):
+    """Whether a process besides the view's daemon has the device open."""
+    ours = "/proc/%d/" % view.store.daemon()
+    for fd in glob.glob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(fd) == DEVICE and not fd.startswith(ours):
+                return True
+    return False
+
+
 def storm(view, until):
     """Requests that follow each other closely, as far as others let them."""
     def some():
@@ -280,7 +291,11 @@ def test_cpus_stay_awake_while_requests_come(t):
     view = mounted(t, "")
     storm(view, lambda: times_awake(view) > 0)
     storm(view, lambda: wished() == 0)
-    ply.wait_for("nobody's wish", lambda: wished() > 0)
+    try:
+        ply.wait_for("nobody's wish", lambda: wished() > 0)
+    except AssertionError:
+        if not others_have_it(view):  # one who is stopped goes on wishing
+            raise
     # Now and then is not often: what comes alone may sleep.
     before = times_awake(view)
     for _ in range(20):
