@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "store/base/fault.h"
+#include "store/chunk_internal.h"
 #include "store/nameset.h"
 #include "store/store_internal.h"
 
@@ -263,6 +264,30 @@ START_TEST(an_import_that_begins_while_gc_runs_goes_on_beside_it)
 }
 END_TEST
 
+static void *begin_import(void *arg)
+{
+	ck_ok(store_import_begin(store));
+	atomic_store((atomic_bool *)arg, true);
+	return NULL;
+}
+
+/* What it put before would be sealed, and not written down. */
+START_TEST(an_import_waits_until_gc_has_listed_what_to_keep)
+{
+	atomic_bool began = false;
+	pthread_t thread;
+
+	(void)collect(); /* it let imports in; the next one lets none in at first */
+	ck_ok(claim_all(store));
+	ck_assert_int_eq(pthread_create(&thread, NULL, begin_import, &began), 0);
+	(void)usleep(50000);
+	ck_assert(!atomic_load(&began));
+	claim_end(store);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	store_import_end(store);
+}
+END_TEST
+
 static void stop_at_once(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	*(bool *)arg = true;
@@ -279,6 +304,7 @@ START_TEST(a_cancelled_gc_removes_nothing)
 	fill(b, 1, 1000, 1);
 	id = checkpoint(b, NULL);
 	ck_err(store_gc(store, &progress, &stats), -ERR_CANCELLED);
+	ck_assert(!atomic_load(&store->chunks->collecting)); /* else each put is written down */
 	expect_in_snap(id, 5000, NULL);
 	expect_sound(NULL);
 	(void)collect();
@@ -752,6 +778,7 @@ int main(void)
 	tests[n++] = dropped_branches_give_back_their_space;
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = an_import_that_begins_while_gc_runs_goes_on_beside_it;
+	tests[n++] = an_import_waits_until_gc_has_listed_what_to_keep;
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
 	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -538,6 +539,60 @@ START_TEST(what_is_put_between_two_steps_stays)
 }
 END_TEST
 
+START_TEST(what_is_lost_while_states_are_walked_stays_known_to_be)
+{
+	const struct sweeper sweeper = { .live = none_is_live };
+	struct sweep_stats stats;
+	struct name lost;
+
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunk_put_lost(s.chunks, LEN, &lost));
+	scratch_commit(&s);
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert(chunk_is_lost(s.chunks, &lost));
+}
+END_TEST
+
+/* What happens before a pack is opened next. NULL: nothing. */
+static void (*_Atomic before_open)(void);
+
+/* Stand for libc's. */
+__attribute__((visibility("default"))) int own_openat(int dir_fd, const char *path, int flags,
+						      ...) __asm__("openat64");
+int own_openat(int dir_fd, const char *path, int flags, ...)
+{
+	void (*before)(void) = strstr(path, ".pack") ? atomic_exchange(&before_open, NULL) : NULL;
+	mode_t mode = 0;
+	va_list ap;
+
+	if (flags & (O_CREAT | __O_TMPFILE)) {
+		va_start(ap, flags);
+		mode = va_arg(ap, mode_t);
+		va_end(ap);
+	}
+	if (before)
+		before();
+	return (int)syscall(SYS_openat, dir_fd, path, flags, mode);
+}
+
+START_TEST(who_stores_what_a_sweep_moves_meanwhile_looks_again)
+{
+	uint8_t data[LEN];
+	struct name name;
+
+	keep(0, N, 4);
+	scratch_close(&s);
+	scratch_open(&s); /* no pack is open */
+	atomic_store(&before_open, sweep_once);
+	data_of(4, data);
+	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), EXISTS);
+	ck_assert_ptr_null(atomic_load(&before_open));
+	ck_assert(name_eq(&name, &names[4]));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+END_TEST
+
 enum { PASSES = 20 };
 
 struct putting {
@@ -814,6 +869,8 @@ int main(void)
 		a_reader_overtaken_by_a_sweep_looks_again,
 		readers_go_on_during_sweeps,
 		what_is_put_between_two_steps_stays,
+		what_is_lost_while_states_are_walked_stays_known_to_be,
+		who_stores_what_a_sweep_moves_meanwhile_looks_again,
 		what_others_put_during_a_sweep_stays,
 		a_copy_is_not_named_in_a_pack_whose_sync_failed_for_another,
 		a_flush_does_not_trust_a_pack_whose_sync_failed_for_a_copy,
