@@ -356,8 +356,8 @@ START_TEST(a_sweep_cut_short_leaves_the_last_pack_whole)
 	limit.rlim_cur = N * LEN / 2;
 	ck_ok(setrlimit(RLIMIT_FSIZE, &limit));
 	ck_err(sweep(NULL, &stats), -EFBIG);
-	ck_ok(os_statat(s.dir_fd, "packs/00000002.pack", &st));
-	ck_assert_int_lt(st.st_size, 2 * LEN); /* the half copy was given back ... */
+	ck_ok(os_statat(s.dir_fd, "packs/00000003.pack", &st));
+	ck_assert_int_lt(st.st_size, LEN); /* the half copy was given back ... */
 	expect_state(); /* ... and nothing else */
 	ck_ok(chunk_verify(s.chunks, &info, true));
 
@@ -834,6 +834,46 @@ static void fail_next_sync(void *arg)
 	atomic_store(&next_sync, fail_at_once);
 }
 
+static void *put_another(void *arg)
+{
+	flushing.r = chunk_of(N, &flushing.put);
+	return NULL;
+}
+
+/* All is copied. Somebody puts a chunk, and what follows (the folder's sync) fails. */
+static int let_another_put(void)
+{
+	ck_assert_int_eq(pthread_create(&flushing.thread, NULL, put_another, NULL), 0);
+	usleep(100000);
+	fault_arm(0, 1, EIO);
+	return 0;
+}
+
+static void put_before_the_sync(void *arg)
+{
+	atomic_store(&next_sync, let_another_put);
+}
+
+START_TEST(a_copy_that_is_given_up_cuts_off_no_other_record)
+{
+	const struct sweeper sweeper = { .live = is_live, .between = put_before_the_sync };
+	struct sweep_stats stats;
+	uint32_t got;
+
+	keep(0, N, 4);
+	ck_ok(chunks_collect(s.chunks));
+	ck_err(chunks_sweep(s.chunks, &sweeper, &stats), -EIO);
+	fault_disarm();
+	ck_assert_int_eq(pthread_join(flushing.thread, NULL), 0);
+	chunks_collect_end(s.chunks);
+	ck_ok(flushing.r);
+	scratch_commit(&s);
+	ck_ok(chunk_read(s.chunks, &flushing.put, 0, &got, sizeof(got)));
+	ck_assert_uint_eq(got, N);
+	expect_state();
+}
+END_TEST
+
 START_TEST(after_a_sync_that_failed_the_next_sweep_copies)
 {
 	const struct sweeper sweeper = { .live = is_live, .between = fail_next_sync };
@@ -874,6 +914,7 @@ int main(void)
 		what_others_put_during_a_sweep_stays,
 		a_copy_is_not_named_in_a_pack_whose_sync_failed_for_another,
 		a_flush_does_not_trust_a_pack_whose_sync_failed_for_a_copy,
+		a_copy_that_is_given_up_cuts_off_no_other_record,
 		after_a_sync_that_failed_the_next_sweep_copies,
 	};
 
