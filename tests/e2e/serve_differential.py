@@ -236,11 +236,11 @@ def test_what_is_better_in_sessions(t):
     for i, (name, calls) in enumerate([
         ("tab", [bash("echo 'a\tb'")]),
         ("bang", [bash("echo \"wow!x\"")]),
-        ("heredocs", [bash("cat <<EOF\na\nEOF\ncat <<EOF\nd\nEOF", timeout=1)]),
+        ("heredocs", [bash("cat <<EOF\na\nEOF\ncat <<EOF\nd\nEOF", timeout=4)]),
         ("line ends", [bash("echo a;\necho b")]),
         ("status", [bash("(exit 5)", check="silent"), bash("echo $?")]),
-        ("partial output", [bash("echo begun; sleep 3", timeout=0.5)]),
-        ("timeout text", [bash("echo a\nsleep 3", timeout=0.5)]),
+        ("partial output", [bash("echo begun; sleep 3", timeout=2)]),
+        ("timeout text", [bash("echo a\nsleep 3", timeout=2)]),
         ("idle interrupt", [{}]),
         ("interactive flags", [bash("x", is_interactive_command=True, is_interactive_quit=True)]),
     ]):
@@ -300,7 +300,7 @@ def test_a_shell_within_the_shell(t):
             p.same(bash("(exit 7)", session, check="silent"))
             p.same(bash("(exit 7)", session, check="raise"))
             p.same(bash("echo a\necho b", session))
-        p.same(bash("echo begun; sleep 20", session, timeout=0.5, **kw), "partial output")
+        p.same(bash("echo begun; sleep 20", session, timeout=2, **kw), "partial output")
         p.same(("POST", "/run_in_session", {"action_type": "bash_interrupt", "session": session,
                                             "timeout": 1.0}))
         p.same(bash("echo after", session, **kw))
