@@ -102,6 +102,8 @@ static int copy_xattrs(int from, int to)
 	for (const char *p = names; p < names + n; p += strlen(p) + 1) {
 		ssize_t len = fgetxattr(from, p, value, XATTR_VALUE_MAX);
 
+		if (len < 0 && errno != ENODATA && errno != ENOTSUP)
+			return -errno;
 		if (len >= 0 && fsetxattr(to, p, value, (size_t)len, 0) < 0)
 			return -errno;
 	}
@@ -133,6 +135,8 @@ static int copy_data(struct job *j, int from, int to, uint64_t size)
 		off_t data = lseek(from, (off_t)at, SEEK_DATA);
 		ssize_t n;
 
+		if (data < 0 && errno != ENXIO)
+			return -errno;
 		if (data < 0)
 			break; /* a hole up to the end */
 		n = pread(from, j->buf, COPY_BYTES, data);
@@ -279,21 +283,20 @@ static int copy_entry(void *arg, int from_dir, const char *name)
 
 /* ---- one directory ---- */
 
-/* A directory that is to be below dir_fd: -1 when there is none, -ENOTDIR for something else. */
-static int open_below(int dir_fd, const char *name)
+/* A directory that is to be below dir_fd; -1 when there is none. -ENOTDIR: something else is. */
+static int open_below(int dir_fd, const char *name, int *ret_fd)
 {
-	int fd;
-
+	*ret_fd = -1;
 	if (dir_fd < 0)
-		return -1;
-	fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 && errno != ENOENT)
+		return 0;
+	*ret_fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (*ret_fd < 0 && errno != ENOENT)
 		return errno == ELOOP ? -ENOTDIR : -errno;
-	return fd;
+	return 0;
 }
 
 /* In the view, as it was in the left state (from). -errno. */
-static int make_below(int dir_fd, const char *name, int from)
+static int make_below(int dir_fd, const char *name, int from, int *ret_fd)
 {
 	_cleanup_close_ int fd = -1;
 	struct stat st;
@@ -305,46 +308,58 @@ static int make_below(int dir_fd, const char *name, int from)
 	if (fd < 0)
 		return -errno;
 	r = copy_attributes(from, fd, &st);
-	return r < 0 ? r : TAKE_FD(fd);
+	if (r == 0)
+		*ret_fd = TAKE_FD(fd);
+	return r;
 }
 
 /*
  * The directories that the last name of j->path lies in, on both sides; -1: not there. make: those
  * of the view are made where the left state has them. -ENOTDIR: something else is in the view.
+ * Another failure must not pass for "not there": the view's own would be removed for it.
  */
 static int open_parents(struct job *j, bool make, int *ret_from, int *ret_to)
 {
 	_cleanup_close_ int from = dup(j->from), to = dup(j->to);
 	const char *p = j->path, *slash;
 	char name[NAME_MAX + 1];
+	int r;
 
+	if (from < 0 || to < 0)
+		return -errno;
 	for (; (slash = strchr(p, '/')); p = slash + 1) {
-		int next_from, next_to;
+		int next;
 
 		memcpy(name, p, (size_t)(slash - p));
 		name[slash - p] = '\0';
-		next_from = open_below(from, name);
+		r = open_below(from, name, &next);
 		closep(&from);
-		from = MAX(next_from, -1); /* no directory there: nothing excluded in it */
-		next_to = open_below(to, name);
-		if (next_to == -1 && make && to >= 0 && from >= 0)
-			next_to = make_below(to, name, from);
+		from = next;
+		if (r < 0 && r != -ENOTDIR) /* no directory there: nothing excluded in it */
+			return r;
+		r = open_below(to, name, &next);
+		if (r == 0 && next < 0 && make && to >= 0 && from >= 0)
+			r = make_below(to, name, from, &next);
 		closep(&to);
-		to = MAX(next_to, -1);
-		if (next_to < -1)
-			return next_to;
+		to = next;
+		if (r < 0)
+			return r;
 	}
 	*ret_from = TAKE_FD(from);
 	*ret_to = TAKE_FD(to);
 	return 0;
 }
 
-static bool is_directory(int dir_fd, const char *name)
+/* 1 or 0, or -errno. */
+static int is_directory(int dir_fd, const char *name)
 {
 	struct stat st;
 
-	return dir_fd >= 0 && fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-	       S_ISDIR(st.st_mode);
+	if (dir_fd < 0)
+		return 0;
+	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	return S_ISDIR(st.st_mode);
 }
 
 /* j->path, which is called so as an excluded directory, becomes what it was. -errno. */
@@ -353,15 +368,15 @@ static int bring_back(struct job *j)
 	_cleanup_close_ int from = -1, to = -1;
 	const char *slash = strrchr(j->path, '/'), *name = slash ? slash + 1 : j->path;
 	struct stat st;
-	bool was;
-	int r;
+	int r, was;
 
 	r = open_parents(j, false, &from, &to);
 	if (r < 0)
 		return r;
 	was = is_directory(from, name);
-	if (!was && !is_directory(to, name))
-		return 0; /* a file that is called so */
+	r = was ? was : is_directory(to, name);
+	if (r <= 0)
+		return r; /* a file that is called so */
 	if (to < 0) {
 		closep(&from);
 		from = -1;

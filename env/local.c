@@ -201,7 +201,7 @@ static bool has_legacy(struct ply_env *e)
 		path = NULL;
 		return true; /* then nothing is spared but time */
 	}
-	return access(path, F_OK) == 0;
+	return access(path, F_OK) == 0 || errno != ENOENT;
 }
 
 int local_check_restore(struct ply_env *e)

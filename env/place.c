@@ -66,12 +66,16 @@ int place_check_empty(const char *path)
 	DIR *d = opendir(path);
 	struct dirent *e;
 	bool empty = true;
+	int r;
 
 	if (!d)
 		return fail_errno(errno, "'%s'", path);
-	while (empty && (e = readdir(d)))
+	while (empty && (errno = 0, e = readdir(d)))
 		empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0;
+	r = empty && errno ? fail_errno(errno, "'%s'", path) : 0;
 	(void)closedir(d); /* read only */
+	if (r < 0)
+		return r;
 	return empty ? 0
 		     : fail(PLY_INVALID,
 			    "'%s' is not empty: a fork is mounted on a directory "

@@ -241,11 +241,14 @@ static int keep_only(git_repository *repo, const git_oid *commit)
 		return r;
 	snprintf(path, sizeof(path), "%sobjects/pack", git_repository_path(repo));
 	d = opendir(path);
-	while (d && (e = readdir(d)))
+	while (d && (errno = 0, e = readdir(d)))
 		if (strncmp(e->d_name, name, strlen(name)) != 0)
 			(void)unlinkat(dirfd(d), e->d_name, 0); /* "." and ".." stay */
+	r = !d || errno ? fail_errno(errno, "reading '%s'", path) : 0;
 	if (d)
 		closedir(d);
+	if (r < 0)
+		return r;
 	snprintf(fetched, sizeof(fetched), "%sFETCH_HEAD", git_repository_path(repo));
 	(void)unlink(fetched);
 	return 0;
@@ -288,14 +291,16 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return 0;
 }
 
+/* What cannot be listed to its end is not: after a failure all that is in it is removed. */
 static bool is_empty(const char *path)
 {
 	DIR *dir = opendir(path);
 	struct dirent *d;
 	bool empty = dir;
 
-	while (empty && (d = readdir(dir)))
+	while (empty && (errno = 0, d = readdir(dir)))
 		empty = strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0;
+	empty = empty && errno == 0;
 	if (dir)
 		closedir(dir);
 	return empty;

@@ -459,6 +459,8 @@ static int copy_object(const char *from, const char *to, const char *name)
 	if (out < 0)
 		return fail_errno(errno, "writing '%s'", made);
 	r = copy_bytes(in, out, target);
+	if (close(TAKE_FD(out)) < 0 && r == 0)
+		r = fail_errno(errno, "writing '%s'", target);
 	if (r == 0 && rename(made, target) < 0)
 		r = fail_errno(errno, "writing '%s'", target);
 	if (r < 0)
@@ -487,19 +489,23 @@ int repo_list_objects(const char *objects, struct ply_list *ret)
 
 	if (!dirs)
 		return fail_errno(errno, "reading '%s'", objects);
-	while (r == 0 && (top = readdir(dirs))) {
+	while (r == 0 && (errno = 0, top = readdir(dirs))) {
 		snprintf(name, sizeof(name), "%s/%s", objects, top->d_name);
 		dir = top->d_name[0] == '.' ? NULL : opendir(name);
 		if (!dir && top->d_name[0] != '.' && errno != ENOTDIR && errno != ENOENT)
 			r = fail_errno(errno, "reading '%s'", name);
-		while (dir && r == 0 && (e = readdir(dir))) {
+		while (dir && r == 0 && (errno = 0, e = readdir(dir))) {
 			snprintf(name, sizeof(name), "%s/%s", top->d_name, e->d_name);
 			if (is_object_file(name))
 				r = list_append(ret, name, strlen(name));
 		}
+		if (dir && r == 0 && errno)
+			r = fail_errno(errno, "reading '%s/%s'", objects, top->d_name);
 		if (dir)
 			closedir(dir);
 	}
+	if (r == 0 && errno)
+		r = fail_errno(errno, "reading '%s'", objects);
 	closedir(dirs);
 	return r;
 }
