@@ -54,16 +54,33 @@ static void json_freep(json_t **j)
 }
 #define _cleanup_json_ _cleanup_(json_freep)
 
-/* NULL: the root has none, or none that can be read. */
-static json_t *image_config(const struct ply_env *e)
+/* NULL: the root has none. One that cannot be read is an error: commands would lack its Env. */
+static int image_config(const struct ply_env *e, json_t **ret)
 {
-	_cleanup_free_ char *text = malloc(IMAGE_BYTES_MAX);
+	_cleanup_free_ char *text = NULL;
+	json_error_t why;
 	ssize_t n;
 
-	if (!text || !is_root_shape(e))
-		return NULL;
+	*ret = NULL;
+	if (!is_root_shape(e))
+		return 0;
+	text = malloc(IMAGE_BYTES_MAX);
+	if (!text)
+		return fail_memory();
 	n = getxattr(e->workdir, IMAGE_XATTR, text, IMAGE_BYTES_MAX);
-	return n > 0 ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
+	if (n < 0 && errno == ENODATA)
+		return 0;
+	if (n < 0)
+		return fail_errno(errno, IMAGE_XATTR " of '%s'", e->workdir);
+	*ret = json_loadb(text, (size_t)n, 0, &why);
+	if (*ret)
+		return 0;
+	if (json_error_code(&why) == json_error_out_of_memory)
+		return fail_memory();
+	return fail(PLY_INVALID,
+		    IMAGE_XATTR " of the container's root is no image's configuration (%s); mend "
+				"it, or remove it: setfattr -x " IMAGE_XATTR " '%s'",
+		    why.text, e->workdir);
 }
 
 static int inherit(struct ply_list *env, const char *const *names)
@@ -171,11 +188,19 @@ static int make_places(struct ply_env *e)
 
 /* ---- choosing a runtime ---- */
 
+/* Only where a command reaches nothing is there nothing to hide. */
 static int hide(struct ply_list *list, const char *path)
 {
-	_cleanup_free_ char *real = path && *path == '/' ? realpath(path, NULL) : NULL;
+	_cleanup_free_ char *real = NULL;
 
-	return real ? list_append(list, real, strlen(real)) : 0;
+	if (!path || *path != '/')
+		return 0;
+	real = realpath(path, NULL);
+	if (!real)
+		return isolate_is_out_of_reach(errno)
+			       ? 0
+			       : fail_errno(errno, "'%s', which is to be hidden", path);
+	return list_append(list, real, strlen(real));
 }
 
 /*
@@ -223,11 +248,16 @@ static void end(struct ply_env *e, struct isolation *i)
 
 static int prepare(struct ply_env *e, const char *runtime, struct isolation *i)
 {
-	_cleanup_json_ json_t *image = image_config(e);
-	const char *cwd = json_string_value(json_object_get(image, "WorkingDir"));
+	_cleanup_json_ json_t *image = NULL;
 	bool root = is_root_shape(e);
+	const char *cwd;
 	int r;
 
+	*i = (struct isolation){ 0 };
+	r = image_config(e, &image);
+	if (r < 0)
+		return r;
+	cwd = json_string_value(json_object_get(image, "WorkingDir"));
 	*i = (struct isolation){
 		.runtime = strdup(runtime),
 		.dir = strdup(e->workdir),

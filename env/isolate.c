@@ -6,9 +6,10 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
-#include <mntent.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -144,40 +145,103 @@ static bool is_at_or_below(const char *path, const char *dir)
 	return strncmp(path, dir, len) == 0 && (!path[len] || path[len] == '/');
 }
 
+/*
+ * Where we may not search, a command may not: an ordinary user's is that user, and in its namespace
+ * there is nobody else. But the machine's root is refused by a filesystem only (a user's private
+ * view, an export that knows no root), and in there it can become a user who is not.
+ */
+bool isolate_is_out_of_reach(int error)
+{
+	return error == ENOENT || error == ENOTDIR || (error == EACCES && geteuid() != 0);
+}
+
+/* Of a path of the machine; 0: a command reaches nothing there. What is not known is an error. */
+static int look_at(const char *path, mode_t *ret)
+{
+	_cleanup_close_ int fd = -1;
+	struct stat st;
+	int error;
+
+	if (lstat(path, &st) == 0) {
+		*ret = st.st_mode & S_IFMT;
+		return 0;
+	}
+	error = errno;
+	/* A mount whose daemon is dead: whoever asks it for anything is told the same. */
+	if (isolate_is_out_of_reach(error) || error == ENOTCONN || error == ECONNABORTED) {
+		*ret = 0;
+		return 0;
+	}
+	/* This much is known of a mount without asking what is mounted. */
+	fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && errno != ENOTDIR)
+		return fail_errno(error, "'%s', which is to be hidden", path);
+	*ret = fd < 0 ? S_IFREG : S_IFDIR;
+	return 0;
+}
+
 /* Nothing in place of a directory or file of the machine, if it is there and to be seen. */
 static int put_empty(struct isolate_mounts *m, const char *path)
 {
-	struct stat st;
+	mode_t type;
+	int r;
 
 	for (size_t k = 0; k < m->n; k++)
 		if (m->list[k].kind == MOUNT_EMPTY && is_at_or_below(path, m->list[k].to))
 			return 0;
-	if (lstat(path, &st) < 0 || S_ISLNK(st.st_mode))
-		return 0;
-	return S_ISDIR(st.st_mode) ? put(m, MOUNT_EMPTY, "", path) :
-				     put(m, MOUNT_READ, "/dev/null", path);
+	r = look_at(path, &type);
+	if (r < 0 || type == 0 || S_ISLNK(type))
+		return r;
+	return S_ISDIR(type) ? put(m, MOUNT_EMPTY, "", path) :
+			       put(m, MOUNT_READ, "/dev/null", path);
+}
+
+/* Undoes the kernel's \ooo for space, tab, newline and backslash, in place. */
+static void unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
+		    s[3] >= '0' && s[3] <= '7') {
+			*to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = '\0';
 }
 
 /*
  * Views but the one that the folder is in: whoever sees one, or a file of it bound elsewhere, can
  * restore it by an ioctl, which passes through a read-only mount. Asked each time: they come and
- * go.
+ * go. Not by getmntent_r: it cuts a line that its buffer is too short for, and at the end of a list
+ * that could not be read further it says the same as at the end.
  */
 static int hide_views(const struct isolation *i, struct isolate_mounts *m)
 {
-	FILE *f = setmntent("/proc/self/mounts", "re");
-	char names[2 * PATH_MAX];
-	struct mntent mount;
-	int r = 0;
+	_cleanup_fclose_ FILE *f = fopen("/proc/self/mounts", "re");
+	_cleanup_free_ char *line = NULL;
+	size_t cap = 0;
+	int r;
 
 	if (!f)
 		return fail_errno(errno, "/proc/self/mounts");
-	while (r == 0 && getmntent_r(f, &mount, names, sizeof(names)))
-		if (strcmp(mount.mnt_type, "fuse.plyfs") == 0 &&
-		    !is_at_or_below(i->dir, mount.mnt_dir))
-			r = put_empty(m, mount.mnt_dir);
-	(void)endmntent(f); /* read only */
-	return r;
+	while (errno = 0, getline(&line, &cap, f) > 0) { /* SOURCE MOUNTPOINT TYPE ... */
+		char *save = NULL, *source = strtok_r(line, " ", &save);
+		char *path = source ? strtok_r(NULL, " ", &save) : NULL;
+		char *type = path ? strtok_r(NULL, " ", &save) : NULL;
+
+		if (!type || strcmp(type, "fuse.plyfs") != 0)
+			continue;
+		unescape(path);
+		r = is_at_or_below(i->dir, path) ? 0 : put_empty(m, path);
+		if (r < 0)
+			return r;
+	}
+	/* At the end of the file it is 0. */
+	return errno ? fail_errno(errno, "/proc/self/mounts") : 0;
 }
 
 static int put_work_folder(const struct isolation *i, struct isolate_mounts *m)
@@ -248,7 +312,7 @@ static int add_proc(struct ply_list *w)
 	for (size_t k = 0; r == 0 && isolate_read_only[k]; k++)
 		r = add(w, "--ro-bind-try", isolate_read_only[k], isolate_read_only[k], NULL);
 	for (size_t k = 0; r == 0 && isolate_masked[k]; k++)
-		if (access(isolate_masked[k], F_OK) == 0)
+		if (access(isolate_masked[k], F_OK) == 0 || errno != ENOENT)
 			r = add(w, "--ro-bind", "/dev/null", isolate_masked[k], NULL);
 	return r;
 }

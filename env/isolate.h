@@ -52,6 +52,8 @@ int isolate_words(struct isolation *i, const char *const *argv, const char *cons
  */
 int isolate_ending(const struct isolation *i, char ***ret);
 void isolate_release(struct isolation *i);
+/* Whether a command reaches nothing at a path of the machine that we get this error for. */
+bool isolate_is_out_of_reach(int error);
 /* Puts "NAME=VALUE" into a list of such, in place of another one with this name. */
 int isolate_put_variable(struct ply_list *env, const char *name, const char *value);
 

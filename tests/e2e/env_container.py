@@ -111,6 +111,7 @@ def test_other_views_are_out_of_reach(t):
     home = "/var/lib" if os.geteuid() == 0 else os.path.expanduser("~")
     top = tempfile.mkdtemp(prefix="plyfs-test-", dir=home)  # not below /tmp, which is hidden
     place, bound, file = (os.path.join(top, n) for n in ("view", "bound", "file"))
+    far = os.path.join(top, *[" " * 250] * 9)
     os.mkdir(place)
     store = t.store()
     store.import_(t.tree({"precious": "1\n"}, "other"))
@@ -127,8 +128,13 @@ def test_other_views_are_out_of_reach(t):
             t.run(["mount", "--bind", os.path.join(place, "precious"), file])
             assert ply.read(file) == "1\n"
             assert ok(env, "cat a; ls -A %s; cat %s 2>/dev/null; true" % (bound, file)) == "1\n"
+            # A space is four bytes in the kernel's list, whose line is then longer than two paths.
+            os.makedirs(far)
+            t.run(["mount", "--bind", place, far])
+            assert os.listdir(far) == ["precious"]
+            assert ok(env, "cat a; find '%s' -name precious" % top) == "1\n"
     finally:
-        for mounted in (file, bound, place):
+        for mounted in (far, file, bound, place):
             if os.path.ismount(mounted):
                 t.run(["umount", mounted], check=False)
         t.run([ply.PLYFS, "unmount", place], check=False)
@@ -235,6 +241,18 @@ def test_an_images_environment_and_directory_are_used(t):
         "/app\nin the image\nhello = you /usr/bin /app\n"
     assert env.read_file("f") == b"in the image\n" and env.list_files("*") == ["f"]
     assert env.run("ls /proc/self /dev/null /sys").exit_code == 0
+    env.cleanup()
+    # One that cannot be read is not none: commands would lack what it says.
+    view = store.mount()
+    whole = os.getxattr(view.path, "user.plyfs.oci")
+    os.setxattr(view.path, "user.plyfs.oci", whole[:-1])
+    env = Env("container", bench=t, workdir=view.path, root="1")
+    try:
+        raise AssertionError(env.setup().run("pwd").stdout)
+    except plylib.Error as e:
+        assert e.status == "PLY_INVALID" and "no image's configuration" in e.sentence, e
+    os.setxattr(view.path, "user.plyfs.oci", whole)
+    assert ok(env.setup(), "pwd") == "/app\n"
     env.cleanup()
 
 
