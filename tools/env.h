@@ -109,7 +109,7 @@ int record_create(const struct cmd *c, const struct record *r);
 int record_remove(const struct cmd *c, const char *name);
 /* A failure when there is none. */
 int record_load(const struct cmd *c, const char *name, struct record *ret);
-/* All, by name; *ret malloced, each to be released. */
+/* All that can be read, by name; others are told. *ret malloced, each to be released. */
 int record_list(const struct cmd *c, struct record **ret, size_t *ret_n);
 
 /* A kind with a record's options; not set up. */

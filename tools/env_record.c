@@ -100,14 +100,22 @@ static size_t origin_find(const char *word)
 	return i;
 }
 
+#define GONE (-1) /* of read_file: there is no such file */
+
 static int read_file(const struct cmd *c, const char *path, struct record *ret)
 {
 	const char *name, *kind, *where, *store = NULL, *branch = NULL, *origin;
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
 	json_error_t why;
-	json_t *options, *o = json_load_file(path, 0, &why);
+	json_t *options, *o;
 	struct record r = { 0 };
 	size_t i = 0;
 
+	if (fd < 0 && errno == ENOENT)
+		return GONE;
+	if (fd < 0)
+		return cmd_fail(c, "reading '%s': %s", path, strerror(errno));
+	o = json_loadfd(fd, 0, &why);
 	/* What is not understood is not acted on: destroying drops a branch. */
 	if (!o || json_memory_was_short() ||
 	    json_unpack(o, "{s:s, s:s, s:s, s?s, s?s, s:s, s:o}", "name", &name, "kind", &kind,
@@ -149,10 +157,11 @@ int record_load(const struct cmd *c, const char *name, struct record *ret)
 		r = file_of(c, name, &path);
 	if (r)
 		return r;
-	if (access(path, F_OK) < 0)
-		return cmd_fail(c, "there is no environment '%s'; 'plyfs env list' lists them",
-				name);
-	return read_file(c, path, ret);
+	r = read_file(c, path, ret);
+	return r != GONE ? r
+			 : cmd_fail(c,
+				    "there is no environment '%s'; 'plyfs env list' lists them",
+				    name);
 }
 
 static int is_record(const struct dirent *e)
@@ -162,7 +171,8 @@ static int is_record(const struct dirent *e)
 	return e->d_name[0] != '.' && n > 5 && strcmp(e->d_name + n - 5, ".json") == 0;
 }
 
-int record_list(const struct cmd *c, struct record **ret, size_t *ret_n)
+/* all: a record that cannot be read is an error; or else it is told and left out. */
+static int list_records(const struct cmd *c, bool all, struct record **ret, size_t *ret_n)
 {
 	_cleanup_free_ char *dir = NULL;
 	struct record *records;
@@ -180,28 +190,48 @@ int record_list(const struct cmd *c, struct record **ret, size_t *ret_n)
 		char path[PATH_MAX + NAME_MAX];
 
 		(void)snprintf(path, sizeof(path), "%s/%s", dir, names[i]->d_name);
-		/* One that cannot be read has been told; one may have gone meanwhile. */
-		if (records && access(path, F_OK) == 0 && read_file(c, path, &records[n]) == DONE)
-			n++;
+		if (records && r == DONE) {
+			int s = read_file(c, path, &records[n]); /* it may have gone meanwhile */
+
+			if (s == DONE)
+				n++;
+			else if (s != GONE && all)
+				r = s;
+		}
 		free(names[i]);
 	}
 	free(names);
 	if (!records)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
+	if (r) {
+		while (n)
+			record_release(&records[--n]);
+		free(records);
+		return r;
+	}
 	*ret = records;
 	*ret_n = n;
 	return DONE;
 }
 
-/* Of the environment whose directory holds dir (the deepest): true; or false. */
-static bool record_of(const struct cmd *c, const char *dir, struct record *ret)
+int record_list(const struct cmd *c, struct record **ret, size_t *ret_n)
+{
+	return list_records(c, false, ret, ret_n);
+}
+
+/*
+ * Of the environment whose directory holds dir (the deepest): *ret_found. A record that cannot be
+ * read may be the one: without it a container's command would not run isolated.
+ */
+static int record_of(const struct cmd *c, const char *dir, struct record *ret, bool *ret_found)
 {
 	_cleanup_free_ struct record *records = NULL;
 	struct record found = { 0 };
 	size_t n = 0;
+	int code = list_records(c, true, &records, &n);
 
-	if (record_list(c, &records, &n))
-		return false;
+	if (code)
+		return code;
 	for (size_t i = 0; i < n; i++) {
 		struct record *r = &records[i];
 		size_t len = strlen(r->path);
@@ -214,10 +244,9 @@ static bool record_of(const struct cmd *c, const char *dir, struct record *ret)
 		}
 		record_release(r);
 	}
-	if (!found.path)
-		return false;
 	*ret = found;
-	return true;
+	*ret_found = found.path;
+	return DONE;
 }
 
 /* ---- their environments ---- */
@@ -257,10 +286,12 @@ int env_of_place(const struct cmd *c, const struct place *p, const char *test_co
 		 const char *timeout, struct ply_env **ret)
 {
 	_cleanup_(record_release) struct record record = { 0 };
-	bool remembered = record_of(c, p->dir, &record);
+	bool remembered = false;
 	struct ply_env *env;
-	int r = DONE;
+	int r = record_of(c, p->dir, &record, &remembered);
 
+	if (r)
+		return r;
 	if (remembered)
 		r = env_of_record(c, &record, &env);
 	else if (ply_env_new("local", &env) < 0)

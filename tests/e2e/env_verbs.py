@@ -81,6 +81,11 @@ def test_nobodys_branch_is_taken_for_an_environments(t):
     ply.write(record, whole.replace('"forked"', '"from the future"'))
     env.fails("env", "destroy", "fork", says="damaged")
     assert {"main", "fork"} == {b["name"] for b in store.json("tree")["branches"]}
+    # Nor is a command run as if nothing had been said of the place that it is for.
+    place = json.loads(whole)["path"]
+    env.fails("test", "--in", place, "touch ran", says="damaged")
+    env.fails("session", "start", "s", "--in", place, says="damaged")
+    assert not os.path.exists(os.path.join(place, "ran"))
     ply.write(record, whole)
     env("env", "destroy", "fork")
     assert [b["name"] for b in store.json("tree")["branches"]] == ["main"]
