@@ -145,24 +145,36 @@ static void open_file(struct numbers *n)
 	}
 }
 
-static uint64_t read_next(const struct numbers *n)
+static int read_next(const struct numbers *n, uint64_t *ret)
 {
 	char text[DIGITS_MAX + 2] = "";
 
-	if (n->fd < 0 || pread(n->fd, text, sizeof(text) - 1, 0) <= 0)
-		return n->next;
-	return MAX(n->next, strtoull(text, NULL, 10));
+	if (n->fd >= 0 && pread(n->fd, text, sizeof(text) - 1, 0) < 0)
+		return fail_errno(errno, "reading the next checkpoint's number");
+	*ret = MAX(n->next, strtoull(text, NULL, 10));
+	return 0;
 }
 
-static void write_next(struct numbers *n, uint64_t next)
+/* What follows the newline, of a longer number, is not looked at. */
+static int write_next(const struct numbers *n, uint64_t next)
 {
 	char text[32];
 	int len = snprintf(text, sizeof(text), "%" PRIu64 "\n", next);
+	ssize_t done = n->fd < 0 ? len : pwrite(n->fd, text, (size_t)len, 0);
 
-	n->next = next;
-	/* A memo: without it the labels tell. It only ever grows, so nothing is cut off. */
-	if (n->fd >= 0 && pwrite(n->fd, text, (size_t)len, 0) < 0)
-		closep(&n->fd), n->fd = -1;
+	if (done == len)
+		return 0;
+	return fail_errno(done < 0 ? errno : ENOSPC, "writing the next checkpoint's number");
+}
+
+static int lock_file(const struct numbers *n)
+{
+	int r;
+
+	do
+		r = flock(n->fd, LOCK_EX);
+	while (r < 0 && errno == EINTR);
+	return r < 0 ? fail_errno(errno, "locking the next checkpoint's number") : 0;
 }
 
 static void unlockp(int *fd)
@@ -209,16 +221,22 @@ int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *re
 {
 	_cleanup_free_ char *full = NULL;
 	char snap[SNAP_TEXT], id[24];
-	uint64_t number;
+	uint64_t number = 0;
 	size_t room;
 	int len, r;
 
 	label = label ? label : "";
 	LOCK_GUARD(&n->lock);
 	_cleanup_(unlockp) int locked = -1;
-	if (n->fd >= 0 && flock(n->fd, LOCK_EX) == 0)
+	if (n->fd >= 0) {
+		r = lock_file(n);
+		if (r < 0)
+			return r;
 		locked = n->fd;
-	number = read_next(n);
+	}
+	r = read_next(n, &number);
+	if (r < 0)
+		return r;
 	len = snprintf(id, sizeof(id), "%" PRIu64, number);
 	room = PLYFS_LABEL_SIZE - 1 - strlen(workspace_branch(n->ws)) - strlen("/ ") - (size_t)len;
 	if (strlen(label) > room)
@@ -229,10 +247,17 @@ int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *re
 		full = NULL;
 		return fail_memory();
 	}
-	r = workspace_checkpoint(n->ws, full, false, snap);
+	/* Before it is given: once it is, nobody else may give it, whatever fails. */
+	r = write_next(n, number + 1);
 	if (r < 0)
 		return r;
-	write_next(n, number + 1);
+	r = workspace_checkpoint(n->ws, full, false, snap);
+	if (r < 0) {
+		KEEP_SENTENCE;
+		(void)write_next(n, number); /* at worst a number is left out */
+		return r;
+	}
+	n->next = number + 1;
 	r = add(n, number, snap, label);
 	return r < 0 ? r : text_set(ret_id, id, (size_t)len);
 }

@@ -8,6 +8,7 @@ and that nothing is left behind.
 """
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -55,6 +56,18 @@ def test_ids_survive_the_loss_of_the_memo(t):
     env.cleanup()
     os.unlink(os.path.join(store, "numbers", "main"))
     assert env.setup().checkpoint() == "3"
+
+
+def test_a_number_that_cannot_be_noted_is_not_given(t):
+    env = local(t)
+    other = Env(bench=t, workdir=env.workdir).setup()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        fails("PLY_FAILED", "writing the next checkpoint's number: File too large", env.checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert other.checkpoint() == "0" and env.checkpoint() == "1"
 
 
 def test_a_restore_brings_the_tree_back_exactly(t):
