@@ -317,18 +317,14 @@ static int hand_over(struct ply_env *e)
 {
 	struct commits *k = commits_of(e);
 	_cleanup_(repo_closep) struct repo *repo = NULL;
-	_cleanup_(ply_list_free) struct ply_list names = { 0 };
-	_cleanup_free_ char *from = NULL, *to = NULL;
+	_cleanup_free_ char *to = NULL;
 	int r = repo_open(e->workdir, k->vault, &repo);
 
 	if (r != 0)
 		return MIN(r, 0);
-	if (asprintf(&from, "%s/objects", vault_path(k->vault)) < 0 ||
-	    asprintf(&to, "%sobjects", repo_common_dir(repo)) < 0)
+	if (asprintf(&to, "%sobjects", repo_common_dir(repo)) < 0)
 		return fail_memory();
-	r = repo_list_objects(from, &names);
-	if (r == 0)
-		r = repo_copy_objects(from, to, names.items, names.n);
+	r = vault_copy_objects(k->vault, to);
 	return r == 0 ? repo_detach(repo, k->vault) : r;
 }
 

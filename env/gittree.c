@@ -217,6 +217,21 @@ static size_t path_push(struct step *s, size_t len, const char *name)
 	return at + n;
 }
 
+/* The directory at s->path; NULL: errno says why. */
+static DIR *open_directory(struct step *s)
+{
+	int why, fd = openat(s->fd, *s->path ? s->path : ".",
+			     O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!d && fd >= 0) {
+		why = errno;
+		closep(&fd);
+		errno = why;
+	}
+	return d;
+}
+
 static int compare_links(const void *a, const void *b)
 {
 	return strcmp(((const struct link *)a)->path, ((const struct link *)b)->path);
@@ -229,30 +244,33 @@ static struct link *find_link(const struct links *l, const char *path)
 	return l->n ? bsearch(&key, l->links, l->n, sizeof(key), compare_links) : NULL;
 }
 
-/* A submodule that has a repository, or was never filled. */
-static bool is_submodule(struct step *s, size_t len)
+/*
+ * 1: a submodule that has a repository, or was never filled. 0: it is neither, or we may not look,
+ * as in list_names. Another failure is no answer: the files of a submodule are in no commit.
+ */
+static int is_submodule(struct step *s, size_t len)
 {
 	struct stat st;
+	int entries = 0, r;
 	DIR *d;
-	bool is;
 
 	if (!find_link(&s->t->links, s->path))
-		return false;
+		return 0;
 	strcpy(s->path + len, "/.git"); /* there is room for two names more */
-	is = fstatat(s->fd, s->path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	r = fstatat(s->fd, s->path, &st, AT_SYMLINK_NOFOLLOW);
 	s->path[len] = '\0';
-	if (!is) {
-		int fd = openat(s->fd, s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-		int entries = 0;
-
-		d = fd < 0 ? NULL : fdopendir(fd);
-		while (d && readdir(d))
-			entries++;
-		if (d)
-			closedir(d);
-		is = entries == 2;
-	}
-	return is;
+	if (r == 0)
+		return 1;
+	if (errno != ENOENT && errno != EACCES)
+		return fail_errno(errno, "looking at '%s/.git'", s->path);
+	d = open_directory(s);
+	if (!d)
+		return errno == EACCES ? 0 : fail_errno(errno, "reading '%s'", s->path);
+	while ((errno = 0, readdir(d)))
+		entries++;
+	r = errno ? fail_errno(errno, "reading '%s'", s->path) : entries == 2;
+	closedir(d);
+	return r;
 }
 
 static int scan(struct step *s, struct node *dir, size_t len);
@@ -261,10 +279,14 @@ static int scan(struct step *s, struct node *dir, size_t len);
 static int node_set(struct step *s, struct node *n, const struct stat *st, size_t len)
 {
 	enum node_kind kind = NODE_OTHER;
+	int r;
 
-	if (S_ISDIR(st->st_mode))
-		kind = is_submodule(s, len) ? NODE_SUBMODULE : NODE_DIRECTORY;
-	else if (S_ISLNK(st->st_mode) && strncasecmp(n->name, ".gitmodules", 11) != 0 &&
+	if (S_ISDIR(st->st_mode)) {
+		r = is_submodule(s, len);
+		if (r < 0)
+			return r;
+		kind = r ? NODE_SUBMODULE : NODE_DIRECTORY;
+	} else if (S_ISLNK(st->st_mode) && strncasecmp(n->name, ".gitmodules", 11) != 0 &&
 		 strncasecmp(n->name, "gitmod~", 7) != 0)
 		kind = NODE_LINK;
 	else if (S_ISREG(st->st_mode) && (uint64_t)st->st_size <= GITTREE_FILE_MAX)
@@ -312,10 +334,9 @@ static int compare_names(const void *a, const void *b)
 
 static int list_names(struct step *s, struct ply_list *ret)
 {
-	int r = 0, fd = openat(s->fd, *s->path ? s->path : ".",
-			       O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
+	DIR *d = open_directory(s);
 	struct dirent *e;
+	int r = 0;
 
 	if (!d)
 		return errno == EACCES ? 0 : fail_errno(errno, "reading '%s'", s->path);
@@ -571,7 +592,7 @@ static int set_links(struct step *s)
 		if (asprintf(&path, "%s/%s", s->top, l->path) < 0)
 			return fail_memory();
 		r = repo_open(path, s->vault, &inner);
-		if (r < 0)
+		if (r < 0 && r != PLY_DENIED) /* who may not look has the index's */
 			return r;
 		if (r == 0 && repo_ref(inner, "HEAD", &head) == 0)
 			id = head;
@@ -628,8 +649,13 @@ static int hash_link(struct step *s, struct node *n)
 
 static int hash_file(struct step *s, struct node *n)
 {
-	/* Only root may read everything; who may not read it may not save it. */
+	/*
+	 * Only root may read everything; who may not read it may not save it. Another failure says
+	 * nothing of the kind, and the file would be missing from the commit without a word.
+	 */
 	if (geteuid() != 0 && faccessat(s->fd, s->path, R_OK, AT_EACCESS) < 0) {
+		if (errno != EACCES)
+			return fail_errno(errno, "looking at '%s'", s->path);
 		n->kind = NODE_OTHER;
 		return 0;
 	}

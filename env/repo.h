@@ -114,7 +114,8 @@ struct repo;
 
 /*
  * The one whose work tree's top is workdir, with the vault's settings in the place of the user's.
- * 1: there is none, or one of a form that we do not know (SHA-256).
+ * 1: there is none, or one that is damaged or of a form that we do not know (SHA-256). What could
+ * not be looked at is a failure, not absence: commits would be left behind.
  */
 int repo_open(const char *workdir, struct vault *v, struct repo **ret);
 void repo_close(struct repo *r);
@@ -144,9 +145,11 @@ int repo_detach(struct repo *r, struct vault *v);
 int repo_copy_history(struct repo *r, const struct repo_id *id, struct vault *v);
 /*
  * Copies files from one directory of objects (".../objects") to another: those of names ("ab/cd..",
- * "pack/...") that are of git's forms and not there yet. What has vanished is left out.
+ * "pack/...") that are of git's forms and not there yet. One that has vanished is a failure.
  */
 int repo_copy_objects(const char *from, const char *to, char *const *names, size_t n);
+/* All of the vault's to a directory of objects; no pack is merged away meanwhile. */
+int vault_copy_objects(struct vault *v, const char *to);
 /* All such names. */
 int repo_list_objects(const char *objects, struct ply_list *ret);
 /* Relative to the work tree's top; a directory's path ends in a slash. */

@@ -306,6 +306,22 @@ static void tidy_packs(struct vault *v)
 			(void)merge_packs(v, dir, packs, n, t);
 }
 
+/* Under a lock that merging does not get: a pack that goes is in another that was not listed. */
+int vault_copy_objects(struct vault *v, const char *to)
+{
+	_cleanup_close_ int lock = vault_lock(v, LOCK_SH);
+	_cleanup_(ply_list_free) struct ply_list names = { 0 };
+	_cleanup_free_ char *from = NULL;
+	int r;
+
+	if (lock < 0)
+		return fail_errno(errno, "locking '%s'", v->path);
+	if (asprintf(&from, "%s/objects", v->path) < 0)
+		return fail_memory();
+	r = repo_list_objects(from, &names);
+	return r < 0 ? r : repo_copy_objects(from, to, names.items, names.n);
+}
+
 /* ---- writing ---- */
 
 /* In order of id, each once, without what the vault has. */

@@ -14,6 +14,12 @@ struct repo {
 	git_config *config;  /* owned */
 };
 
+static bool is_absence(int err)
+{
+	/* No repository has a path that is too long, or one that leads round in a circle. */
+	return err == ENOENT || err == ENOTDIR || err == ELOOP || err == ENAMETOOLONG;
+}
+
 /* What a .git file names, or the .git directory itself. 1: there is neither. */
 static int find_git_dir(const char *workdir, char ret[static PATH_MAX])
 {
@@ -26,13 +32,13 @@ static int find_git_dir(const char *workdir, char ret[static PATH_MAX])
 	if (snprintf(ret, PATH_MAX, "%s/.git", workdir) >= PATH_MAX)
 		return 1;
 	if (stat(ret, &st) < 0)
-		return 1;
+		return is_absence(errno) ? 1 : fail_errno(errno, "looking at '%s'", ret);
 	if (!S_ISREG(st.st_mode))
 		return S_ISDIR(st.st_mode) ? 0 : 1;
 	fd = open(ret, O_RDONLY | O_CLOEXEC);
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	if (n < 0)
-		return 1;
+		return fail_errno(errno, "reading '%s'", ret);
 	text[n] = '\0';
 	text[strcspn(text, "\r\n")] = '\0';
 	if (strncmp(text, "gitdir: ", 8) != 0)
@@ -44,8 +50,30 @@ static int find_git_dir(const char *workdir, char ret[static PATH_MAX])
 	return 0;
 }
 
-/* Whether the object names and refs are of the forms that libgit2 and we know. */
-static bool is_known_form(git_config *config)
+/*
+ * After libgit2 refused to open dir: 1 where that is for what the repository is, a failure where
+ * the system did not let it look. libgit2 itself takes every failing stat for absence.
+ */
+static int why_not_opened(int r, const char *dir)
+{
+	static const char *const parts[] = { "HEAD", "objects", "refs", "commondir", "config" };
+	const git_error *e = git_error_last();
+	char path[PATH_MAX];
+	struct stat st;
+
+	for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+		if (snprintf(path, sizeof(path), "%s/%s", dir, parts[i]) < (int)sizeof(path) &&
+		    stat(path, &st) < 0 && !is_absence(errno))
+			return fail_errno(errno, "looking at '%s'", path);
+	/* An unknown version or extension is REPOSITORY's; of CONFIG only bad syntax is damage. */
+	if (r == GIT_ENOTFOUND || (e && e->klass == GIT_ERROR_REPOSITORY) ||
+	    (e && e->klass == GIT_ERROR_CONFIG && strstr(git_why(), "parse")))
+		return 1;
+	return fail(PLY_FAILED, "repository '%s': %s", dir, git_why());
+}
+
+/* Whether object names and refs are of the forms that libgit2 and we know; 1: they are not. */
+static int check_form(git_config *config)
 {
 	static const char *const keys[][2] = { { "extensions.objectformat", "sha1" },
 					       { "extensions.refstorage", "files" } };
@@ -56,10 +84,12 @@ static bool is_known_form(git_config *config)
 		bool known = r == GIT_ENOTFOUND || (r == 0 && !strcasecmp(value.ptr, keys[i][1]));
 
 		git_buf_dispose(&value);
+		if (r < 0 && r != GIT_ENOTFOUND)
+			return fail(PLY_FAILED, "'%s': %s", keys[i][0], git_why());
 		if (!known)
-			return false;
+			return 1;
 	}
-	return true;
+	return 0;
 }
 
 int repo_open(const char *workdir, struct vault *v, struct repo **ret)
@@ -71,14 +101,20 @@ int repo_open(const char *workdir, struct vault *v, struct repo **ret)
 	use_libgit2();
 	if (!r)
 		return fail_memory();
-	if (find_git_dir(workdir, dir) != 0 || git_repository_open_bare(&r->git, dir) < 0)
-		return 1;
-	e = own_config(r->git, git_repository_commondir(r->git), v->path, &r->config);
-	if (e == PLY_NO_MEMORY)
+	e = find_git_dir(workdir, dir);
+	if (e != 0)
 		return e;
-	if (e < 0 || !is_known_form(r->config) ||
-	    git_repository_set_workdir(r->git, workdir, false) < 0)
-		return 1;
+	e = git_repository_open_bare(&r->git, dir);
+	if (e < 0)
+		return why_not_opened(e, dir);
+	e = own_config(r->git, git_repository_commondir(r->git), v->path, &r->config);
+	if (e < 0)
+		return e == PLY_NO_MEMORY ? e : why_not_opened(e, dir);
+	e = check_form(r->config);
+	if (e != 0)
+		return e;
+	if (git_repository_set_workdir(r->git, workdir, false) < 0)
+		return fail(PLY_FAILED, "repository '%s': %s", dir, git_why());
 	*ret = TAKE_PTR(r);
 	return 0;
 }
@@ -450,7 +486,7 @@ static int copy_object(const char *from, const char *to, const char *name)
 		return 0;
 	in = open(source, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (in < 0)
-		return errno == ENOENT ? 0 : fail_errno(errno, "reading '%s'", source);
+		return fail_errno(errno, "reading '%s'", source);
 	*strrchr(made, '/') = '\0';
 	if (mkdir(made, 0777) < 0 && errno != EEXIST)
 		return fail_errno(errno, "making '%s'", made);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +29,7 @@ static struct vault *vault;
 
 /* So many calls from here on readdir fails once; < 0: never. Ours comes before the C library's. */
 static int readdir_passes = -1;
+static void (*at_readdir)(void);
 
 struct dirent *readdir(DIR *d)
 {
@@ -35,11 +37,54 @@ struct dirent *readdir(DIR *d)
 
 	if (!real)
 		real = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64");
+	if (at_readdir)
+		at_readdir();
 	if (readdir_passes >= 0 && readdir_passes-- == 0) {
 		errno = EIO;
 		return NULL;
 	}
 	return real(d);
+}
+
+/* So does stat, libgit2's too. */
+static int stat_passes = -1;
+
+int stat(const char *path, struct stat *ret)
+{
+	static int (*real)(const char *, struct stat *);
+
+	if (!real)
+		real = (int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat64");
+	if (stat_passes >= 0 && stat_passes-- == 0) {
+		errno = EIO;
+		return -1;
+	}
+	return real(path, ret);
+}
+
+/* As if not root, with this error; 0: as it is. */
+static int faccessat_error;
+
+uid_t geteuid(void)
+{
+	static uid_t (*real)(void);
+
+	if (!real)
+		real = (uid_t (*)(void))dlsym(RTLD_NEXT, "geteuid");
+	return faccessat_error ? 1000 : real();
+}
+
+int faccessat(int fd, const char *path, int mode, int flags)
+{
+	static int (*real)(int, const char *, int, int);
+
+	if (!real)
+		real = (int (*)(int, const char *, int, int))dlsym(RTLD_NEXT, "faccessat");
+	if (faccessat_error) {
+		errno = faccessat_error;
+		return -1;
+	}
+	return real(fd, path, mode, flags);
 }
 
 static char *at(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -370,6 +415,33 @@ START_TEST(no_commit_ever_falls_off_a_ref)
 }
 END_TEST
 
+static int listed_locked;
+
+static void check_lock(void)
+{
+	int fd = open(at("vault/lock"), O_RDWR | O_CLOEXEC);
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_lt(flock(fd, LOCK_EX | LOCK_NB), 0);
+	close(fd);
+	errno = 0; /* as readdir's caller left it */
+	listed_locked++;
+}
+
+START_TEST(no_packs_are_merged_while_all_are_copied)
+{
+	struct repo_id c = write_commit("c", NULL);
+	char hex[REPO_HEX];
+
+	ck_assert_int_eq(sh("git init -q --bare to"), 0);
+	at_readdir = check_lock;
+	ok(vault_copy_objects(vault, at("to/objects")));
+	at_readdir = NULL;
+	ck_assert_int_gt(listed_locked, 0);
+	ck_assert_int_eq(sh("git --git-dir to cat-file -e %s", repo_id_hex(&c, hex)), 0);
+}
+END_TEST
+
 START_TEST(damaged_trees_are_refused)
 {
 	static const char good[] = "100644 a\0"
@@ -446,6 +518,24 @@ START_TEST(what_cannot_be_understood_is_no_repository)
 	ck_assert_int_eq(repo_open(at("file"), vault, &r), 1);
 	put(at("file/.git"), "nonsense");
 	ck_assert_int_eq(repo_open(at("file"), vault, &r), 1);
+}
+END_TEST
+
+START_TEST(what_cannot_be_looked_at_may_be_a_repository)
+{
+	struct repo *none = NULL;
+
+	ck_assert_int_eq(mkdir(at("w"), 0777), 0);
+	ok(repo_create(at("w"), vault));
+	stat_passes = 0; /* of .git */
+	ck_assert_int_eq(repo_open(at("w"), vault, &none), PLY_FAILED);
+	ck_assert_int_lt(stat_passes, 0);
+	ck_assert_int_eq(sh("mv w/.git w/there && echo 'gitdir: there' >w/.git"), 0);
+	{
+		_cleanup_(repo_closep) struct repo *r = NULL;
+
+		ok(repo_open(at("w"), vault, &r));
+	}
 }
 END_TEST
 
@@ -556,6 +646,11 @@ START_TEST(object_files_are_copied_whole_and_nothing_else_is)
 	names.items[0][0] = 'z';       /* vanished meanwhile, or never of that form */
 	ok(repo_copy_objects(at("w/.git/objects"), at("to"), names.items, names.n));
 	ck_assert_str_eq(said("find to -type f | wc -l"), "3");
+	names.items[0][0] = 'f'; /* vanished: what lacks it must not pass for whole */
+	names.items[0][1] = 'f';
+	ck_assert_int_eq(repo_copy_objects(at("w/.git/objects"), at("to"), names.items, names.n),
+			 PLY_NOT_FOUND);
+	names.items[0][0] = 'z';
 	ok(repo_copy_objects(at("w/.git/objects"), at("to"), names.items, names.n));
 	ply_list_free(&names);
 }
@@ -685,6 +780,43 @@ START_TEST(any_tree_can_be_made_of_any_other)
 	ck_assert_str_eq(
 		said("find w ! -type f ! -type l ! -type d; find w -mindepth 1 -type d -empty"),
 		"");
+}
+END_TEST
+
+/* What cannot be read to its end is no empty submodule, nor is a file unreadable for any reason. */
+START_TEST(a_failure_leaves_nothing_out_of_a_tree)
+{
+	ck_assert_int_eq(sh("git init -q w && mkdir w/sub && echo 1 >w/sub/f && cd w && "
+			    "git update-index --add --cacheinfo "
+			    "160000,0123456789012345678901234567890123456789,sub"),
+			 0);
+	for (int n = 0, error = 0; error == 0; n++) {
+		_cleanup_(repo_batch_freep) struct repo_batch *b = repo_batch_new();
+		_cleanup_(gittree_freep) struct gittree *t = NULL;
+		struct repo_id id;
+		int r;
+
+		b->dir_fd = open(at("w"), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		ok(gittree_new(GITTREE_ALL, &t));
+		readdir_passes = n;
+		r = gittree_update(t, at("w"), b->dir_fd, NULL, 0, vault, b, &id);
+		if (readdir_passes < 0) {
+			ck_assert_msg(r == PLY_FAILED, "readdir %d: %d", n, r);
+			continue;
+		}
+		ok(r);
+		readdir_passes = -1;
+		gittree_free(t);
+		ok(gittree_new(GITTREE_ALL, &t));
+		faccessat_error = error = EIO;
+		r = gittree_update(t, at("w"), b->dir_fd, NULL, 0, vault, b, &id);
+		ck_assert_int_eq(r, PLY_FAILED);
+		gittree_free(t);
+		ok(gittree_new(GITTREE_ALL, &t));
+		faccessat_error = EACCES;
+		ok(gittree_update(t, at("w"), b->dir_fd, NULL, 0, vault, b, &id));
+		faccessat_error = 0;
+	}
 }
 END_TEST
 
@@ -890,9 +1022,11 @@ int main(void)
 	tcase_add_test(t, a_vault_that_many_make_at_once_is_made_once);
 	tcase_add_test(t, many_packs_become_few);
 	tcase_add_test(t, no_commit_ever_falls_off_a_ref);
+	tcase_add_test(t, no_packs_are_merged_while_all_are_copied);
 	tcase_add_test(t, damaged_trees_are_refused);
 	tcase_add_test(t, a_new_repository_has_one_commit_and_an_identity);
 	tcase_add_test(t, what_cannot_be_understood_is_no_repository);
+	tcase_add_test(t, what_cannot_be_looked_at_may_be_a_repository);
 	tcase_add_test(t, a_git_file_leads_to_the_repository);
 	tcase_add_test(t, other_alternates_are_left_alone);
 	tcase_add_test(t, through_the_alternate_a_ref_can_be_set);
@@ -900,6 +1034,7 @@ int main(void)
 	tcase_add_test(t, object_files_are_copied_whole_and_nothing_else_is);
 	tcase_add_loop_test(t, a_step_gives_the_tree_that_a_fresh_look_gives, 0, 8);
 	tcase_add_loop_test(t, any_tree_can_be_made_of_any_other, 0, 12);
+	tcase_add_test(t, a_failure_leaves_nothing_out_of_a_tree);
 	tcase_add_test(t, excluded_directories_and_repositories_are_left_alone);
 	tcase_add_test(t, a_symlink_in_the_way_is_not_followed);
 	tcase_add_test(t, deep_and_long_paths_are_left_to_the_snapshot);
