@@ -264,17 +264,31 @@ static bool is_hidden(const struct walk *w)
 static int open_directory(struct walk *w, int dir_fd, const char *name, bool is_link)
 {
 	_cleanup_free_ char *to = NULL;
-	int fd;
+	int fd, r;
 
-	if (is_link)
-		return files_resolve(w->root, w->path, &to) < 0
-			       ? -ENOENT
-			       : files_open(w->root, to, O_RDONLY | O_DIRECTORY);
+	if (is_link) {
+		r = files_resolve(w->root, w->path, &to);
+		if (r < 0)
+			return r == PLY_NO_MEMORY ? -ENOMEM : -ENOENT;
+		return files_open(w->root, to, O_RDONLY | O_DIRECTORY);
+	}
 	fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? -errno : fd;
 }
 
 static int walk(struct walk *w, int fd, size_t len, uint64_t states);
+
+/* Not of what is there, which may be gone, lead nowhere, be somebody else's, but of the moment. */
+static bool is_trouble(int error)
+{
+	return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;
+}
+
+/* What cannot be looked at is left out if that is how things are. */
+static int look_failed(const char *name)
+{
+	return is_trouble(errno) ? fail_errno(errno, "'%s'", name) : 0;
+}
 
 static int visit(struct walk *w, int dir_fd, const struct dirent *e, size_t len, uint64_t states)
 {
@@ -290,10 +304,10 @@ static int visit(struct walk *w, int dir_fd, const struct dirent *e, size_t len,
 		return 0;
 	if (type == DT_UNKNOWN || type == DT_LNK) {
 		if (fstatat(dir_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-			return 0; /* gone meanwhile */
+			return look_failed(e->d_name); /* gone meanwhile */
 		is_link = S_ISLNK(st.st_mode);
 		if (is_link && fstatat(dir_fd, e->d_name, &st, 0) < 0)
-			return 0; /* leads nowhere */
+			return look_failed(e->d_name); /* leads nowhere */
 		type = S_ISREG(st.st_mode) ? DT_REG : S_ISDIR(st.st_mode) ? DT_DIR : DT_UNKNOWN;
 	}
 	if (type != DT_DIR && !(type == DT_REG && wanted))
@@ -308,7 +322,7 @@ static int visit(struct walk *w, int dir_fd, const struct dirent *e, size_t len,
 	if (!states || is_hidden(w))
 		return 0;
 	fd = open_directory(w, dir_fd, e->d_name, is_link);
-	if (fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM || fd == -EIO)
+	if (is_trouble(-fd))
 		return fail_errno(-fd, "'%s'", w->path);
 	return fd < 0 ? 0 : walk(w, fd, at + name_len, states);
 }

@@ -5,6 +5,7 @@
  * in the JUnit XML that test_report names when the run wrote any, else in its output (report.h).
  */
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -62,7 +63,11 @@ static int read_report(struct ply_env *e, const char *path, const struct timespe
 		full = NULL;
 		return fail_memory();
 	}
-	if (stat(full, &st) < 0 || is_before(&st.st_mtim, start))
+	if (stat(full, &st) < 0)
+		return errno == ENOENT || errno == ENOTDIR
+			       ? 0
+			       : fail_errno(errno, "the report '%s'", path);
+	if (is_before(&st.st_mtim, start))
 		return 0; /* left over from an earlier run */
 	reports->any = true;
 	r = st.st_size > REPORT_BYTES ? PLY_INVALID : ply_env_read_file(e, path, &xml);

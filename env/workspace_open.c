@@ -101,7 +101,12 @@ static int look(const char *path, int *ret_fd, struct plyfs_info *ret)
 	if (fd < 0)
 		return fail_errno(errno, "'%s'", path);
 	/* A foreign filesystem might take our number for something of its own. */
-	if (fstatfs(fd, &fs) < 0 || fs.f_type != FUSE_SUPER_MAGIC)
+	if (fstatfs(fd, &fs) < 0) {
+		if (plyfs_is_dead_view(errno) || errno == EACCES || errno == EPERM)
+			return 0; /* as below */
+		return fail_errno(errno, "'%s'", path);
+	}
+	if (fs.f_type != FUSE_SUPER_MAGIC)
 		return 0;
 	if (ioctl(fd, PLYFS_IOC_INFO, ret) < 0) {
 		/* EPERM: somebody else's, and what is then tried on it says so. */
@@ -120,6 +125,7 @@ static int find_mount(const char *path, char **ret)
 {
 	_cleanup_free_ char *at = strdup(path);
 	struct stat here, above;
+	int r;
 
 	if (!at)
 		return fail_memory();
@@ -129,7 +135,10 @@ static int find_mount(const char *path, char **ret)
 		char kept = slash == at ? at[1] : *slash;
 
 		slash[slash == at] = '\0';
-		if (stat(at, &above) < 0 || above.st_dev != here.st_dev) {
+		r = stat(at, &above);
+		if (r < 0) /* a directory of the view would pass for its root */
+			return fail_errno(errno, "'%s'", at);
+		if (above.st_dev != here.st_dev) {
 			slash[slash == at] = kept;
 			break;
 		}

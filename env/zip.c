@@ -85,12 +85,23 @@ static int add(struct zip *z, const char *path, size_t prefix, const struct stat
 	return S_ISREG(st->st_mode) ? add_data(z, path) : 0;
 }
 
+/* Of a symlink: the file that it leads to. */
+static int add_target(struct zip *z, const char *path, size_t prefix)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == EACCES
+			       ? 0 /* it leads nowhere, or where we may not look */
+			       : fail_errno(errno, "reading %s", path);
+	return S_ISREG(st.st_mode) ? add(z, path, prefix, &st) : 0;
+}
+
 static int add_all(struct zip *z, size_t prefix)
 {
 	FTSENT *e;
 
 	while ((errno = 0, e = fts_read(z->walk))) {
-		struct stat st;
 		int r = 0;
 
 		if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
@@ -99,9 +110,8 @@ static int add_all(struct zip *z, size_t prefix)
 			continue;
 		if (e->fts_info == FTS_D || e->fts_info == FTS_F)
 			r = add(z, e->fts_path, prefix, e->fts_statp);
-		else if (e->fts_info == FTS_SL && stat(e->fts_path, &st) == 0 &&
-			 S_ISREG(st.st_mode))
-			r = add(z, e->fts_path, prefix, &st);
+		else if (e->fts_info == FTS_SL)
+			r = add_target(z, e->fts_path, prefix);
 		if (r < 0)
 			return r;
 	}

@@ -236,14 +236,14 @@ static int run_here(void *arg, struct guard *g)
 	return supervise(run, run->dir, g);
 }
 
-/* The part of dir's path below the root of its view ("" or "/a/b"), lent from path. */
+/* The part of dir's path below the root of its view ("" or "/a/b"), lent from path. NULL: errno. */
 static const char *below_root(char *path)
 {
 	struct stat st, up;
 	size_t n = strlen(path);
 
 	if (stat(path, &st) < 0)
-		return "";
+		return NULL;
 	while (n > 1) {
 		size_t k = n;
 		char kept;
@@ -256,7 +256,9 @@ static const char *below_root(char *path)
 		path[k] = 0;
 		r = stat(path, &up);
 		path[k] = kept;
-		if (r < 0 || up.st_dev != st.st_dev)
+		if (r < 0)
+			return NULL;
+		if (up.st_dev != st.st_dev)
 			break; /* path[0..n) is where the view begins */
 		n = k;
 	}
@@ -365,11 +367,15 @@ static int run_in_fork(void *arg, struct guard *g)
 			      cl->info.branch, (char *)"--for", (char *)"run",	 (char *)"--",
 			      run->made,       NULL };
 	struct fuse_mount m = { .mountpoint = run->mountpoint };
+	const char *below;
 	int saved, r, code;
 
 	snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
 	if (!*cl->info.branch)
 		fork_argv[4] = snapshot;
+	below = below_root(run->dir);
+	if (!below) /* the command would run elsewhere */
+		return client_fail(cl, "'%s': %s", run->dir, strerror(errno));
 	if (mkdir(run->mountpoint, 0700) < 0)
 		return client_fail(cl, "making '%s': %s", run->mountpoint, strerror(errno));
 
@@ -382,7 +388,7 @@ static int run_in_fork(void *arg, struct guard *g)
 		return r;
 	}
 
-	snprintf(inside, sizeof(inside), "%s%s", run->mountpoint, below_root(run->dir));
+	snprintf(inside, sizeof(inside), "%s%s", run->mountpoint, below);
 	code = supervise(run, inside, g);
 	end_fork(run);
 	return code;

@@ -21,24 +21,28 @@ void place_release(struct place *p)
 	*p = (struct place){ 0 };
 }
 
-/* The root of the mount that a directory lies in; given. */
+/* The root of the mount that a directory lies in; given. NULL: it is not known, errno says why. */
 static char *mount_of(const char *dir)
 {
-	char *at = strdup(dir);
+	_cleanup_free_ char *at = strdup(dir);
 	struct stat here, above;
+	int r;
 
 	if (!at || stat(at, &here) < 0)
-		return at;
+		return NULL;
 	for (char *slash; (slash = strrchr(at, '/')) && at[1];) {
 		char kept = slash == at ? at[1] : *slash;
 
 		slash[slash == at] = '\0';
-		if (stat(at, &above) < 0 || above.st_dev != here.st_dev) {
+		r = stat(at, &above);
+		if (r < 0) /* a directory of the view would pass for its root */
+			return NULL;
+		if (above.st_dev != here.st_dev) {
 			slash[slash == at] = kept;
 			break;
 		}
 	}
-	return at;
+	return TAKE_PTR(at);
 }
 
 int place_is_view(const char *dir)

@@ -4,6 +4,8 @@
 
 #include "env/glob.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -14,6 +16,23 @@
 #include "tests/unit/run.h"
 
 static char root[64];
+
+/* So many calls on fstatat fails once, so; < 0: never. Ours comes before the library's. */
+static int fstatat_passes = -1, fstatat_error;
+
+int fstatat(int dir_fd, const char *path, struct stat *st, int flags)
+{
+	static int (*real)(int, const char *, struct stat *, int);
+
+	if (!real)
+		real = (int (*)(int, const char *, struct stat *, int))dlsym(RTLD_NEXT,
+									     "fstatat64");
+	if (fstatat_passes >= 0 && fstatat_passes-- == 0) {
+		errno = fstatat_error;
+		return -1;
+	}
+	return real(dir_fd, path, st, flags);
+}
 
 static void make_file(const char *name)
 {
@@ -323,6 +342,28 @@ START_TEST(many_stars_cost_no_more_than_the_tree)
 }
 END_TEST
 
+START_TEST(what_cannot_be_looked_at_is_not_left_out)
+{
+	struct ply_list names = { 0 };
+
+	make_file("a");
+	make_link("a", "link");
+	for (fstatat_error = ENOENT;; fstatat_error = ENOMEM) {
+		for (int n = 0; n < 2; n++) { /* the link, what it leads to */
+			fstatat_passes = n;
+			if (fstatat_error == ENOENT)
+				ck_list("*", "a ");
+			else
+				ck_assert_int_eq(glob_list(root, "*", NULL, &names), PLY_NO_MEMORY);
+			ck_assert_int_lt(fstatat_passes, 0);
+		}
+		if (fstatat_error == ENOMEM)
+			break;
+	}
+	ck_list("*", "a link ");
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("glob");
@@ -336,6 +377,7 @@ int main(void)
 	tcase_add_test(t, names_come_in_the_order_of_their_bytes);
 	tcase_add_test(t, links_to_files_count_and_others_do_not);
 	tcase_add_test(t, links_that_lead_out_are_not_entered);
+	tcase_add_test(t, what_cannot_be_looked_at_is_not_left_out);
 	tcase_add_test(t, a_ring_of_links_ends);
 	tcase_add_test(t, hidden_directories_are_not_looked_into);
 	tcase_add_test(t, slashes_and_dots_in_a_pattern_mean_nothing);
