@@ -17,6 +17,7 @@
 #include "env/env_internal.h"
 #include "env/status.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 
 /*
  * What apt, dpkg, tar, su and test suites need of root. Not among them: SYS_ADMIN, MKNOD (a device
@@ -196,23 +197,6 @@ static int put_empty(struct isolate_mounts *m, const char *path)
 			       put(m, MOUNT_READ, "/dev/null", path);
 }
 
-/* Undoes the kernel's \ooo for space, tab, newline and backslash, in place. */
-static void unescape(char *s)
-{
-	char *to = s;
-
-	for (; *s; s++) {
-		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
-		    s[3] >= '0' && s[3] <= '7') {
-			*to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
-			s += 3;
-		} else {
-			*to++ = *s;
-		}
-	}
-	*to = '\0';
-}
-
 /*
  * Views but the one that the folder is in: whoever sees one, or a file of it bound elsewhere, can
  * restore it by an ioctl, which passes through a read-only mount. Asked each time: they come and
@@ -235,7 +219,7 @@ static int hide_views(const struct isolation *i, struct isolate_mounts *m)
 
 		if (!type || strcmp(type, "fuse.plyfs") != 0)
 			continue;
-		unescape(path);
+		word_unescape(path);
 		r = is_at_or_below(i->dir, path) ? 0 : put_empty(m, path);
 		if (r < 0)
 			return r;

@@ -16,25 +16,9 @@
 #include <sys/wait.h>
 
 #include "store/base/util.h"
+#include "store/base/words.h"
 
 extern char **environ;
-
-/* Undoes the kernel's \ooo for space, tab, newline and backslash, in place. */
-static void unescape(char *s)
-{
-	char *to = s;
-
-	for (; *s; s++) {
-		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
-		    s[3] >= '0' && s[3] <= '7') {
-			*to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
-			s += 3;
-		} else {
-			*to++ = *s;
-		}
-	}
-	*to = 0;
-}
 
 int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 {
@@ -65,7 +49,7 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 		}
 		if (!path)
 			continue;
-		unescape(path);
+		word_unescape(path);
 		e.path = path;
 		e.type = strtok_r(dash + 3, " ", &save);
 		e.source = strtok_r(NULL, " ", &save);

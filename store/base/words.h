@@ -26,6 +26,23 @@ static inline char *line_clean(char *line)
 	return line;
 }
 
+/* Undoes the kernel's \ooo for space, tab, newline and backslash, in place: in /proc's lists. */
+static inline void word_unescape(char *s)
+{
+	char *to = s;
+
+	for (; *s; s++) {
+		if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
+		    s[3] >= '0' && s[3] <= '7') {
+			*to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+			s += 3;
+		} else {
+			*to++ = *s;
+		}
+	}
+	*to = 0;
+}
+
 static inline void print_clean(FILE *out, const char *word)
 {
 	for (; *word; word++)
