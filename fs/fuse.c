@@ -13,7 +13,8 @@
  *      not take the reply, the reference is taken back, or the node would live for ever.
  *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
  *      changes behind its back (view.h), the adapter what it does not date (mount_undated). Only
- *      attributes of directories that are being changed are valid for a second.
+ *      attributes of directories that are being changed are valid for a second, and those of an
+ *      answer that took a second not at all.
  *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references.
  *      Only with --passthrough opens are told, and those of large files counted (pass.c).
  *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
@@ -41,6 +42,8 @@ static _Thread_local struct {
 	struct mount *mount;
 	const struct fuse_in_header *header; /* the body follows */
 	const struct reader_buffers *buffers;
+	uint64_t dirs[2]; /* that it changes */
+	unsigned n_dirs;
 	bool lost; /* the kernel did not take the reply */
 } current;
 
@@ -58,6 +61,8 @@ int requests_send(struct mount *m, const struct iovec *iov, int count)
 			(void)raise(SIGKILL);
 	}
 #endif
+	for (unsigned i = 0; i < current.n_dirs; i++)
+		mount_dir_changed(m, current.dirs[i]);
 	r = uring_reply(iov, count);
 	return r == ABSENT ? mount_send(m, iov, count) : r;
 }
@@ -729,8 +734,6 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 {
 	const struct fuse_in_header *in = (const void *)buffers->request;
 	const struct fuse_buf buf = { .size = n, .mem = buffers->request };
-	uint64_t dirs[2];
-	unsigned n_dirs;
 
 	if (in->opcode < OPS_MAX)
 		__atomic_fetch_add(&m->ops[in->opcode], 1, __ATOMIC_RELAXED);
@@ -746,12 +749,13 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	}
 	current.mount = m;
 	current.header = in;
+	current.n_dirs = 0;
 	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE) {
 		view_hears(m->view, (int32_t)in->pid);
 		mount_hears(m, in);
-		n_dirs = request_dirs(in, dirs);
-		for (unsigned i = 0; i < n_dirs; i++)
-			mount_dir_changes(m, dirs[i]);
+		current.n_dirs = request_dirs(in, current.dirs);
+		for (unsigned i = 0; i < current.n_dirs; i++)
+			mount_dir_changes(m, current.dirs[i]);
 	}
 	current.buffers = buffers;
 	current.lost = false;

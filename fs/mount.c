@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/utsname.h>
+#include <time.h>
 
 #include "fs/awake.h"
 #include "fs/memo.h"
@@ -198,9 +199,13 @@ static int mount_read_init(struct mount *m)
 	return mount_take_init(m, &buffers, (size_t)n);
 }
 
+/* Asked for with each request, hence the coarse clock: it lags by a tick, some ms. */
 static uint32_t now_ms(void)
 {
-	return (uint32_t)(now_ns() / 1000000);
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* cannot fail for this clock */
+	return (uint32_t)((uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000);
 }
 
 /* As a former process was asked; its answer, which would be the same, went to the kernel. */
@@ -275,11 +280,23 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 /* As long an answer may not have been taken: who asked may have to wait for a CPU before. */
 #define TAKEN_MS 1000
 
-void mount_turns(struct mount *m, uint32_t asker)
+/* When this thread heard of the request that it handles. */
+static _Thread_local uint32_t heard_ms;
+
+void mount_hears(struct mount *m, const struct fuse_in_header *in)
 {
+	heard_ms = now_ms();
+	if (in->pid && in->pid == __atomic_load_n(&m->asker, __ATOMIC_RELAXED))
+		return;
 	/* The first of all takes turns with nobody. */
-	if (__atomic_exchange_n(&m->asker, asker, __ATOMIC_RELAXED) || !asker)
-		__atomic_store_n(&m->turned_ms, now_ms(), __ATOMIC_RELAXED);
+	if (__atomic_exchange_n(&m->asker, in->pid, __ATOMIC_RELAXED) || !in->pid)
+		__atomic_store_n(&m->turned_ms, heard_ms, __ATOMIC_RELAXED);
+}
+
+/* The disk was slow, or full, or somebody had stopped us. */
+static bool took_long(void)
+{
+	return now_ms() - heard_ms >= TAKEN_MS;
 }
 
 void mount_undated(struct mount *m, uint64_t node)
@@ -293,6 +310,11 @@ void mount_undated(struct mount *m, uint64_t node)
  * was 2 TAKEN_MS ago, or not in its place. So at the next change it is TAKEN_MS ago or not there,
  * too, and the kernel is told: after the place was taken, so that what is asked later gets an
  * answer that does not hold, and what was asked before gets one that is not taken.
+ *
+ * That is about when a change is begun and an answer made. An answer that holds was asked for less
+ * than TAKEN_MS before, since others do not hold. So if it shows the directory before a change that
+ * took its place 2 TAKEN_MS ago or more, that change has TAKEN_MS behind it: the kernel is told
+ * once more when it is done (mount_dir_changed).
  */
 static bool changed_within(uint64_t place, uint64_t dir, uint32_t ms)
 {
@@ -309,10 +331,18 @@ void mount_dir_changes(struct mount *m, uint64_t dir)
 		mount_undated(m, dir);
 }
 
+void mount_dir_changed(struct mount *m, uint64_t dir)
+{
+	if (took_long())
+		mount_forget_attr(m, dir);
+}
+
 uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode)
 {
 	const uint64_t *place = &m->changed_dirs[node % CHANGED_DIRS];
 
+	if (took_long())
+		return 0;
 	if (S_ISDIR(mode) && mount_uses(m, LEVER_CACHE) &&
 	    changed_within(__atomic_load_n(place, __ATOMIC_SEQ_CST), node, 2 * TAKEN_MS))
 		return 1;

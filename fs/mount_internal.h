@@ -116,15 +116,15 @@ void mount_undated(struct mount *m, uint64_t node);
  * second, until two are over without a change.
  */
 void mount_dir_changes(struct mount *m, uint64_t dir);
-/* For how long the kernel may keep the attributes that it is told of a node with this mode. */
+/* It has; before the reply. */
+void mount_dir_changed(struct mount *m, uint64_t dir);
+/*
+ * For how long the kernel may keep the attributes that it is told of a node with this mode: not at
+ * all if this request took so long that another may have changed them, and nobody told of it.
+ */
 uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode);
-/* Notes who asks, of requests that may be answered with attributes; mount_turns: another one. */
-void mount_turns(struct mount *m, uint32_t asker);
-static inline void mount_hears(struct mount *m, const struct fuse_in_header *in)
-{
-	if (!in->pid || in->pid != __atomic_load_n(&m->asker, __ATOMIC_RELAXED))
-		mount_turns(m, in->pid);
-}
+/* This thread begins with a request that may be answered with attributes. Notes who asks. */
+void mount_hears(struct mount *m, const struct fuse_in_header *in);
 /*
  * A reply is about to tell attributes of a node. Where they must not be taken (view_is_written) the
  * kernel is told to forget those it has: then it takes none that were asked for before, and who

@@ -555,6 +555,39 @@ START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
 }
 END_TEST
 
+START_TEST(what_takes_long_leaves_no_older_answer_with_the_kernel)
+{
+	const struct fuse_getattr_in getattr = { 0 };
+	const struct fuse_mknod_in mknod = { .mode = S_IFREG | 0644 };
+	const struct timespec long_ago = { .tv_sec = 1, .tv_nsec = 50000000 };
+	struct fuse_attr_out out;
+	struct branch *b;
+	struct reply a;
+	uint64_t d = make_dir("d");
+
+	ck_ok(branch_open(store, "main", &b));
+	ck_assert_int_eq(call_told(FUSE_MKNOD, d, &mknod, sizeof(mknod), "f", &a), 0);
+	ck_assert_int_eq(call(FUSE_MKNOD, d, &mknod, sizeof(mknod), "g", &a), 0);
+
+	/* Others may read, and who asks now gets an answer that may hold for ever. */
+	pthread_rwlock_rdlock(&b->lock);
+	ask(FUSE_MKNOD, d, &mknod, sizeof(mknod), "h");
+	nanosleep(&long_ago, NULL);
+	pthread_rwlock_unlock(&b->lock);
+	hear_forget(d);
+	ck_assert_int_eq(hear(&a), 0);
+
+	pthread_rwlock_wrlock(&b->lock);
+	ask(FUSE_GETATTR, d, &getattr, sizeof(getattr), NULL);
+	nanosleep(&long_ago, NULL);
+	pthread_rwlock_unlock(&b->lock);
+	ck_assert_int_eq(hear(&a), 0);
+	memcpy(&out, a.body, sizeof(out));
+	ck_assert_uint_eq(out.attr_valid, 0);
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(requests_are_counted)
 {
 	uint64_t lookups = 0;
@@ -598,6 +631,7 @@ int main(void)
 	tcase_add_test(requests, kernels_that_can_write_around_are_known_by_their_release);
 	tcase_add_test(requests, what_libfuse_cannot_decode_is_answered);
 	tcase_add_test(requests, no_answer_about_a_directory_outlives_a_change_by_much);
+	tcase_add_test(requests, what_takes_long_leaves_no_older_answer_with_the_kernel);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
 
