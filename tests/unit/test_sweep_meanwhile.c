@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Chunks that are put while a sweep goes on. */
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#include "tests/unit/sweep_fixture.h"
+
+static bool none_is_live(void *arg, const struct name *name)
+{
+	return false;
+}
+
+enum { MANY = 50000 }; /* more than two steps of the index */
+
+struct late {
+	struct name names[2 * MANY];
+	unsigned steps, gone, met;
+};
+
+/* After a step: each seventh is put again, whether it went or not; and some new ones. */
+static void put_more(void *arg)
+{
+	struct late *late = arg;
+	struct name name;
+
+	if (late->steps++ > 0)
+		return;
+	for (uint32_t i = 0; i < MANY + 700; i += 7) {
+		int r = chunk_of(i, &name);
+
+		ck_assert_int_ge(r, 0);
+		if (i < MANY)
+			*(r == 0 ? &late->gone : &late->met) += 1;
+		late->names[i] = name;
+	}
+	scratch_commit(&s);
+}
+
+START_TEST(what_is_put_between_two_steps_stays)
+{
+	static struct late late;
+	const struct sweeper sweeper = { .live = none_is_live, .between = put_more, .arg = &late };
+	struct sweep_stats stats;
+
+	for (uint32_t i = 0; i < MANY; i++)
+		ck_ok(chunk_of(i, &late.names[i]));
+	scratch_commit(&s);
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_uint_ge(late.steps, 3);
+	ck_assert_uint_gt(late.gone, 0);
+	ck_assert_uint_gt(late.met, 0);
+	ck_assert_uint_eq(stats.chunks_dropped, N + MANY - late.met);
+	ck_assert_uint_gt(stats.bytes_meanwhile, 0);
+	for (uint32_t i = 0; i < MANY; i++) {
+		struct chunk_info info = { .name = late.names[i] };
+
+		ck_err(chunk_find(s.chunks, &late.names[i]), i % 7 ? ABSENT : 0);
+		if (i % 70 == 0)
+			ck_ok(chunk_verify(s.chunks, &info, true));
+	}
+}
+END_TEST
+
+START_TEST(what_is_lost_while_states_are_walked_stays_known_to_be)
+{
+	const struct sweeper sweeper = { .live = none_is_live };
+	struct sweep_stats stats;
+	struct name lost;
+
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunk_put_lost(s.chunks, LEN, &lost));
+	scratch_commit(&s);
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert(chunk_is_lost(s.chunks, &lost));
+}
+END_TEST
+
+/* What happens before a pack is opened next. NULL: nothing. */
+static void (*_Atomic before_open)(void);
+
+/* Stand for libc's. */
+__attribute__((visibility("default"))) int own_openat(int dir_fd, const char *path, int flags,
+						      ...) __asm__("openat64");
+int own_openat(int dir_fd, const char *path, int flags, ...)
+{
+	void (*before)(void) = strstr(path, ".pack") ? atomic_exchange(&before_open, NULL) : NULL;
+	mode_t mode = 0;
+	va_list ap;
+
+	if (flags & (O_CREAT | __O_TMPFILE)) {
+		va_start(ap, flags);
+		mode = va_arg(ap, mode_t);
+		va_end(ap);
+	}
+	if (before)
+		before();
+	return (int)syscall(SYS_openat, dir_fd, path, flags, mode);
+}
+
+START_TEST(who_stores_what_a_sweep_moves_meanwhile_looks_again)
+{
+	uint8_t data[LEN];
+	struct name name;
+
+	keep(0, N, 4);
+	scratch_close(&s);
+	scratch_open(&s); /* no pack is open */
+	atomic_store(&before_open, sweep_once);
+	data_of(4, data);
+	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), EXISTS);
+	ck_assert_ptr_null(atomic_load(&before_open));
+	ck_assert(name_eq(&name, &names[4]));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+END_TEST
+
+enum { PASSES = 20 };
+
+struct putting {
+	pthread_t thread;
+	atomic_bool stop;
+	uint32_t round;
+	unsigned first, passes;
+	bool put[PASSES][N];
+};
+
+/* Some that are alive or about to go, the same in each pass; and new ones. */
+static void data_to_put(const struct putting *p, unsigned pass, uint32_t i,
+			uint8_t data[static LEN])
+{
+	data_of(i % 2 ? i : N * (1 + p->round * PASSES + pass) + i, data);
+}
+
+static void *put_on(void *arg)
+{
+	struct putting *p = arg;
+	uint8_t data[LEN];
+	struct name name;
+
+	do {
+		for (uint32_t i = p->first; i < N; i += 3) {
+			data_to_put(p, p->passes, i, data);
+			p->put[p->passes][i] =
+				chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name) >= 0;
+		}
+	} while (++p->passes < PASSES && !atomic_load(&p->stop));
+	return NULL;
+}
+
+static void expect_put(const struct putting *p)
+{
+	uint8_t data[LEN], got[LEN];
+
+	for (unsigned pass = 0; pass < p->passes; pass++) {
+		for (uint32_t i = p->first; i < N; i += 3) {
+			struct name name;
+
+			if (!p->put[pass][i])
+				continue; /* it met the full disk */
+			data_to_put(p, pass, i, data);
+			name = name_of(data, LEN, 0);
+			ck_ok(chunk_read(s.chunks, &name, 0, got, LEN));
+			ck_assert_mem_eq(got, data, LEN);
+		}
+	}
+}
+
+struct disk {
+	uint64_t seed;
+	bool fills_up;
+};
+
+/* What is dead has left the index, and copying begins: one of the next calls meets a full disk. */
+static void fill_disk(void *arg)
+{
+	struct disk *disk = arg;
+
+	if (disk->fills_up)
+		fault_arm((int)(scratch_random(&disk->seed) % 512), 1, ENOSPC);
+	disk->fills_up = false;
+}
+
+START_TEST(what_others_put_during_a_sweep_stays)
+{
+	struct disk disk = { .seed = 1 };
+	const struct sweeper sweeper = { .live = is_live, .between = fill_disk, .arg = &disk };
+	struct sweep_stats stats;
+
+	for (uint32_t round = 0; round < 30; round++) {
+		const unsigned notes = s.notes;
+		static struct putting p[2];
+		int r;
+
+		keep(0, N, 4 + round % 3);
+		disk.fills_up = round % 2; /* then a copy may be given up */
+		ck_ok(chunks_collect(s.chunks));
+		for (unsigned i = 0; i < 2; i++) {
+			p[i] = (struct putting){ .round = round, .first = i };
+			ck_ok(pthread_create(&p[i].thread, NULL, put_on, &p[i]));
+		}
+		r = chunks_sweep(s.chunks, &sweeper, &stats);
+		for (unsigned i = 0; i < 2; i++) {
+			atomic_store(&p[i].stop, true);
+			pthread_join(p[i].thread, NULL);
+		}
+		fault_disarm();
+		ck_assert_msg(r == 0 || round % 2, "%s", err_name(r));
+		chunks_collect_end(s.chunks);
+		scratch_commit(&s);
+		expect_put(&p[0]);
+		expect_put(&p[1]);
+		ck_assert_msg(s.notes == notes || round % 2, "%s", s.last_note);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		what_is_put_between_two_steps_stays,
+		what_is_lost_while_states_are_walked_stays_known_to_be,
+		who_stores_what_a_sweep_moves_meanwhile_looks_again,
+		what_others_put_during_a_sweep_stays,
+	};
+
+	return scratch_run("sweep_meanwhile", tests, ARRAY_SIZE(tests), setup, teardown);
+}
