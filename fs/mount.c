@@ -200,8 +200,8 @@ static int mount_read_init(struct mount *m)
 }
 
 /*
- * Asked for with each request, hence the coarse clock: it lags by a tick, some ms, and takes a third
- * of the other's time (31 to 41 ns where that takes 118 to 140, on a busy machine).
+ * Asked for with each request, hence the coarse clock: it lags by a tick, some ms, and takes a
+ * third of the other's time (31 to 41 ns where that takes 118 to 140, on a busy machine).
  */
 static uint32_t now_ms(void)
 {
