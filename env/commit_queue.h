@@ -65,6 +65,7 @@ bool commit_queue_find(struct commit_queue *q, const char *hex, struct repo_id *
 		       char ret_snap[SNAP_TEXT]);
 /*
  * Sets the working repository's alternate and ref right, the ref to where the vault's is. Where the
- * repository is gone or damaged nothing happens: the vault has it all. Call under q->sync.
+ * repository is gone or damaged, or refuses, nothing happens: the vault has it all, and an end with
+ * a write-back, which is when it matters, says so. Call under q->sync.
  */
 void commit_queue_sync(struct commit_queue *q, struct vault *v);

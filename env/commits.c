@@ -320,11 +320,25 @@ static int hand_over(struct ply_env *e)
 	_cleanup_free_ char *to = NULL;
 	int r = repo_open(e->workdir, k->vault, &repo);
 
-	if (r != 0)
-		return MIN(r, 0);
-	if (asprintf(&to, "%sobjects", repo_common_dir(repo)) < 0)
+	if (r > 0) {
+		r = repo_is_attached(e->workdir, k->vault);
+		return r > 0 ? fail(PLY_FAILED,
+				    "the repository '%s' is damaged, and uses commits that are in "
+				    "'%s', which has to stay: repair it, then make an environment "
+				    "of kind git there, and end it with a write-back",
+				    e->workdir, vault_path(k->vault)) :
+			       r;
+	}
+	if (r < 0)
+		return r;
+	if (asprintf(&to, "%sobjects", repo_common_dir(repo)) < 0) {
+		to = NULL;
 		return fail_memory();
+	}
 	r = vault_copy_objects(k->vault, to);
+	/* Set before, if nothing was in the way; and without it git's gc would remove them. */
+	if (r == 0)
+		r = vault_show_ref(k->vault, k->ref, repo);
 	return r == 0 ? repo_detach(repo, k->vault) : r;
 }
 

@@ -141,6 +141,8 @@ int vault_show_ref(struct vault *v, const char *ref, struct repo *repo);
 /* Lets the repository find the vault's objects, or no more; nothing is written when it is so. */
 int repo_attach(struct repo *r, struct vault *v);
 int repo_detach(struct repo *r, struct vault *v);
+/* 1: workdir's .git, which repo_open may not understand, lets git find the vault's objects. */
+int repo_is_attached(const char *workdir, struct vault *v);
 /* What of id's history the vault does not have. */
 int repo_copy_history(struct repo *r, const struct repo_id *id, struct vault *v);
 /*

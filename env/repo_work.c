@@ -260,6 +260,12 @@ static int read_alternates(const char *path, const char *line, struct ply_text *
 	return r < 0 ? r : found;
 }
 
+/* The vault's line in an alternates file. */
+static bool alternate_line(const struct vault *v, char ret[static PATH_MAX])
+{
+	return snprintf(ret, PATH_MAX, "%s/objects", v->path) < PATH_MAX;
+}
+
 static int set_alternate(struct repo *r, struct vault *v, bool wanted)
 {
 	_cleanup_(ply_text_free) struct ply_text text = { 0 };
@@ -268,7 +274,7 @@ static int set_alternate(struct repo *r, struct vault *v, bool wanted)
 
 	if (snprintf(info, sizeof(info), "%sobjects/info", repo_common_dir(r)) >=
 		    (int)sizeof(info) - 16 ||
-	    snprintf(line, sizeof(line), "%s/objects", v->path) >= (int)sizeof(line))
+	    !alternate_line(v, line))
 		return fail_errno(ENAMETOOLONG, "'%s'", repo_common_dir(r));
 	if (strchr(line, '\n') || line[0] == '"')
 		return fail(PLY_INVALID,
@@ -299,6 +305,18 @@ int repo_attach(struct repo *r, struct vault *v)
 int repo_detach(struct repo *r, struct vault *v)
 {
 	return set_alternate(r, v, false);
+}
+
+int repo_is_attached(const char *workdir, struct vault *v)
+{
+	_cleanup_(ply_text_free) struct ply_text text = { 0 };
+	char dir[PATH_MAX], path[PATH_MAX + 32], line[PATH_MAX];
+	int e = find_git_dir(workdir, dir);
+
+	if (e != 0 || !alternate_line(v, line))
+		return MIN(e, 0);
+	(void)snprintf(path, sizeof(path), "%s/objects/info/alternates", dir); /* it fits */
+	return read_alternates(path, line, &text);
 }
 
 int repo_copy_history(struct repo *r, const struct repo_id *id, struct vault *v)

@@ -729,6 +729,36 @@ def test_written_back_the_repository_needs_no_store(t):
     p.fsck()
 
 
+def fails_to_write_back(t, spoil):
+    """What the end of an environment says whose repository was spoilt; its files are written back."""
+    use_environment(t)
+    p = Place(t, t.at("work"))
+    ply.make_tree(p.path, {"a": "one\n"})
+    e = Env("git", workdir=p.path)
+    e.setup()
+    try:
+        spoil(p)
+        p.write("a", "two\n")
+        e.checkpoint()
+        e.cleanup()
+        raise AssertionError("nothing was said")
+    except Error as why:
+        assert not os.path.ismount(p.path) and p.read("a") == "two\n", why
+        return str(why)
+    finally:
+        e.free()
+
+
+def test_a_write_back_says_which_commits_it_left_in_the_store(t):
+    told = fails_to_write_back(t, lambda p: os.unlink(p.at(".git/HEAD")))
+    assert t.at("work") in told and "commits.git" in told, told
+
+
+def test_a_write_back_says_that_nothing_leads_to_its_commits(t):
+    told = fails_to_write_back(t, lambda p: p.write(".git/refs/plyfs", "in the way"))
+    assert "refs/plyfs/main" in told, told
+
+
 def test_without_a_git_directory_checkpoints_go_on(t):
     with env(t) as e:
         p = e.place
