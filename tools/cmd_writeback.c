@@ -123,6 +123,7 @@ struct work {
 	int dir_fd;
 	bool root; /* we may give files away */
 	char *buf;
+	const char *path; /* borrowed; of what is being written, for warnings */
 };
 
 static void work_release(struct work *w)
@@ -284,12 +285,16 @@ static void remove_xattrs(struct work *w, uint64_t ino, int fd)
 	ssize_t len = flistxattr(fd, names, COPY_BYTES);
 	size_t n;
 
+	if (len < 0 && errno != ENOTSUP)
+		cmd_warn(w->c, "'%s': listing the attributes that are there: %s", w->path,
+			 strerror(errno));
 	for (char *name = names; name < names + len; name += strlen(name) + 1) {
 		if (strncmp(name, "user.", 5) != 0 && strncmp(name, "system.posix_acl_", 17) != 0)
 			continue;
 		if (fs_getxattr(&w->fs, ino, name, NULL, 0, &n) == -ENODATA &&
 		    fremovexattr(fd, name) < 0)
-			cmd_warn(w->c, "removing attribute %s: %s", name, strerror(errno));
+			cmd_warn(w->c, "'%s': removing attribute %s: %s", w->path, name,
+				 strerror(errno));
 	}
 }
 
@@ -311,7 +316,7 @@ static int copy_xattrs(struct work *w, uint64_t ino, int fd)
 	for (char *name = names; r == 0 && name < names + len; name += strlen(name) + 1) {
 		r = fs_getxattr(&w->fs, ino, name, value, XATTR_SIZE_MAX, &n);
 		if (r == 0 && fsetxattr(fd, name, value, n, 0) < 0)
-			cmd_warn(w->c, "attribute %s: %s", name, strerror(errno));
+			cmd_warn(w->c, "'%s': attribute %s: %s", w->path, name, strerror(errno));
 	}
 	return r;
 }
@@ -428,6 +433,7 @@ static int finish_directory(struct work *w, const struct difference *e)
 		open_beneath(w->dir_fd, *e->path ? e->path : ".", O_RDONLY | O_DIRECTORY);
 	struct stat st;
 
+	w->path = *e->path ? e->path : ".";
 	if (fd < 0)
 		return fd;
 	/* Another's, in which we may make and remove names: that changed no more than its times. */
@@ -472,6 +478,7 @@ static int place_make(struct work *w, const char *path, struct place *ret, const
 
 	if (r == -ENOENT)
 		r = make_above(w, path);
+	w->path = path;
 	return r == 0 && ret->fd < 0 ? place_open(w, path, ret, ret_name) : r;
 }
 
@@ -784,20 +791,38 @@ static void unclaim(struct branch **b)
 static void warn_of_commits(struct cmd *c, int dir_fd)
 {
 	const char *store = c->daemon->store_path, *dir = c->args.v[0];
-	_cleanup_close_ int fd = open_beneath(dir_fd, ".git/objects/info/alternates", O_RDONLY);
-	char text[2 * PATH_MAX] = "", vault[PATH_MAX];
-	_cleanup_free_ char *word = NULL;
+	static const char alternates[] = ".git/objects/info/alternates";
+	_cleanup_free_ char *word = NULL, *line = NULL;
+	_cleanup_fclose_ FILE *f = NULL;
+	char vault[PATH_MAX];
+	bool uses = false;
+	size_t cap = 0;
+	int r;
 
-	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+	if (snprintf(vault, sizeof(vault), "%s/commits.git/", store) >= (int)sizeof(vault) ||
+	    (access(vault, F_OK) < 0 && errno == ENOENT))
 		return;
-	(void)snprintf(vault, sizeof(vault), "%s/commits.git/", store);
+	r = open_beneath(dir_fd, alternates, O_RDONLY);
+	if (r >= 0 && !(f = fdopen(r, "r"))) {
+		(void)close(r);
+		r = -ENOMEM;
+	}
+	while (f && !uses && (errno = 0, getline(&line, &cap, f)) > 0)
+		uses = strstr(line, vault);
+	if (f && !uses)
+		r = -errno;
 	word = shell_word(dir);
-	if (word && strstr(text, vault))
+	if (r < 0 && r != -ENOENT && r != -ENOTDIR)
+		cmd_warn(c,
+			 "'%s' could not be read (%s): if '%s' uses commits that are in '%s', that "
+			 "has to stay",
+			 alternates, strerror(-r), dir, store);
+	if (uses)
 		cmd_warn(c,
 			 "the repository '%s' uses commits that are in the store '%s', which has "
 			 "to stay; to bring them in: plyfs env create --kind git NAME %s, then "
 			 "plyfs env destroy --write-back NAME",
-			 dir, store, word);
+			 dir, store, word ? word : dir);
 }
 
 int cmd_writeback(struct cmd *c)

@@ -703,6 +703,16 @@ def test_written_back_without_its_environment_it_says_that_it_needs_the_store(t)
     p.fsck()
 
 
+def test_written_back_it_says_that_it_could_not_see_whether_it_needs_the_store(t):
+    with env(t, at_cleanup="keep") as e:
+        e.checkpoint()
+        p = e.place
+    os.rename(p.at(".git/objects"), p.at(".git/elsewhere"))
+    os.symlink("elsewhere", p.at(".git/objects"))
+    told = t.run([ply.PLYFS, "unmount", "--write-back", p.path]).stderr
+    assert ".git/objects/info/alternates" in told and "commits" in told, told
+
+
 def test_written_back_the_repository_needs_no_store(t):
     with env(t) as e:
         e.write_file("a", "changed")

@@ -191,6 +191,30 @@ def test_write_back_takes_away_what_attributes_were_removed(t):
         assert os.listxattr(t.at("work", name)) == [], name
 
 
+def test_write_back_says_where_attributes_could_not_be_looked_at(t):
+    work = t.at("work")
+    ply.need_root()
+    os.mkdir(work)
+    t.run(["mount", "-t", "tmpfs", "tmpfs", work])
+    t.clean.append(lambda: t.run(["umount", work]))
+    beneath = os.open(work, os.O_RDONLY)
+    view = mounted(t, {"d/f": "1\n"})
+    os.chmod(view.at("d"), 0o700)
+    t.run([ply.PLYFS, "unmount", view.path])
+    d = os.open("d", os.O_RDONLY, dir_fd=beneath)
+    try:
+        for n in range(300):  # of 240 bytes: a list of more than 64 KiB is E2BIG in Linux
+            os.setxattr(d, "user.%0235d" % n, b"")
+    except OSError as why:
+        ply.skip("this tmpfs has no room for such attributes: %s" % why)
+    finally:
+        os.close(d)
+        os.close(beneath)
+    told = ply_(t, "writeback", "--force", work).stderr
+    assert "'d': listing the attributes" in told and told.count("\n") == 1, told
+    assert os.stat(work + "/d").st_mode & 0o777 == 0o700
+
+
 def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
     view = mounted(t, {"f": "base\n", "g": "base\n", "h": "base\n", "same": "base\n", "d/x": "base\n"})
     work = t.at("work")
