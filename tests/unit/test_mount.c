@@ -546,12 +546,12 @@ START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
 
 	nanosleep(&lately, NULL);
 	ck_assert_uint_eq(attr_holds_s(d), UINT32_MAX);
-	ck_assert_int_eq(call(FUSE_UNLINK, d, NULL, 0, "g", &a), 0); /* alone again */
+	ck_assert_int_eq(call(FUSE_UNLINK, d, "", 0, "g", &a), 0); /* alone again */
 	ck_assert_uint_eq(attr_holds_s(d), 1);
 	nanosleep(&lately, NULL);
 	asker++;
 	ck_assert_uint_eq(attr_holds_s(e), UINT32_MAX);
-	ck_assert_int_eq(call_told(FUSE_UNLINK, e, NULL, 0, "h", &a), 0);
+	ck_assert_int_eq(call_told(FUSE_UNLINK, e, "", 0, "h", &a), 0);
 }
 END_TEST
 

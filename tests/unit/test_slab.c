@@ -22,6 +22,7 @@ START_TEST(objects_do_not_overlap_and_begin_as_zeros)
 	static uint8_t *objects[N];
 	static size_t lens[N];
 	static const uint8_t zeros[SLAB_OBJECT_MAX];
+	uint8_t expected[SLAB_OBJECT_MAX];
 	uint64_t seed = 1;
 
 	for (unsigned round = 0; round < 4; round++) {
@@ -36,8 +37,8 @@ START_TEST(objects_do_not_overlap_and_begin_as_zeros)
 			memset(objects[i], 1 + (int)(i % 255), lens[i]);
 		}
 		for (unsigned i = 0; i < N; i++) {
-			for (size_t at = 0; at < lens[i]; at++)
-				ck_assert_uint_eq(objects[i][at], 1 + i % 255);
+			memset(expected, 1 + (int)(i % 255), lens[i]);
+			ck_assert_mem_eq(objects[i], expected, lens[i]);
 			if (round < 3 && scratch_random(&seed) % 3 == 0)
 				continue;
 			slab_free(objects[i]);
