@@ -39,7 +39,7 @@ struct numbers {
 	struct number *items; /* in order of creation, as far as we have seen */
 	size_t n;
 	uint64_t next; /* when there is no file */
-	int fd;	       /* STORE/numbers/BRANCH; -1: the store cannot be reached from here */
+	int fd;	       /* STORE/numbers/BRANCH; -1: not opened yet, or out of our reach */
 };
 
 /* "BRANCH/7" or "BRANCH/7 TEXT"; *ret_text points into label. */
@@ -123,26 +123,41 @@ static int load(struct numbers *n)
 
 /* ---- the file ---- */
 
-static void open_file(struct numbers *n)
+/* From inside a sandbox the store may be out of sight, or not ours to write to. */
+static bool is_kept_from_us(int error)
 {
-	_cleanup_close_ int store = open(workspace_store(n->ws), O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return error == EACCES || error == EPERM || error == EROFS;
+}
+
+/* 0 without a file as well: then the labels alone count. */
+static int open_file(struct numbers *n)
+{
+	const char *path = workspace_store(n->ws), *branch = workspace_branch(n->ws);
+	_cleanup_close_ int store = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	_cleanup_close_ int dir = -1;
 	struct stat st;
 
-	/* From inside a sandbox the store may be out of sight: then the labels alone count. */
+	if (n->fd >= 0)
+		return 0;
+	if (store < 0 && (errno == ENOENT || errno == ENOTDIR || is_kept_from_us(errno)))
+		return 0;
 	if (store < 0 || fstat(store, &st) < 0)
-		return;
-	(void)mkdirat(store, "numbers", 0700); /* openat tells */
+		return fail_errno(errno, "'%s'", path);
+	if (mkdirat(store, "numbers", 0700) < 0 && errno != EEXIST)
+		return is_kept_from_us(errno) ? 0 : fail_errno(errno, "making '%s/numbers'", path);
 	dir = openat(store, "numbers", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (dir < 0)
-		return;
-	n->fd = openat(dir, workspace_branch(n->ws), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC,
-		       0600);
+		return is_kept_from_us(errno) ? 0 : fail_errno(errno, "'%s/numbers'", path);
+	n->fd = openat(dir, branch, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (n->fd < 0)
+		return is_kept_from_us(errno) ? 0 :
+						fail_errno(errno, "'%s/numbers/%s'", path, branch);
 	/* Root's for another user's store: that user goes on with it. */
-	if (n->fd >= 0 && geteuid() == 0 && st.st_uid != 0) {
+	if (geteuid() == 0 && st.st_uid != 0) {
 		(void)!fchown(dir, st.st_uid, st.st_gid);
 		(void)!fchown(n->fd, st.st_uid, st.st_gid);
 	}
+	return 0;
 }
 
 static int read_next(const struct numbers *n, uint64_t *ret)
@@ -195,7 +210,6 @@ int numbers_open(struct workspace *ws, struct numbers **ret)
 	n->ws = ws;
 	n->fd = -1;
 	pthread_mutex_init(&n->lock, NULL);
-	open_file(n);
 	r = workspace_is_new(ws) ? 0 : load(n);
 	if (r < 0) {
 		numbers_close(n);
@@ -228,6 +242,10 @@ int numbers_checkpoint(struct numbers *n, const char *label, struct ply_text *re
 	label = label ? label : "";
 	LOCK_GUARD(&n->lock);
 	_cleanup_(unlockp) int locked = -1;
+	/* Not before: an environment can be looked at, and ended, where none can be made. */
+	r = open_file(n);
+	if (r < 0)
+		return r;
 	if (n->fd >= 0) {
 		r = lock_file(n);
 		if (r < 0)

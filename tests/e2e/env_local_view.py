@@ -70,6 +70,19 @@ def test_a_number_that_cannot_be_noted_is_not_given(t):
     assert other.checkpoint() == "0" and env.checkpoint() == "1"
 
 
+def test_where_numbers_cannot_be_noted_none_is_given(t):
+    env = local(t)
+    numbers = os.path.join(t.stores[0].path, "numbers")
+    assert env.checkpoint() == "0"
+    os.rename(numbers, numbers + ".aside")
+    ply.write(numbers, "in the way")
+    other = Env(bench=t, workdir=env.workdir).setup()
+    fails("PLY_NOT_FOUND", "numbers': Not a directory", other.checkpoint)
+    os.unlink(numbers)
+    os.rename(numbers + ".aside", numbers)
+    assert other.checkpoint() == "1" and env.checkpoint() == "2"
+
+
 def test_a_restore_brings_the_tree_back_exactly(t):
     env = local(t)
     top = env.workdir
