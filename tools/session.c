@@ -89,6 +89,7 @@ int host_reach(int dir, const char *name, int *ret_sock)
 {
 	struct sockaddr_un a = host_address(dir, name);
 	_cleanup_close_ int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	int r;
 
 	if (sock < 0)
 		return -errno;
@@ -97,13 +98,14 @@ int host_reach(int dir, const char *name, int *ret_sock)
 			return -errno;
 		/* With the lock, it is not one that is just being made. */
 		(void)flock(dir, LOCK_EX);
-		if (connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0) {
-			if (errno == ECONNREFUSED)
-				(void)unlinkat(dir, name, 0);
-			(void)flock(dir, LOCK_UN);
-			return -ENOENT;
+		r = connect(sock, (struct sockaddr *)&a, sizeof(a)) < 0 ? -errno : 0;
+		if (r == -ECONNREFUSED) {
+			(void)unlinkat(dir, name, 0);
+			r = -ENOENT;
 		}
 		(void)flock(dir, LOCK_UN);
+		if (r < 0)
+			return r;
 	}
 	*ret_sock = TAKE_FD(sock);
 	return 0;
@@ -205,13 +207,16 @@ static int pack(const struct cmd *c, const char *expect, struct session_request 
 	return DONE;
 }
 
-static void interrupt(int dir, const char *name)
+static void interrupt(const struct cmd *c, int dir, const char *name)
 {
 	const struct session_request q = { .op = SESSION_INTERRUPT };
 	_cleanup_close_ int sock = -1;
+	int r = host_reach(dir, name, &sock);
 
-	if (host_reach(dir, name, &sock) == 0)
+	if (r == 0)
 		(void)host_send(sock, &q, sizeof(q), -1); /* the command's end is the answer */
+	else if (r != -ENOENT)
+		(void)cmd_fail(c, "interrupting the command: %s", strerror(-r));
 }
 
 /* A line for the shell waits for the end of what was begun with --expect, which nobody sees. */
@@ -257,7 +262,7 @@ static int wait_answer(const struct cmd *c, int sock, int dir, const char *name,
 		if (polls[0].revents)
 			return host_receive(sock, a, sizeof(*a), ret_out);
 		if (read(signals, &info, sizeof(info)) == sizeof(info))
-			interrupt(dir, name);
+			interrupt(c, dir, name);
 	}
 }
 
@@ -374,7 +379,10 @@ static int not_hidden(const struct dirent *e)
 	return e->d_name[0] != '.';
 }
 
-/* Calls fn for each that lives in a directory or below (NULL: all). */
+/*
+ * Calls fn for each that lives in a directory or below (NULL: all). One that cannot be reached may
+ * live there: that is told, and a failure, when the others had their turn.
+ */
 static int each(const struct cmd *c, const char *below,
 		void (*fn)(void *arg, int sock_dir, const char *sock_name,
 			   const struct session_answer *a),
@@ -393,30 +401,47 @@ static int each(const struct cmd *c, const char *below,
 	for (int i = 0; i < n; i++) {
 		_cleanup_close_ int sock = -1;
 		struct session_answer a;
+		int reached;
 
+		reached = host_reach(dir, names[i]->d_name, &sock);
+		if (reached < 0 && reached != -ENOENT)
+			r = cmd_fail(c, "reaching the session behind '%s': %s", names[i]->d_name,
+				     strerror(-reached));
 		/* One that ends meanwhile is none. */
-		if (host_reach(dir, names[i]->d_name, &sock) == 0 &&
-		    ask(sock, SESSION_INFO, &a) == 0 &&
+		if (reached == 0 && ask(sock, SESSION_INFO, &a) == 0 &&
 		    (!below || (strncmp(a.dir, below, len) == 0 &&
 				(!a.dir[len] || a.dir[len] == '/' || below[len - 1] == '/'))))
 			fn(arg, dir, names[i]->d_name, &a);
 		free(names[i]);
 	}
 	free(names);
-	return DONE;
+	return r;
 }
+
+struct ending {
+	const struct cmd *c;
+	int r;
+};
 
 static void end_one(void *arg, int dir, const char *name, const struct session_answer *a)
 {
+	struct ending *ending = arg;
 	_cleanup_close_ int sock = -1;
+	int r = host_reach(dir, name, &sock);
 
-	if (host_reach(dir, name, &sock) == 0)
+	if (r == 0)
 		end(sock);
+	else if (r != -ENOENT)
+		ending->r = cmd_fail(ending->c, "ending the session '%s': %s", a->name,
+				     strerror(-r));
 }
 
 int sessions_end(const struct cmd *c, const char *dir)
 {
-	return each(c, dir, end_one, NULL);
+	struct ending ending = { .c = c, .r = DONE };
+	int r = each(c, dir, end_one, &ending);
+
+	return r ? r : ending.r;
 }
 
 /* arg: a JSON array, or NULL: print. */

@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -277,6 +278,22 @@ def test_sessions_are_independent_and_listed(t):
     env("session", "end", "s", cwd=path)
     assert [s["name"] for s in env.list("session")] == ["other"]
     assert not ply.alive(got["s"]["pid"])
+
+
+def test_a_session_that_cannot_be_reached_may_be_one(t):
+    env, path = session(t)
+    place = t.at("run/plyfs/session")
+    name = os.path.join(place, os.listdir(place)[0])
+    os.rename(name, t.at("aside"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:  # what connect(2) fails with
+        other.bind(name)
+        other.listen()
+        for words in (["session", "list"], ["session", "list", "--json"], ["env", "destroy", "work"]):
+            env.fails(*words, says="wrong type")
+        env.fails("session", "run", "s", "--", "true", cwd=path, says="wrong type", code=125)
+        assert mounted(path)
+    os.rename(t.at("aside"), name)
+    assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
 
 
 def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
