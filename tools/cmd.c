@@ -43,7 +43,29 @@ void cmd_progress_end(struct cmd *c)
 	(void)fflush(c->err); /* talk */
 }
 
-static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, const char *sentence)
+/* What a check names, with the paths that it touches. */
+static bool is_damage(int r)
+{
+	switch (-r) {
+	case ERR_CHUNK_MISSING:
+	case ERR_CHUNK_DAMAGED:
+	case ERR_CHUNK_LOST:
+	case ERR_RECORD_DAMAGED:
+	case ERR_PACK_HEADER:
+	case ERR_PACK_MISSING:
+	case ERR_PACK_TRUNCATED:
+	case ERR_INDEX_DAMAGED:
+	case ERR_NODE_DAMAGED:
+	case ERR_SNAP_DAMAGED:
+	case ERR_BRANCH_DAMAGED:
+	case ERR_ITEM_DAMAGED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, int r)
 {
 	char line[PATH_MAX + 1024];
 
@@ -51,8 +73,9 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, co
 	if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
 		return; /* the client is gone, or its output's reader: as SIGPIPE would have it */
 	vsnprintf(line, sizeof(line), fmt, ap);
-	fprintf(c->err, "plyfs %s: %s%s%s%s\n", c->argv[0], kind, line_clean(line),
-		sentence ? ": " : "", sentence ? sentence : "");
+	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->argv[0], kind, line_clean(line),
+		r ? ": " : "", r ? err_str(r) : "",
+		is_damage(r) ? "; 'plyfs check' names what it touches" : "");
 }
 
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...)
@@ -63,7 +86,7 @@ int cmd_fail(struct cmd *c, int r, const char *fmt, ...)
 	if (r && ferror(c->out))
 		return cmd_fail(c, 0, "the output could not be written");
 	va_start(ap, fmt);
-	say(c, "", fmt, ap, r ? err_str(r) : NULL);
+	say(c, "", fmt, ap, r);
 	va_end(ap);
 	return CMD_FAILED;
 }
@@ -73,7 +96,7 @@ int cmd_misuse(struct cmd *c, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	say(c, "", fmt, ap, NULL);
+	say(c, "", fmt, ap, 0);
 	va_end(ap);
 	return CMD_MISUSE;
 }
@@ -83,7 +106,7 @@ void cmd_warn(struct cmd *c, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	say(c, "warning: ", fmt, ap, NULL);
+	say(c, "warning: ", fmt, ap, 0);
 	va_end(ap);
 }
 

@@ -270,7 +270,8 @@ static void print_result(struct cmd *c, const struct check_stats *s, bool clean,
 	if (s->lost)
 		fprintf(c->out, "%" PRIu64 " chunk%s lost: reading what needs %s is an I/O error\n",
 			s->lost, s->lost == 1 ? " is" : "s are", s->lost == 1 ? "it" : "them");
-	if (s->unreferenced)
+	/* What a node has that cannot be read is not known: gc refuses then. */
+	if (s->unreferenced && clean)
 		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n",
 			s->unreferenced);
 }

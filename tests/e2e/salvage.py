@@ -134,6 +134,22 @@ def test_a_lost_format_file(t):
     expect(store, digests, tree)
 
 
+def test_who_meets_damage_is_told_to_check(t):
+    store, _, _ = made(t)
+    for pack in glob.glob(os.path.join(store.path, "packs", "*")):
+        os.unlink(pack)
+    os.mkdir(t.at("at"))
+    for words in (["mount", "--at", t.at("at")], ["export", "main", "--dir", t.at("out")], ["gc"]):
+        store.fails(*words, says="; 'plyfs check' names what it touches")
+    # What belongs to nodes that cannot be read does not belong to nothing, and gc refused.
+    p = store.ply("check", check=False)
+    assert p.returncode == 1 and "--repair" in p.stderr and "gc" not in p.stdout, p
+    store.ply("check", "--repair")
+    store.fails("mount", "--at", t.at("at"), says="; 'plyfs check' names what it touches")
+    p = store.ply("check")
+    assert "path: / (the root)" in p.stdout and "is an I/O error" in p.stdout, p
+
+
 def test_salvage_and_repair_want_the_store_for_themselves(t):
     view = t.view()
     view.store.fails("salvage", says="unmount")
