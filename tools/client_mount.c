@@ -645,7 +645,11 @@ int client_unmount(struct client *cl)
 	if (r < 0)
 		return client_fail(cl, "reading what is mounted: %s", strerror(-r));
 	if (r == 0)
-		return not_mounted(cl, path);
+		return back ? client_fail(cl,
+					  "no plyfs view is mounted on '%s'; what one had that was: "
+					  "plyfs writeback DIR",
+					  path)
+			    : not_mounted(cl, path);
 
 	r = client_look_with_patience(cl, path);
 	if (r == -ENOTCONN) {
@@ -691,7 +695,10 @@ int client_unmount(struct client *cl)
 	return write_back(cl, path, !back ? "--tell" : force ? "--force" : NULL);
 }
 
-/* The directory tells the store, as it does to mount. */
+/*
+ * The directory tells the store, and PLYFS_STORE does not: what it names for other verbs may be
+ * another's, whose differences would be written over this directory.
+ */
 int client_writeback(struct client *cl)
 {
 	/* The daemon reads them; it has more, which are for us alone. */
@@ -705,7 +712,7 @@ int client_writeback(struct client *cl)
 
 	if (r)
 		return r;
-	if (client_store_name(cl))
+	if (cl->store_option)
 		return client_send(cl, true, cl->argc, cl->argv);
 	path = absolute(cl->args.v[0]);
 	if (!path)

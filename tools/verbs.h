@@ -201,7 +201,7 @@
 	X(writeback, HOST, "[--dry-run] [--force] DIR", \
 	  "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does, later: DIR must not be mounted. Its store is\n" \
-	  "found by DIR, as by mount, when none is named.\n" \
+	  "found by DIR, as by mount DIR, if not by --store; PLYFS_STORE is not asked.\n" \
 	  "  --dry-run       only list them\n" \
 	  "  --force         over what changed in DIR itself\n") \
 	X(fsmonitor, BOTH, "2 TOKEN | --install [DIR]", \

@@ -316,6 +316,26 @@ def test_the_directory_of_a_write_back_tells_the_store(t):
     assert p.returncode == 1 and "XDG_DATA_HOME" in p.stderr and "--store" in p.stderr, p
 
 
+def test_a_write_back_never_takes_another_store_because_the_environment_names_one(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.unmount()
+    other = t.store()
+    other.import_(t.tree({"x": "x\n"}, "elsewhere"))
+    theirs = other.mount()
+    theirs.write("not of this directory", "")
+    theirs.unmount()
+    t.env["PLYFS_STORE"] = other.path
+    p = ply_(t, "writeback", t.at("elsewhere"), check=False)
+    assert p.returncode == 1 and "no short-form view" in p.stderr and "--store" in p.stderr, p
+    ply_(t, "writeback", t.at("work"))
+    assert sorted(os.listdir(t.at("work"))) == ["a.txt", "d"] and ply.read(t.at("work/a.txt")) == "changed\n"
+    p = ply_(t, "unmount", "--write-back", t.at("work"), check=False)
+    assert p.returncode == 1 and "plyfs writeback" in p.stderr, p
+    ply_(t, "--store", other.path, "writeback", t.at("elsewhere"))  # who says so
+    assert sorted(os.listdir(t.at("elsewhere"))) == ["not of this directory", "x"]
+
+
 def test_an_interrupted_write_back_goes_on(t):
     view = mounted(t, {"a": "one\n", "b": "one\n", "to-dir": "one\n", "to-file/x": "one\n"})
     view.write("a", "two\n")
