@@ -325,11 +325,10 @@ static int drop_made_on(struct cmd *c, const char *branch, bool dry)
 /* The memo that environments keep of a branch: what number comes next (env/numbers.h). */
 static void drop_number(struct cmd *c, const char *branch)
 {
-	char path[PATH_MAX];
+	char path[BRANCH_NAME_MAX + 16];
 
-	if ((size_t)snprintf(path, sizeof(path), "%s/numbers/%s", c->daemon->store_path, branch) <
-	    sizeof(path))
-		(void)unlink(path); /* most branches have none */
+	snprintf(path, sizeof(path), "numbers/%s", branch);
+	(void)unlinkat(c->daemon->dir_fd, path, 0); /* most branches have none */
 }
 
 /* What a word may stand for. People may mean either; programs say which. */

@@ -183,7 +183,8 @@ static void print_former(struct cmd *c)
 static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 {
 	struct printer p = { .c = c, .ops = ops, .array = json_array() };
-	char log[PATH_MAX + 16];
+	char log[PATH_MAX + 16], path[PATH_MAX];
+	const char *store = daemon_store_path(c->daemon->dir_fd, c->daemon->store_path, path);
 	json_t *awake = json_null();
 	uint64_t times;
 	int r;
@@ -196,14 +197,14 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 		json_decref(awake);
 		return cmd_fail(c, r, MOUNTS_OF);
 	}
-	snprintf(log, sizeof(log), "%s/daemon.log", c->daemon->store_path);
+	snprintf(log, sizeof(log), "%s/daemon.log", store);
 	return cmd_json(
 		c,
 		json_pack(
 			"{s:o, s:{s:i, s:o, s:s, s:i, s:i, s:o}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
 			" s:I, s:I, s:I, s:b}}",
-			"store", json_text(c->daemon->store_path), "daemon", "pid", (int)getpid(),
+			"store", json_text(store), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
 			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
 			(int)supervisor_replacements(c->daemon->supervisor), "awake", awake, "log",
@@ -233,6 +234,8 @@ int cmd_status(struct cmd *c)
 	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
 	char budget[SIZE_TEXT_SIZE], copies[SIZE_TEXT_SIZE];
 	struct store_stats s;
+	char path[PATH_MAX];
+	const char *store = daemon_store_path(c->daemon->dir_fd, c->daemon->store_path, path);
 	uint64_t times;
 	int r;
 
@@ -246,9 +249,9 @@ int cmd_status(struct cmd *c)
 		return status_json(c, ops, &s);
 
 	fputs("store   ", c->out);
-	print_clean(c->out, c->daemon->store_path);
+	print_clean(c->out, store);
 	fprintf(c->out, "\ndaemon  pid %d, plyfs %s\nlog     ", (int)getpid(), PLYFS_VERSION);
-	print_clean(c->out, c->daemon->store_path);
+	print_clean(c->out, store);
 	fputs("/daemon.log\n", c->out);
 	print_former(c);
 	p.ops = ops;

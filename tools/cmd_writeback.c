@@ -217,7 +217,8 @@ static int refuse_foreign(struct work *w, const struct changes *l)
 {
 	const char *dir = w->c->args.v[0], *first = NULL;
 	_cleanup_free_ char *dir_word = NULL, *store_word = NULL;
-	char more[40] = "";
+	const struct daemon *d = w->c->daemon;
+	char more[40] = "", path[PATH_MAX];
 	size_t n = 0;
 
 	for (size_t i = 0; i < l->n; i++) {
@@ -233,7 +234,7 @@ static int refuse_foreign(struct work *w, const struct changes *l)
 	if (n > 1)
 		snprintf(more, sizeof(more), " (and %zu more)", n - 1);
 	dir_word = shell_word(dir);
-	store_word = shell_word(w->c->daemon->store_path);
+	store_word = shell_word(daemon_store_path(d->dir_fd, d->store_path, path));
 	if (!dir_word || !store_word)
 		return cmd_fail(w->c, -ENOMEM, "'%s'", dir);
 	return cmd_fail(w->c, 0,
@@ -699,7 +700,9 @@ static void list(struct cmd *c, const struct changes *l)
 
 static void tell(struct cmd *c, const struct changes *l, const char *dir, bool over)
 {
-	_cleanup_free_ char *word = shell_word(dir), *store = shell_word(c->daemon->store_path);
+	char path[PATH_MAX];
+	const char *at = daemon_store_path(c->daemon->dir_fd, c->daemon->store_path, path);
+	_cleanup_free_ char *word = shell_word(dir), *store = shell_word(at);
 
 	cmd_progress_end(c);
 	if (!l->n)

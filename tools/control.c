@@ -8,6 +8,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "store/base/err.h"
 #include "store/base/util.h"
@@ -101,10 +104,29 @@ static int do_fork(struct view *v, struct plyfs_fork *q)
 	return view_fork(v, q->name);
 }
 
+const char *daemon_store_path(int dir_fd, const char *then, char now[static PATH_MAX])
+{
+	char link[32];
+	struct stat want, st;
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", dir_fd);
+	n = readlink(link, now, PATH_MAX);
+	if (n <= 0 || n == PATH_MAX)
+		return then;
+	now[n] = '\0';
+	/* What was removed, or is not below our root, has a text as well. */
+	if (fstat(dir_fd, &want) < 0 || stat(now, &st) < 0 || want.st_dev != st.st_dev ||
+	    want.st_ino != st.st_ino)
+		return then;
+	return now;
+}
+
 static int do_info(struct view_entry *e, struct view *v, struct plyfs_info *q)
 {
 	const uint8_t *u = store_uuid(view_store(v));
 	struct branch *b = view_branch(v);
+	char path[PATH_MAX];
 
 	*q = (struct plyfs_info){ .version = PLYFS_IOC_VERSION, .read_only = view_read_only(v) };
 	if (b) {
@@ -119,7 +141,8 @@ static int do_info(struct view_entry *e, struct view *v, struct plyfs_info *q)
 	for (int i = 0, n = 0; i < 16; i++)
 		n += snprintf(q->uuid + n, sizeof(q->uuid) - (size_t)n, "%s%02x",
 			      i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
-	snprintf(q->store, sizeof(q->store), "%s", e->daemon->store_path);
+	snprintf(q->store, sizeof(q->store), "%s",
+		 daemon_store_path(e->daemon->dir_fd, e->daemon->store_path, path));
 	return 0;
 }
 

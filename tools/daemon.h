@@ -6,6 +6,7 @@
  * clients. This header is for the daemon's own files; verbs mostly need cmd.h alone.
  */
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,7 +22,7 @@
 struct json_t;
 
 struct daemon {
-	char *store_path; /* immutable: absolute */
+	char *store_path; /* immutable: absolute; where it was when we opened it */
 	int dir_fd;	  /* immutable: the store's directory */
 	uid_t owner;	  /* immutable: whose store it is; he and root may ask */
 	struct store_options options;
@@ -139,6 +140,11 @@ bool branch_is_newer(struct store *s, const char *text, uint64_t id);
 /* As an ioctl may ask: no verb that touches the client's files. */
 bool verb_is_known(const char *name, bool through_view);
 
+/*
+ * Where the store's directory is now, whose path was `then` (control.c): it may have been moved,
+ * and another store be where it was. `then` again when nobody can tell. Valid as long as both.
+ */
+const char *daemon_store_path(int dir_fd, const char *then, char now[static PATH_MAX]);
 /* The control ioctls (control.c): a mount_ioctl_fn whose arg is the view_entry. */
 int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd, const void *in,
 		  size_t in_len, void *out, size_t out_cap, size_t *ret_out_len);

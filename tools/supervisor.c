@@ -379,9 +379,10 @@ static void say_died(pid_t pid, int status, unsigned kept)
 /* The new program goes on in this very process. Returns when that cannot be started. */
 static void become_program(struct supervisor *s)
 {
-	char number[16], program[PATH_MAX];
-	char *argv[] = { (char *)"plyfsd", (char *)"--store",  (char *)us.what.store,
-			 (char *)"--adopt", number, NULL };
+	char number[16], program[PATH_MAX], path[PATH_MAX];
+	const char *store = daemon_store_path(us.what.dir_fd, us.what.store, path);
+	char *argv[] = { (char *)"plyfsd",  (char *)"--store", (char *)store,
+			 (char *)"--adopt", number,	       NULL };
 
 	s->lock_fd = us.what.lock_fd;
 	supervisor_keep_on_exec(s, true);

@@ -5,6 +5,7 @@
 """The life of mounts and of the daemon behind them."""
 import contextlib
 import ctypes
+import json
 import os
 import re
 import resource
@@ -187,6 +188,55 @@ def test_status_says_where_the_log_is(t):
     assert status["log"] in text
     assert str(view.store.daemon()) in text
     assert view.path in text
+
+
+def ply_(t, *args, **kw):
+    return t.run([ply.PLYFS, *args], **kw)
+
+
+def test_a_store_that_is_moved_while_it_is_mounted_stays_its_views(t):
+    view = t.view({"a": "1"})
+    store, old = view.store, view.store.path
+    store.ply("fork", "branch")
+    store.path = t.at("moved")
+    os.rename(old, store.path)
+    other = t.store()  # where it was
+    other.import_(t.tree({"b": "2"}, "elsewhere"))
+    other.ply("fork", "branch")
+
+    def judge():
+        ply_(t, "checkpoint", cwd=view.path)
+        assert ply_(t, "log", cwd=view.path).stdout == store.ply("log").stdout
+        status = json.loads(ply_(t, "status", "--json", cwd=view.path).stdout)
+        assert status["store"] == store.path and status["log"] == store.path + "/daemon.log", status
+        assert [v["mountpoint"] for v in status["views"]] == [view.path], status
+        ply_(t, "fork", "new", cwd=view.path)
+        ply_(t, "drop", "new", cwd=view.path)
+    judge()
+    ply_(t, "drop", "branch", cwd=view.path)
+    store.ply("daemon", "--replace")
+    judge()
+    assert view.read("a") == "1"
+    assert {b["name"] for b in store.json("tree")["branches"]} == {"main"}
+    assert {b["name"] for b in other.json("tree")["branches"]} == {"main", "branch"}
+
+
+def test_of_several_that_mount_at_once_one_has_the_view_and_keeps_it(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    at = t.at("at")
+    os.mkdir(at)
+    for n in range(5):
+        words = [["mount"]] * 8 if n % 2 else [["fork", "f%d-%d" % (n, i)] for i in range(8)]
+        clients = [subprocess.Popen([ply.PLYFS, "--store", store.path, *w, "--at", at], env=t.env,
+                                    text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                   for w in words]
+        said = sorted((c.communicate()[1], c.returncode) for c in clients)
+        assert said[0] == ("", 0) and ply.read(os.path.join(at, "a")) == "1", said
+        for line, code in said[1:]:
+            assert code == 1 and "is a mounted plyfs view already" in line, said
+        store.ply("unmount", at)
+        assert os.listdir(at) == []
 
 
 def test_tree_nodes_beyond_the_budget_are_let_go(t):
