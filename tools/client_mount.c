@@ -110,6 +110,8 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 		return client_fail(cl, "the mount point '%s': %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return client_fail(cl, "the mount point '%s' is not a directory", path);
+	if (!over && !directory_is_empty(path) && mounts_is_plyfs(path) == 1)
+		return mount_point_check(cl, dir, over, ret_path); /* mounted since we looked */
 	if (!over && !directory_is_empty(path))
 		return client_fail(cl, "the mount point '%s' is not empty%s", path,
 				   cl->args.n && dir == cl->args.v[0] && !cl->store_option
@@ -133,6 +135,30 @@ int add_options(char **argv, int argc, const struct mount_options *o,
 	return argc;
 }
 
+/* A mount takes some ms; an import before the short form's as long as it takes: that is told. */
+#define LOCK_TRIES 500
+#define LOCK_NS 1000000
+
+/*
+ * Of several that mount at once the others wait for the first, and find its view then: who fails
+ * takes off what lies uppermost on his mount point, which has to be his. fd: the store's directory.
+ */
+static int mount_lock(struct client *cl, int fd, const char *mountpoint)
+{
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return DONE;
+		if (errno != EWOULDBLOCK)
+			break;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = LOCK_NS }, NULL);
+	}
+	if (errno == EWOULDBLOCK)
+		client_talk(cl, "'%s' waits for another mount of its store", mountpoint);
+	if (flock(fd, LOCK_EX) < 0)
+		return client_fail(cl, "locking the store's directory: %s", strerror(errno));
+	return DONE;
+}
+
 static int mount_and_ask(struct client *cl, int sock, const struct fuse_mount *m, int argc,
 			 char **argv)
 {
@@ -152,6 +178,7 @@ static int mount_and_ask(struct client *cl, int sock, const struct fuse_mount *m
 
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv)
 {
+	_cleanup_free_ char *again = NULL;
 	_cleanup_close_ int sock = -1;
 	sigset_t ends, old;
 	int r;
@@ -163,6 +190,10 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 	r = client_store(cl);
 	if (r == DONE)
 		r = client_connect(cl, true, &sock);
+	if (r == DONE && !m->over) /* else it was done before the import */
+		r = mount_lock(cl, cl->store_fd, m->mountpoint);
+	if (r == DONE && !m->over)
+		r = mount_point_check(cl, m->mountpoint, false, &again);
 	if (r)
 		return r;
 	sigemptyset(&ends);
@@ -171,6 +202,8 @@ int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char
 	sigaddset(&ends, SIGHUP);
 	sigprocmask(SIG_BLOCK, &ends, &old);
 	r = mount_and_ask(cl, sock, m, argc, argv);
+	if (!m->over)
+		(void)flock(cl->store_fd, LOCK_UN); /* of what we had locked */
 	sigprocmask(SIG_SETMASK, &old, NULL); /* what came meanwhile ends us: all is done or none */
 	if (r)
 		return r;
@@ -335,10 +368,7 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
 }
 
-/*
- * Of several that mount a directory at once the first makes the store and imports, and the others
- * find its view then. The lock is the store directory's and goes with us.
- */
+/* Of several that mount a directory at once the first makes the store and imports. */
 static int short_lock(struct client *cl, const char *store, const char *dir, int *ret_fd)
 {
 	_cleanup_close_ int fd = -1;
@@ -348,13 +378,8 @@ static int short_lock(struct client *cl, const char *store, const char *dir, int
 	fd = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return client_fail(cl, "opening store '%s': %s", store, strerror(errno));
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		client_talk(cl, "'%s' is being mounted; waiting for that", dir);
-		if (flock(fd, LOCK_EX) < 0)
-			return client_fail(cl, "locking '%s': %s", store, strerror(errno));
-	}
 	*ret_fd = TAKE_FD(fd);
-	return DONE;
+	return mount_lock(cl, *ret_fd, dir);
 }
 
 /* base: the options of the mount itself. */
@@ -645,11 +670,11 @@ int client_unmount(struct client *cl)
 	if (r < 0)
 		return client_fail(cl, "reading what is mounted: %s", strerror(-r));
 	if (r == 0)
-		return back ? client_fail(cl,
-					  "no plyfs view is mounted on '%s'; what one had that was: "
-					  "plyfs writeback DIR",
-					  path)
-			    : not_mounted(cl, path);
+		return !back ? not_mounted(cl, path)
+			     : client_fail(cl,
+					   "no plyfs view is mounted on '%s'; to bring in what one "
+					   "had: plyfs writeback DIR",
+					   path);
 
 	r = client_look_with_patience(cl, path);
 	if (r == -ENOTCONN) {
