@@ -590,7 +590,8 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 		r = mounts_unmount(mountpoint, true);
 	}
 	if (r == -EBUSY)
-		return client_fail(cl, "'%s' is in use%s%s; --lazy detaches it all the same",
+		return client_fail(cl, "'%s' is in use%s%s; 'plyfs unmount --lazy' detaches it "
+				   "all the same",
 				   mountpoint, *users ? " by " : "", users);
 	if (r == -EPERM)
 		return client_fail(cl, "'%s' was mounted by another user", mountpoint);
@@ -666,6 +667,7 @@ int client_unmount(struct client *cl)
 	path = absolute(cl->args.v[0]);
 	if (!path)
 		return client_fail(cl, "'%s': %s", cl->args.v[0], strerror(errno));
+	(void)!chdir("/"); /* our own place is not to keep the view busy */
 	r = mounts_is_plyfs(path);
 	if (r < 0)
 		return client_fail(cl, "reading what is mounted: %s", strerror(-r));

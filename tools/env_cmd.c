@@ -297,6 +297,7 @@ int verb_env_destroy(struct cmd *c)
 				  "is not",
 				  r.name);
 
+	(void)!chdir("/"); /* our own place is not to keep the view busy */
 	code = sessions_end(c, r.path);
 	if (code && !force)
 		return code;

@@ -175,9 +175,10 @@ def test_a_busy_environment_is_not_destroyed_by_halves(t):
     env, path = over_directory(t)
     fork = env("env", "create", "busy", cwd=path).stdout.strip()
     with open(fork + "/held", "w"):
-        env.fails("env", "destroy", "busy", says="in use")
+        says = env.fails("env", "destroy", "busy", says="in use", cwd=fork).stderr
+        assert "'plyfs unmount --lazy'" in says and "(plyfs-env)" not in says, says
         assert mounted(fork) and len(env.list("env")) == 2
-    env("env", "destroy", "busy")
+    env("env", "destroy", "busy", cwd=fork)
     assert not mounted(fork)
 
 
