@@ -188,7 +188,8 @@ static int open_store(struct daemon *d)
 	if (r == 0)
 		r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
 	if (r < 0) {
-		start_failed("opening store '%s': %s", d->store_path, err_str(r));
+		start_failed("opening store '%s': %s%s", d->store_path, err_str(r),
+			     r == -ENOMEM ? "; see ulimit -v" : "");
 		views_leave_formers(d);
 		return successor && is_hopeless(r) ? SUPERVISED_HOPELESS : 1;
 	}
@@ -535,13 +536,13 @@ static int run(const struct wishes *w)
 }
 
 /*
- * How large its files and how long its work may be was said of the program that started us (ulimit,
- * harnesses of agents), whose client we outlive, and others work in our views. Root lifts it; else
- * a file that would be too large is a failed write, as a full disk, and not our end.
+ * How large it and its files and how long its work may be was said of the program that started us
+ * (ulimit, harnesses of agents), whose client we outlive, and others work in our views. Root lifts
+ * it; else a file that would be too large is a failed write, as a full disk, and not our end.
  */
 static void lift_limits(void)
 {
-	static const int limits[] = { RLIMIT_FSIZE, RLIMIT_CPU };
+	static const int limits[] = { RLIMIT_AS, RLIMIT_CPU, RLIMIT_FSIZE };
 
 	for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
 		struct rlimit l = { RLIM_INFINITY, RLIM_INFINITY };

@@ -34,7 +34,7 @@ def test_the_daemon_starts_on_demand_and_ends_after_its_last_view(t):
     pid = store.daemon()
     assert pid and ply.alive(pid)
     view.unmount()
-    ply.wait_for("the daemon to end by itself", lambda: not ply.alive(pid))
+    ply.wait_for("the daemon to end by itself", lambda: not (pid and ply.alive(pid)))
     assert not os.path.exists(os.path.join(store.path, "sock"))
     again = store.mount()
     assert store.daemon() != pid
@@ -47,7 +47,7 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
 
     def end():
         pid = store.daemon()
-        ply.wait_for("the daemon's end", lambda: not ply.alive(pid))
+        ply.wait_for("the daemon's end", lambda: not (pid and ply.alive(pid)))
     end()
     mnt = t.at("mnt")
     os.mkdir(mnt)
@@ -62,6 +62,19 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
         resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
     # Root may lift it; else it is told what is in the way.
     assert p.returncode == 0 or p.stderr.endswith(": File too large\n"), p
+    if p.returncode == 0:
+        store.ply("unmount", mnt)
+    if ply.sanitized():
+        return
+    end()
+    # 4 GiB of addresses: an index alone takes more.
+    store.ply("mount", "--at", mnt, preexec_fn=lambda: resource.setrlimit(
+        resource.RLIMIT_AS, (4 << 30, resource.getrlimit(resource.RLIMIT_AS)[1])))
+    store.ply("unmount", mnt)
+    end()
+    p = store.ply("mount", "--at", mnt, check=False, preexec_fn=lambda: resource.setrlimit(
+        resource.RLIMIT_AS, (4 << 30, 4 << 30)))
+    assert p.returncode == 0 or p.stderr.endswith(": Cannot allocate memory; see ulimit -v\n"), p
     if p.returncode == 0:
         store.ply("unmount", mnt)
 
@@ -289,6 +302,12 @@ def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
     child.wait()
     ply.wait_for("the view's end", lambda: not view.store.status()["views"])
     view.store.mount(at=view.path)
+
+
+def test_who_unmounts_the_view_that_he_is_in_is_not_in_his_own_way(t):
+    view = t.view()
+    view.store.ply("unmount", view.path, cwd=view.at("dir"))
+    assert os.listdir(view.path) == []
 
 
 SYS_PIDFD_GETFD = 438
