@@ -8,8 +8,9 @@
  * Patterns are strangers', and a short one can be made to take any time and memory. Memory and the
  * steps from one place are PCRE2's to limit; it does not limit the places, of which "a*b" tries
  * each in a megabyte of "a", a megabyte long. So PCRE2 asks us at every item of a pattern (a
- * callout) whether to go on, and a search ends after SEARCH_SECONDS. What it has not looked at by
- * then is skipped, as it is after the other limits: it does not match.
+ * callout) whether to go on, and a search ends after SEARCH_SECONDS of a processor: how long it
+ * waits for one says nothing of the pattern. What it has not looked at by then is skipped, as it is
+ * after the other limits: it does not match.
  */
 
 #include "env/expect.h"
@@ -20,11 +21,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "env/status.h"
 #include "store/base/util.h"
 
-/* For all patterns together: then a session looks at its timeout and at interrupts again. */
+/*
+ * Of a processor, for all patterns together: then a session looks at its timeout and at interrupts
+ * again.
+ */
 #define SEARCH_SECONDS 1.0
 /*
  * "(a|b)*" takes a step and a frame of 128 bytes for a character: it may reach over half a million.
@@ -38,7 +43,8 @@
 struct expect {
 	pcre2_match_context *context;
 	unsigned callouts;
-	double end; /* of the search under way */
+	double end;   /* of the search under way, by worked() */
+	double again; /* not looked at before, by now_seconds(): no system call, and never slower */
 	size_t n;
 	struct pattern {
 		pcre2_code *code;
@@ -63,12 +69,26 @@ void expect_freep(struct expect **e)
 	expect_free(*e);
 }
 
+/* Seconds that this thread has had a processor for. */
+static double worked(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* cannot fail for this clock */
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 /* PCRE2 asks: 0 goes on, a negative number is what pcre2_match returns. */
 static int go_on(pcre2_callout_block *block, void *arg)
 {
 	struct expect *e = arg;
+	double left;
 
-	return ++e->callouts % CALLOUTS || now_seconds() < e->end ? 0 : PCRE2_ERROR_MATCHLIMIT;
+	if (++e->callouts % CALLOUTS || now_seconds() < e->again)
+		return 0;
+	left = e->end - worked();
+	e->again = now_seconds() + left;
+	return left > 0 ? 0 : PCRE2_ERROR_MATCHLIMIT;
 }
 
 /*
@@ -213,7 +233,8 @@ int expect_scan(struct expect *e, const char *data, size_t len, struct expect_ma
 
 		if (p->from > len)
 			continue;
-		e->end = now_seconds() + SEARCH_SECONDS / (double)e->n;
+		e->end = worked() + SEARCH_SECONDS / (double)e->n;
+		e->again = now_seconds() + SEARCH_SECONDS / (double)e->n;
 		r = pcre2_match(p->code, (PCRE2_SPTR)data, len, p->from, PCRE2_PARTIAL_SOFT,
 				p->match, e->context);
 		if (r == PCRE2_ERROR_PARTIAL) {

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Expected patterns that are made to cost much: a search ends, and takes no memory worth naming. */
+/*
+ * timeout: 900
+ *
+ * Expected patterns that are made to cost much: a search ends, and takes no memory worth naming.
+ * Each takes its second of a processor, of which a busy machine may give a fiftieth.
+ */
 
 #include "env/expect.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
+#include <time.h>
 
 #include "store/base/util.h"
 #include "tests/unit/run.h"
@@ -106,6 +114,38 @@ START_TEST(an_ordinary_pattern_is_found_behind_much_output)
 }
 END_TEST
 
+static volatile sig_atomic_t waits;
+
+/* As a busy machine may. Longer than a search takes at most. */
+static void wait_for_cpu(int sig)
+{
+	const struct timespec t = { .tv_sec = 1, .tv_nsec = 500000000 };
+
+	waits = 1;
+	(void)nanosleep(&t, NULL);
+}
+
+START_TEST(a_search_that_waits_for_a_processor_is_not_a_costly_one)
+{
+	/* In its first quarter: it takes 0.2 s of a processor, as each place is tried. */
+	const struct itimerval soon = { .it_value.tv_usec = 10000 };
+	const char *pattern = "[a-z]![^a]";
+	_cleanup_free_ char *data = malloc(OUTPUT + 1);
+	struct expect *e = new (&pattern, 1);
+	struct expect_match match;
+
+	ck_assert_ptr_nonnull(data);
+	make_output(data, OUTPUT, "a");
+	data[OUTPUT] = '\n';
+	ck_assert(signal(SIGPROF, wait_for_cpu) != SIG_ERR);
+	ck_assert_int_eq(setitimer(ITIMER_PROF, &soon, NULL), 0);
+	ck_assert_int_eq(expect_scan(e, data, OUTPUT + 1, &match), 1);
+	ck_assert_uint_eq(match.start, OUTPUT - 2);
+	ck_assert(waits);
+	expect_free(e);
+}
+END_TEST
+
 static const struct {
 	const char *pattern, *text;
 	int length; /* of what is seen at its end; -1: nothing */
@@ -157,6 +197,7 @@ int main(void)
 	tcase_add_loop_test(t, a_costly_search_ends, 0, (int)ARRAY_SIZE(costly));
 	tcase_add_test(t, many_costly_patterns_cost_no_more_than_one);
 	tcase_add_test(t, an_ordinary_pattern_is_found_behind_much_output);
+	tcase_add_test(t, a_search_that_waits_for_a_processor_is_not_a_costly_one);
 	tcase_add_loop_test(t, patterns_are_pythons, 0, (int)ARRAY_SIZE(pythons));
 	tcase_add_test(t, what_python_refuses_is_refused);
 	return run_case("expect", t);
