@@ -186,7 +186,7 @@ def test_restore_brings_back_the_whole_root_under_a_live_session(t):
     env.start_session()
 
     def say(command):
-        r = env.run_in_session(command, timeout=30)
+        r = env.run_in_session(command, timeout=200)
         assert r.exit_code == 0, (command, r.stdout)
         return r.stdout
 
