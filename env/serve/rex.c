@@ -512,7 +512,9 @@ static void raise_nonzero(struct http_response *r, const struct action *a,
 		s = text_append_format(&text, " failed with exit code %d. Here is the output:\n",
 				       o->exit_code);
 	if (s == 0)
-		s = text_append_repr(&text, json_string_value(output), json_string_length(output));
+		s = !output ? fail_memory()
+			    : text_append_repr(&text, json_string_value(output),
+					       json_string_length(output));
 	rex_raise_text(r, "swerex.exceptions.NonZeroExitCodeError", s, &text, NULL);
 	json_decref(output);
 }
