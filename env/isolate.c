@@ -156,15 +156,19 @@ bool isolate_is_out_of_reach(int error)
 	return error == ENOENT || error == ENOTDIR || (error == EACCES && geteuid() != 0);
 }
 
-/* Of a path of the machine; 0: a command reaches nothing there. What is not known is an error. */
+/*
+ * Of a path of the machine; 0: a command reaches nothing there. What is not known is an error. What
+ * is mounted there is not asked: a view whose daemon is stopped would let us wait for ever.
+ */
 static int look_at(const char *path, mode_t *ret)
 {
+	const int flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
 	_cleanup_close_ int fd = -1;
-	struct stat st;
+	struct statx st;
 	int error;
 
-	if (lstat(path, &st) == 0) {
-		*ret = st.st_mode & S_IFMT;
+	if (statx(AT_FDCWD, path, flags, STATX_TYPE, &st) == 0) {
+		*ret = st.stx_mode & S_IFMT;
 		return 0;
 	}
 	error = errno;

@@ -10,9 +10,11 @@ restores are of the whole root. The long form installs a package in a root that 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ocilayout
@@ -139,6 +141,31 @@ def test_other_views_are_out_of_reach(t):
                 t.run(["umount", mounted], check=False)
         t.run([ply.PLYFS, "unmount", place], check=False)
         shutil.rmtree(top)
+
+
+def test_a_view_that_does_not_answer_holds_nobody_up_for_longer_than_he_waits(t):
+    ply.need_root()
+    t.unsupervised()
+    env = folder(t)
+    place = tempfile.mkdtemp(prefix="plyfs-test-", dir="/var/lib")  # not below /tmp, which is hidden
+    t.clean.append(lambda: os.rmdir(place))
+    t.clean.append(lambda: t.run(["umount", "--lazy", place], check=False))
+    store = t.store()
+    store.import_(t.tree({"precious": "1\n"}, "other"))
+    view, pid = store.mount(at=place), store.daemon()
+    view.write("new", "x")  # who looks at the directory asks for its attributes again
+    goes_on = threading.Timer(30, os.kill, (pid, signal.SIGCONT))
+    goes_on.start()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert env.run("echo on", timeout=3).exit_code == 124 and goes_on.is_alive()
+    finally:
+        goes_on.cancel()
+        os.kill(pid, signal.SIGCONT)
+    assert ok(env, "ls -A %s; echo on" % place) == "on\n"
+    os.kill(pid, signal.SIGKILL)
+    ply.wait_for("the end", lambda: not os.path.exists("/proc/%d" % pid))
+    assert ok(env, "ls -A %s 2>/dev/null; echo on" % place) == "on\n"
 
 
 def test_there_is_no_network_but_loopback(t):
