@@ -75,6 +75,21 @@ def _(t, n):
     assert view.read("one/two/three/made.txt") == "x\n"
 
 
+@cases("a_shell_in_a_directory_that_was_moved_stays_in_it")
+def _(t, n):
+    view = t.view(DEEP)
+    ask = shell(t, view.at("one/two/three"))
+    first = view.checkpoint()
+    os.rename(view.at("one/two"), view.at("one/moved"))
+    bulk_change(view, n)
+    assert ask("/bin/pwd -P").strip() == view.at("one/moved/three")
+    view.restore(first)
+    assert ask("cat here.txt ../other.txt") == "old\no\n"
+    # getcwd(2) asks nobody: what it tells follows when the name is walked by.
+    os.stat(view.at("one/two/three"))
+    assert ask("/bin/pwd -P").strip() == view.at("one/two/three")
+
+
 @cases("a_cwd_that_the_target_lacks_is_a_removed_directory")
 def _(t, n):
     view = t.view(DEEP)
