@@ -5,10 +5,14 @@
  * a keeper above its processes (proc.h), numbers for its checkpoints (numbers.h).
  */
 
+#include <errno.h>
+#include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "env/env_internal.h"
 #include "env/exclude.h"
@@ -170,16 +174,35 @@ int local_checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_
 	return numbers_checkpoint(e->numbers, label, ret_id);
 }
 
-static int check_place(const char *dir, const char *workdir)
+/* As Python's Path.home(): of the user's record where the environment tells none. */
+static bool find_home(char ret[static PATH_MAX])
 {
 	const char *home = getenv("HOME");
-	struct stat a, b;
+	struct passwd user, *found = NULL;
+	char text[16384]; /* glibc's own suggestion is 1024; a long list of fields is allowed */
 
-	if (strcmp(dir, "/") != 0 &&
-	    (!home || *home != '/' || stat(home, &a) < 0 || stat(dir, &b) < 0 ||
-	     a.st_dev != b.st_dev || a.st_ino != b.st_ino))
-		return 0;
-	return fail(PLY_DENIED, "Refusing to restore: workdir %s is root or HOME", workdir);
+	if (!home && getpwuid_r(getuid(), &user, text, sizeof(text), &found) == 0 && found)
+		home = user.pw_dir;
+	return home && *home == '/' && snprintf(ret, PATH_MAX, "%s", home) < PATH_MAX;
+}
+
+static int check_place(const char *dir, const char *workdir)
+{
+	char home[PATH_MAX];
+	struct stat a, b;
+	bool denied = strcmp(dir, "/") == 0;
+
+	if (!denied && find_home(home)) {
+		if (stat(dir, &b) < 0)
+			return fail_errno(errno, "'%s'", dir);
+		if (stat(home, &a) == 0)
+			denied = a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+		else if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
+			return fail_errno(errno, "'%s', which no restore may touch", home);
+	}
+	return denied ? fail(PLY_DENIED, "Refusing to restore: workdir %s is root or HOME",
+			     workdir) :
+			0;
 }
 
 /* Directories that a restore leaves alone, ':'-separated. Given. */

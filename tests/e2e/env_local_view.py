@@ -8,6 +8,7 @@ and that nothing is left behind.
 """
 import json
 import os
+import pwd
 import resource
 import signal
 import subprocess
@@ -183,6 +184,14 @@ def test_restore_refuses_home(t):
     os.environ["HOME"] = home
     fails("PLY_DENIED", "Refusing to restore: workdir %s is root or HOME" % home, env.restore, snap)
     assert env.read_file("a.txt") == b"kept"
+    if os.geteuid() == 0:  # without the variable it is what the user's record says
+        record = pwd.getpwuid(0).pw_dir
+        t.run(["mount", "--bind", home, record])
+        try:
+            del os.environ["HOME"]
+            fails("PLY_DENIED", "is root or HOME", env.restore, snap)
+        finally:
+            t.run(["umount", "--lazy", record])
     os.environ["HOME"] = t.at("home")
     env.restore(snap)
 
