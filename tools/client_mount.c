@@ -110,14 +110,16 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 		return client_fail(cl, "the mount point '%s': %s", path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return client_fail(cl, "the mount point '%s' is not a directory", path);
-	if (!over && !directory_is_empty(path) && mounts_is_plyfs(path) == 1)
-		return mount_point_check(cl, dir, over, ret_path); /* mounted since we looked */
-	if (!over && !directory_is_empty(path))
-		return client_fail(cl, "the mount point '%s' is not empty%s", path,
-				   cl->args.n && dir == cl->args.v[0] && !cl->store_option
-					   ? "; PLYFS_STORE names a store; unset it for the "
-					     "short form"
-					   : "");
+	if (!over && !directory_is_empty(path)) {
+		if (mounts_is_plyfs(path) == 1) /* mounted since we looked */
+			return mount_point_check(cl, dir, over, ret_path);
+		if (!directory_is_empty(path)) /* nor was a view that is taken off by now */
+			return client_fail(cl, "the mount point '%s' is not empty%s", path,
+					   cl->args.n && dir == cl->args.v[0] && !cl->store_option
+						   ? "; PLYFS_STORE names a store; unset it for "
+						     "the short form"
+						   : "");
+	}
 
 	*ret_path = TAKE_PTR(path);
 	return DONE;
