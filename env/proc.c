@@ -117,6 +117,13 @@ void keeper_raise_files(void)
 	files_raised = fdlimit_raise(&files_before);
 }
 
+uint64_t keeper_files(const struct keeper *k)
+{
+	struct rlimit l;
+
+	return prlimit(k->pid, RLIMIT_NOFILE, NULL, &l) == 0 ? l.rlim_cur : UINT64_MAX;
+}
+
 struct start {
 	const char *path;
 	posix_spawn_file_actions_t actions;

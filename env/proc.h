@@ -57,6 +57,8 @@ void keeper_is(const char *path);
  * would suffer. Before any thread.
  */
 void keeper_raise_files(void);
+/* How many descriptors a program that it starts may have open; UINT64_MAX: nobody can tell. */
+uint64_t keeper_files(const struct keeper *k);
 
 struct proc_limits { /* 0: none. By a cgroup where permitted, else by rlimits: see group.h */
 	uint64_t memory;    /* bytes, of all processes together */

@@ -106,6 +106,8 @@ static const char repair[] = "POSIXLY_CORRECT=y\n"
 
 /* ---- its start ---- */
 
+#define REPORTS 115 /* where the lines above write, the highest descriptor of ours in the shell */
+
 /* -p: without BASH_ENV. V: it is not for us. */
 static const char hop[] =
 	"case ${BASH_VERSION-} in ''|[123].*|4.[0-3].*) printf 'V%s\\0' \"${BASH_VERSION-}\" >&2;"
@@ -162,8 +164,14 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 	_cleanup_close_ int theirs = -1;
 	char **wrapped = NULL;
 	struct proc_options p;
+	const uint64_t files = keeper_files(o->keeper);
 	int fds[2], r;
 
+	/* Else the shell lives, and reports nothing. */
+	if (files <= REPORTS)
+		return fail(PLY_FAILED,
+			    "a session's shell wants descriptor %d, and 'ulimit -n' allows %" PRIu64,
+			    REPORTS, files);
 	r = make_env(!o->wrap, o->env, &env);
 	if (r < 0)
 		return r;

@@ -5,6 +5,7 @@
 #include "env/plyfs.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "store/base/util.h"
 #include "tests/unit/session_fixture.h"
@@ -54,6 +55,25 @@ START_TEST(startup_files_are_read)
 	write_file(".bashrc", "");
 	ok(ply_session_start(session, NULL));
 	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(a_limit_of_descriptors_that_is_too_low_is_told_at_once)
+{
+	struct rlimit files;
+
+	ply_session_free(session);
+	session = make();
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = 64;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+	ck_assert_int_eq(ply_session_start(session, NULL), PLY_FAILED);
+	ck_assert_ptr_nonnull(strstr(ply_error(), "ulimit -n"));
+	ply_session_free(session); /* its keeper has that limit */
+	session = make();
+	files.rlim_cur = 128;
+	ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+	ok(ply_session_start(session, NULL));
 }
 END_TEST
 
@@ -115,6 +135,7 @@ int main(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, startup_files_are_read);
+	tcase_add_test(t, a_limit_of_descriptors_that_is_too_low_is_told_at_once);
 	tcase_add_test(t, names_of_startup_files_are_expanded);
 	tcase_add_test(t, bad_options_are_refused);
 	return run_case("env_session_start", t);
