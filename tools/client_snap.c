@@ -113,8 +113,8 @@ int client_restore(struct client *cl)
 	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
 		if (errno == ENOENT)
 			return client_fail(cl,
-					   "no snapshot is called '%s'; 'plyfs log' lists them, "
-					   "a label is written @LABEL", id);
+					   "no snapshot or branch is called '%s'; 'plyfs tree' "
+					   "lists all, a label is written @LABEL", id);
 		if (errno == EINVAL)
 			return client_fail(
 				cl, "more than one snapshot id starts with '%s'; give more digits",

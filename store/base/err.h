@@ -48,7 +48,7 @@ enum outcome {
 	X(ERR_STORE_EXISTS, EEXIST, "there is a store already")                                    \
 	X(ERR_STORE_FAILED, EIO, "the store stopped writing after a failed commit; see its log")   \
 	X(ERR_SNAP_UNKNOWN, ENOENT,                                                                \
-	  "no snapshot has this id; 'plyfs log' lists them, a label is written @LABEL")            \
+	  "no snapshot or branch is called so; 'plyfs tree' lists all, a label is written @LABEL") \
 	X(ERR_SNAP_AMBIGUOUS, EINVAL, "more than one snapshot id starts so; give more digits")     \
 	X(ERR_SNAP_IN_USE, EBUSY, "the snapshot is mounted; unmount it first")                     \
 	X(ERR_SNAP_DAMAGED, EIO, "a snapshot record is damaged")                                   \

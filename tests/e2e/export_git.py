@@ -198,7 +198,7 @@ def test_what_is_refused_changes_nothing(t):
     fails("main", "--git", "nowhere#b", says="no git repository is there")
     fails("main", "--git", "source", says="no git repository is there")
     fails("main", "--git", "repo/.git/objects", says="no git repository is there")
-    fails("nosuch", "--git", "repo", says="no snapshot has this id")
+    fails("nosuch", "--git", "repo", says="no snapshot or branch is called so")
     for args in (("--git", "repo", "--dir", "d"), ("--git", "repo", "--tar", "-"), ()):
         fails("main", *args, code=2, says="wants one of --dir D, --tar F and --git REPO")
     assert refs(t) == before and not os.path.exists(t.at("nowhere"))
