@@ -170,7 +170,7 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 	/* Else the shell lives, and reports nothing. */
 	if (files <= REPORTS)
 		return fail(PLY_FAILED,
-			    "a session's shell wants descriptor %d, and 'ulimit -n' allows %" PRIu64,
+			    "a session's shell wants descriptor %d; 'ulimit -n' allows %" PRIu64,
 			    REPORTS, files);
 	r = make_env(!o->wrap, o->env, &env);
 	if (r < 0)
