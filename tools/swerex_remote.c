@@ -18,6 +18,7 @@
 #include "env/proc.h"
 #include "env/serve/serve.h"
 #include "env/serve/view.h"
+#include "store/base/util.h"
 #include "tools/standard_fds.h"
 
 /* Deployments stop the server and then look whether it is gone; a command has this long to end. */
@@ -26,8 +27,8 @@
 static const char usage[] = "usage: swerex-remote [-h] [-v] [--host HOST] [--port PORT] "
 			    "--auth-token AUTH_TOKEN\n";
 
-/* The exit code, or -1: it is to serve. */
-static int parse(int argc, char **argv, struct serve_options *o)
+/* The exit code, or -1: it is to serve. Either way the caller frees *token, which o has. */
+static int parse(int argc, char **argv, struct serve_options *o, char **token)
 {
 	static const struct option options[] = {
 		{ "host", required_argument, NULL, 'H' },
@@ -57,7 +58,8 @@ static int parse(int argc, char **argv, struct serve_options *o)
 			o->port = (uint16_t)port;
 			break;
 		case 't':
-			o->token = strdup(optarg);
+			free(*token);
+			o->token = *token = strdup(optarg);
 			if (!o->token) {
 				fprintf(stderr, "swerex-remote: %s\n", strerror(ENOMEM));
 				return 1;
@@ -98,6 +100,7 @@ static int parse(int argc, char **argv, struct serve_options *o)
 int main(int argc, char **argv)
 {
 	struct serve_options o = { .host = "0.0.0.0", .port = 8000 };
+	_cleanup_free_ char *token = NULL;
 	struct serve *serve;
 	sigset_t set;
 	int r, sig;
@@ -107,7 +110,7 @@ int main(int argc, char **argv)
 	keep_standard_fds();
 	keeper_is("/proc/self/exe");
 	json_memory_watch();
-	r = parse(argc, argv, &o);
+	r = parse(argc, argv, &o, &token);
 	if (r >= 0)
 		return r;
 
@@ -123,6 +126,7 @@ int main(int argc, char **argv)
 	(void)serve_view(&o); /* elsewhere there is nothing to checkpoint */
 	if (keeper_start(&o.place.keeper) < 0 || serve_start(&o, &serve) < 0) {
 		fprintf(stderr, "swerex-remote: %s\n", ply_error());
+		keeper_end(o.place.keeper);
 		return 1;
 	}
 	printf("listening at %s port %u\n", o.host, serve_port(serve));
