@@ -5,6 +5,7 @@
 plyfs export --git, seen through git itself: the tree of the commit, what names it, what is left alone,
 and what becomes of it when the program that writes it is killed.
 """
+import contextlib
 import glob
 import json
 import os
@@ -271,6 +272,15 @@ def test_files_are_made_with_the_callers_umask(t):
 
 # ---- meanwhile ----
 
+def children(daemon):
+    """Those of all its threads, as text."""
+    found = ""
+    for path in glob.glob("/proc/%d/task/*/children" % daemon):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # of a thread that has ended
+            found += ply.read(path)
+    return found
+
+
 def writing(t, store, *args):
     """An export whose plyfs-git writes a large object, and is stopped: (its result's place, the pid)."""
     said = []
@@ -279,7 +289,7 @@ def writing(t, store, *args):
     daemon, objects = store.daemon(), t.at("repo/objects")
 
     def helper():
-        of = "".join(ply.read(f) for f in glob.glob("/proc/%d/task/*/children" % daemon))
+        of = children(daemon)
         found = [int(p) for p in of.split() if ply.read("/proc/%s/comm" % p) == "plyfs-git\n"]
         return found and glob.glob(objects + "/tmp*") and found[0]
 
@@ -335,8 +345,7 @@ def test_so_it_is_of_an_export_that_is_interrupted(t):
     p.send_signal(signal.SIGINT)
     assert p.wait() == -signal.SIGINT
     daemon = view.store.daemon()
-    ply.wait_for("the end of plyfs-git", lambda: not any(
-        ply.read(f) for f in glob.glob("/proc/%d/task/*/children" % daemon)))
+    ply.wait_for("the end of plyfs-git", lambda: not children(daemon))
     assert refs(t) == before
     whole(t)
 
