@@ -58,6 +58,8 @@ class Soak:
         with zipfile.ZipFile(self.archive, "w", zipfile.ZIP_DEFLATED) as z:
             z.writestr("zipped/one", "from the archive")
         os.makedirs(directory, exist_ok=True)
+        if store:  # from its first checkpoint on the server has the file of their numbers open
+            assert self.s.post("/v1/checkpoint").status == 200
         self.mounts = len(ply.mounts_below(t.path))
         self.branches = self.branch_names()
         self.first = self.begin = None
