@@ -51,32 +51,27 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
     end()
     mnt = t.at("mnt")
     os.mkdir(mnt)
-    # A MiB: the index and what views write need more. `ulimit -S` first, then as harnesses have it.
-    store.ply("mount", "--at", mnt, preexec_fn=lambda: resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1 << 20, resource.getrlimit(resource.RLIMIT_FSIZE)[1])))
-    with open(mnt + "/large", "wb") as f:
-        f.write(b"x" * (2 << 20))
-    store.ply("unmount", mnt)
-    end()
-    p = store.ply("mount", "--at", mnt, check=False, preexec_fn=lambda: resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
-    # Root may lift it; else it is told what is in the way.
-    assert p.returncode == 0 or p.stderr.endswith(": File too large\n"), p
-    if p.returncode == 0:
+
+    def mount(limit, soft, hard, **kw):
+        return store.ply("mount", "--at", mnt, **kw,
+                         preexec_fn=lambda: resource.setrlimit(limit, (soft, hard)))
+
+    def soft_and_hard(limit, value, told):
+        """As `ulimit -S` has it, then as harnesses do, which root alone may lift."""
+        mount(limit, value, resource.getrlimit(limit)[1])
+        with open(mnt + "/large", "wb") as f:
+            f.write(b"x" * (2 << 20))
         store.ply("unmount", mnt)
-    if ply.sanitized():
-        return
-    end()
-    # 4 GiB of addresses: an index alone takes more.
-    store.ply("mount", "--at", mnt, preexec_fn=lambda: resource.setrlimit(
-        resource.RLIMIT_AS, (4 << 30, resource.getrlimit(resource.RLIMIT_AS)[1])))
-    store.ply("unmount", mnt)
-    end()
-    p = store.ply("mount", "--at", mnt, check=False, preexec_fn=lambda: resource.setrlimit(
-        resource.RLIMIT_AS, (4 << 30, 4 << 30)))
-    assert p.returncode == 0 or p.stderr.endswith(": Cannot allocate memory; see ulimit -v\n"), p
-    if p.returncode == 0:
-        store.ply("unmount", mnt)
+        end()
+        p = mount(limit, value, value, check=False)
+        assert p.returncode == 0 or p.stderr.endswith(told + "\n"), p
+        if p.returncode == 0:
+            store.ply("unmount", mnt)
+        end()
+    # A MiB: the index and what views write need more.
+    soft_and_hard(resource.RLIMIT_FSIZE, 1 << 20, ": File too large")
+    if not ply.sanitized():  # 4 GiB of addresses: an index alone takes more
+        soft_and_hard(resource.RLIMIT_AS, 4 << 30, ": Cannot allocate memory; see ulimit -v")
 
 
 def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
