@@ -173,6 +173,8 @@ def test_random_rounds(t):
         undo = rng.random() < 0.4
         left = v.digest() if undo else None
         target = rng.choice(sorted(known))
+        if target == snap and left == known[snap]:
+            undo = False  # a restore of the head with nothing changed keeps the older undo
         how = v.restore(target)
         got = v.digest()
         print("# %3d %-16s %s restore %s %s" % (i, move, v.info()["branch"], target,
