@@ -150,8 +150,11 @@ static int make_place(int root_fd, const char *name)
 	return 0;
 }
 
-/* A file to mount on, when there is nothing of that name; without /etc it is done without. */
-static void make_file(int root_fd, const char *name)
+/*
+ * A file of /etc to mount on, when there is nothing of that name. It is done without where there is
+ * no such directory, or none in which the caller may make one.
+ */
+static int make_file(int root_fd, const char *name)
 {
 	_cleanup_close_ int etc =
 		openat(root_fd, "etc", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -159,6 +162,10 @@ static void make_file(int root_fd, const char *name)
 
 	if (etc >= 0)
 		fd = openat(etc, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+	if (fd >= 0 || errno == EEXIST || errno == ENOENT || errno == ENOTDIR || errno == EACCES ||
+	    errno == EPERM || errno == EROFS)
+		return 0;
+	return fail_errno(errno, "making /etc/%s in the container's root", name);
 }
 
 static int make_places(struct ply_env *e)
@@ -179,10 +186,10 @@ static int make_places(struct ply_env *e)
 		r = make_place(fd, "dev");
 	if (r == 0)
 		r = make_place(fd, "sys");
-	if (r == 0 && env_flag(e, "network")) {
-		make_file(fd, "resolv.conf");
-		make_file(fd, "hosts");
-	}
+	if (r == 0 && env_flag(e, "network"))
+		r = make_file(fd, "resolv.conf");
+	if (r == 0 && env_flag(e, "network"))
+		r = make_file(fd, "hosts");
 	return r;
 }
 

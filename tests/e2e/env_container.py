@@ -184,6 +184,22 @@ def test_there_is_no_network_but_loopback(t):
 
 # ---- root ----
 
+def test_a_root_that_has_no_room_for_the_networks_files_says_so(t):
+    need_runtime(t)
+    view = t.view(small_root(t.at("root")))
+    # An inode for its root, and no other.
+    ply.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", view.at("etc")])
+    try:
+        root(t, view, network="1")
+    except plylib.Error as e:
+        assert "/etc/resolv.conf" in e.sentence and "No space left" in e.sentence, e.sentence
+    else:
+        assert False, "nothing was said"
+    finally:
+        ply.run(["umount", view.at("etc")])
+    assert ok(root(t, view, network="1"), "test -e /etc/resolv.conf; echo on") == "on\n"
+
+
 def test_the_view_is_the_root_and_is_not_changed_by_running_in_it(t):
     env = root(t)
     env.checkpoint()
