@@ -374,14 +374,41 @@ int verb_session_end(struct cmd *c)
 	return r;
 }
 
+/*
+ * The answer comes at once, whatever runs in the session, unless its process is stopped or the
+ * machine is busy beyond use.
+ */
+#define INFO_SECONDS 5
+
+/* -EAGAIN: no answer. Other failures: it has ended meanwhile. */
+static int ask_info(int sock, struct session_answer *a)
+{
+	const struct timeval wait = { .tv_sec = INFO_SECONDS };
+
+	(void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)); /* else: waits */
+	return ask(sock, SESSION_INFO, a);
+}
+
+static int fail_silent(const struct cmd *c, int sock)
+{
+	struct ucred host = { 0 };
+	socklen_t len = sizeof(host);
+
+	(void)getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &host, &len);
+	return cmd_fail(c,
+			"the session of process %d does not answer; if it is stopped, "
+			"'kill -CONT %d' lets it go on",
+			(int)host.pid, (int)host.pid);
+}
+
 static int not_hidden(const struct dirent *e)
 {
 	return e->d_name[0] != '.';
 }
 
 /*
- * Calls fn for each that lives in a directory or below (NULL: all). One that cannot be reached may
- * live there: that is told, and a failure, when the others had their turn.
+ * Calls fn for each that lives in a directory or below (NULL: all). One that cannot be reached, or
+ * does not answer, may live there: that is told, and a failure, when the others had their turn.
  */
 static int each(const struct cmd *c, const char *below,
 		void (*fn)(void *arg, int sock_dir, const char *sock_name,
@@ -401,14 +428,15 @@ static int each(const struct cmd *c, const char *below,
 	for (int i = 0; i < n; i++) {
 		_cleanup_close_ int sock = -1;
 		struct session_answer a;
-		int reached;
+		int reached = host_reach(dir, names[i]->d_name, &sock);
+		int asked = reached < 0 ? reached : ask_info(sock, &a);
 
-		reached = host_reach(dir, names[i]->d_name, &sock);
 		if (reached < 0 && reached != -ENOENT)
 			r = cmd_fail(c, "reaching the session behind '%s': %s", names[i]->d_name,
 				     strerror(-reached));
-		/* One that ends meanwhile is none. */
-		if (reached == 0 && ask(sock, SESSION_INFO, &a) == 0 &&
+		if (reached == 0 && asked == -EAGAIN)
+			r = fail_silent(c, sock);
+		if (asked == 0 &&
 		    (!below || (strncmp(a.dir, below, len) == 0 &&
 				(!a.dir[len] || a.dir[len] == '/' || below[len - 1] == '/'))))
 			fn(arg, dir, names[i]->d_name, &a);

@@ -386,6 +386,8 @@ static int begin(struct host *h, struct ply_env *env)
 	return r;
 }
 
+#define BACKLOG 64 /* callers at once; the next wait in connect(2) */
+
 /* listen_fd, dir_fd (where socket_name is): taken. ready_fd: gets "ready" or a sentence; closed. */
 static _Noreturn void host_main(const struct cmd *c, const struct place *p, const char *name,
 				int listen_fd, int dir_fd, const char *socket_name, int ready_fd)
@@ -400,6 +402,7 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 	int r = FAILED;
 
 	close_others((int[]){ listen_fd, dir_fd, ready_fd });
+	(void)listen(listen_fd, BACKLOG); /* again: callers are told the pid of who did so last */
 	h.over = eventfd(0, EFD_CLOEXEC);
 	/* What env_of_place says goes to our caller's stderr, so that comes first. */
 	if (stat(p->mount, &view) < 0)
@@ -448,7 +451,7 @@ static int listen_at(const struct cmd *c, int dir, const char *sock_name, const 
 		return cmd_fail(c, "there is a session '%s' in this view already", name);
 	if (r < 0)
 		return cmd_fail(c, "making the session's socket: %s", strerror(error));
-	if (listen(sock, 64) < 0) {
+	if (listen(sock, BACKLOG) < 0) {
 		(void)unlinkat(dir, sock_name, 0);
 		return cmd_fail(c, "making the session's socket: %s", strerror(errno));
 	}

@@ -297,6 +297,21 @@ def test_a_session_that_cannot_be_reached_may_be_one(t):
     assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
 
 
+def test_a_session_whose_process_is_stopped_is_told_and_not_waited_for(t):
+    env, path = session(t)
+    env("session", "start", "other", cwd=path)
+    pid = next(s["pid"] for s in env.list("session") if s["name"] == "s")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        listed = env.fails("session", "list", says="kill -CONT %d" % pid)
+        assert "other" in listed.stdout, listed.stdout
+        env.fails("env", "destroy", "work", says="kill -CONT %d" % pid)
+        assert mounted(path)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
+
+
 def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
     env, path = over_directory(t)
     env("session", "start", "s", cwd=path)
