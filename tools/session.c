@@ -375,10 +375,10 @@ int verb_session_end(struct cmd *c)
 }
 
 /*
- * The answer comes at once, whatever runs in the session, unless its process is stopped or the
- * machine is busy beyond use.
+ * The answer comes at once, whatever runs in the session. One that starts answers when its shell is
+ * ready, for which the library waits 20 s (startup_timeout); what is silent for longer is stopped.
  */
-#define INFO_SECONDS 5
+#define INFO_SECONDS 30
 
 /* -EAGAIN: no answer. Other failures: it has ended meanwhile. */
 static int ask_info(int sock, struct session_answer *a)

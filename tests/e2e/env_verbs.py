@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 180
+# timeout: 240
 """plyfs env, test, session, shell: environments, their tests and shells as verbs."""
+import concurrent.futures
 import json
 import os
 import pty
@@ -303,13 +304,31 @@ def test_a_session_whose_process_is_stopped_is_told_and_not_waited_for(t):
     pid = next(s["pid"] for s in env.list("session") if s["name"] == "s")
     os.kill(pid, signal.SIGSTOP)
     try:
-        listed = env.fails("session", "list", says="kill -CONT %d" % pid)
+        # At once: each waits for as long as a session may take to start.
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            verbs = [pool.submit(env.fails, *words, says="kill -CONT %d" % pid)
+                     for words in (("session", "list"), ("env", "destroy", "work"))]
+            listed, _ = [v.result() for v in verbs]
         assert "other" in listed.stdout, listed.stdout
-        env.fails("env", "destroy", "work", says="kill -CONT %d" % pid)
         assert mounted(path)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
+
+
+def test_a_session_that_starts_slowly_is_waited_for(t):
+    env, path = over_directory(t)
+    os.makedirs(t.at("slow"))
+    for name in (".bashrc", ".bash_profile"):
+        with open(t.at("slow/" + name), "w") as f:
+            f.write(": > %s; sleep 7\n" % t.at("starts"))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        start = pool.submit(t.run, [ply.PLYFS, "session", "start", "s"], cwd=path,
+                            env=dict(t.env, HOME=t.at("slow")))
+        ply.wait_for("its shell", lambda: os.path.exists(t.at("starts")))
+        assert not start.done()
+        assert [s["name"] for s in env.list("session")] == ["s"]
+        start.result()
 
 
 def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
