@@ -362,7 +362,7 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 			break;
 		fprintf(out, "xattr %" PRIu64 ": ", k->a);
 		print_bytes(out, x.name, x.name_len);
-		fprintf(out, " %" PRIu32 " bytes", x.len);
+		fprintf(out, " %" PRIu32 " byte%s", x.len, plural(x.len));
 		print_ref(out, &x.ref);
 		break;
 	case ITEM_DIRENT:
@@ -381,15 +381,15 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		if (t.bytes)
 			print_bytes(out, t.bytes, t.len);
 		else
-			fprintf(out, "%" PRIu32 " bytes", t.len);
+			fprintf(out, "%" PRIu32 " byte%s", t.len, plural(t.len));
 		print_ref(out, &t.ref);
 		break;
 	case ITEM_EXTENT:
 		r = extent_decode(k, v, &e);
 		if (r < 0)
 			break;
-		fprintf(out, "extent %" PRIu64 "+%" PRIu64 ": %" PRIu32 " bytes%s", k->a, e.off,
-			e.len, e.bytes ? " inline" : "");
+		fprintf(out, "extent %" PRIu64 "+%" PRIu64 ": %" PRIu32 " byte%s%s", k->a, e.off,
+			e.len, plural(e.len), e.bytes ? " inline" : "");
 		print_ref(out, &e.ref);
 		break;
 	case ITEM_ORPHAN:
@@ -402,6 +402,6 @@ void fs_item_to_text(FILE *out, const struct key *k, const struct val *v)
 		break;
 	}
 	if (r < 0)
-		fprintf(out, "item %" PRIu64 "/%u/%" PRIx64 ": damaged, %" PRIu32 " bytes", k->a,
-			k->t, k->b, v->len);
+		fprintf(out, "item %" PRIu64 "/%u/%" PRIx64 ": damaged, %" PRIu32 " byte%s", k->a,
+			k->t, k->b, v->len, plural(v->len));
 }

@@ -157,8 +157,8 @@ static int dump_store(struct store *s, FILE *out)
 	fprintf(out, "%s\n", stats.failed ? ", stopped writing" : "");
 	fprintf(out, "next inode %" PRIu64 ", next lineage %" PRIu64 "\n",
 		atomic_load(&s->next_ino), atomic_load(&s->next_lineage));
-	fprintf(out, "unsealed bytes %" PRIu64 ", in memory %" PRIu64 " nodes\n",
-		stats.unsealed_bytes, stats.nodes);
+	fprintf(out, "unsealed bytes %" PRIu64 ", in memory %" PRIu64 " node%s\n",
+		stats.unsealed_bytes, stats.nodes, plural(stats.nodes));
 
 	fprintf(out, "branches %" PRIu64 "\n", stats.branches);
 	r = branch_each(s, dump_branch, out);
@@ -169,8 +169,8 @@ static int dump_store(struct store *s, FILE *out)
 	r = snap_each(s, dump_snap, out);
 	if (r < 0)
 		return r;
-	fprintf(out, "packs %" PRIu64 ", %" PRIu64 " chunks, %" PRIu64 " bytes on disk\n",
-		stats.packs, stats.chunks, stats.pack_bytes);
+	fprintf(out, "packs %" PRIu64 ", %" PRIu64 " chunk%s, %" PRIu64 " bytes on disk\n",
+		stats.packs, stats.chunks, plural(stats.chunks), stats.pack_bytes);
 	return dump_packs(s, out);
 }
 

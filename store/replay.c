@@ -513,20 +513,22 @@ static void report(struct store *s, const struct journal_found *found)
 	if (found->damaged) {
 		(void)note(&s->noter, 0,
 			   "the journal is damaged in segment %08" PRIx32 "%s: %" PRIu64
-			   " operations before that place were kept, those behind it are lost",
+			   " operation%s before that place %s kept, those behind it are lost",
 			   found->segment, found->missing ? ", which is missing" : "",
-			   found->records);
+			   found->records, plural(found->records),
+			   found->records == 1 ? "was" : "were");
 		report_lost(s);
 	}
 	if (found->lost)
 		(void)note(&s->noter, 0,
-			   "%" PRIu64 " operations that were not synced are lost with the power",
-			   found->lost);
+			   "%" PRIu64 " operation%s not synced %s lost with the power",
+			   found->lost, found->lost == 1 ? " that was" : "s that were",
+			   found->lost == 1 ? "is" : "are");
 	if (s->recovered_operations)
 		(void)note(&s->noter, 0,
 			   "recovered %" PRIu64 " operation%s of %" PRIu64
 			   " branch%s after the daemon's end",
-			   s->recovered_operations, s->recovered_operations == 1 ? "" : "s",
+			   s->recovered_operations, plural(s->recovered_operations),
 			   s->recovered_branches, s->recovered_branches == 1 ? "" : "es");
 }
 

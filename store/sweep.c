@@ -163,8 +163,8 @@ static void choose(struct sweep *s)
 {
 	if (s->damaged > 0) {
 		(void)note(&s->c->noter, 0,
-			   "sweep: %" PRIu64 " damaged index entries are in use; keeping all packs",
-			   s->damaged);
+			   "sweep: %" PRIu64 " damaged index entr%s in use; keeping all packs",
+			   s->damaged, s->damaged == 1 ? "y is" : "ies are");
 		return;
 	}
 	for (size_t i = 0; i < s->n_packs; i++) {
@@ -565,7 +565,8 @@ int chunks_collect(struct chunks *c)
 
 	chunks_pending(c, &count, &bytes);
 	if (count > 0)
-		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunks are pending", count);
+		return note(&c->noter, -EBUSY, "sweep: %" PRIu64 " chunk%s pending", count,
+			    count == 1 ? " is" : "s are");
 	c->collect_before = packs_begin_new(c->packs);
 	LOCK_GUARD(&c->put_lock);
 	atomic_store(&c->collecting, true);

@@ -83,7 +83,7 @@ static void dump_item(FILE *out, const struct key *k, const struct val *v)
 	char text[NAME_HEX_SIZE];
 
 	dump_key(out, k);
-	fprintf(out, " %" PRIu32 " bytes", v->len);
+	fprintf(out, " %" PRIu32 " byte%s", v->len, plural(v->len));
 	if (v->ref.kind == REF_CHUNK)
 		fprintf(out, " chunk %s+%" PRIu32, name_to_text(&v->ref.name, text), v->ref.off);
 	else if (v->ref.kind == REF_BLOB)
@@ -113,8 +113,9 @@ static int dump_node(const struct dump *d, struct node *node, const struct name 
 		fprintf(d->out, ": %s\n", err_str(r));
 		return 0;
 	}
-	fprintf(d->out, ": level %u, %u %s, %u bytes\n", n->level, n->count,
-		n->level > 0 ? "children" : "items", n->size);
+	fprintf(d->out, ": level %u, %u %s%s, %u bytes\n", n->level, n->count,
+		n->level == 0 ? "item" : n->count == 1 ? "child" : "children",
+		n->level == 0 ? plural(n->count) : "", n->size);
 	if (depth >= d->max_depth)
 		return 0;
 

@@ -262,18 +262,19 @@ static void print_result(struct cmd *c, const struct check_stats *s, bool clean,
 	char size[SIZE_TEXT_SIZE];
 
 	fprintf(c->out,
-		"%s: %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " nodes, %" PRIu64
-		" chunks, %s%s\n",
-		clean ? "clean" : "DAMAGED", s->snapshots, s->snapshots == 1 ? "" : "s",
-		s->branches, s->branches == 1 ? "" : "es", s->nodes, s->chunks,
-		size_to_text(s->bytes, size), read_data ? ", all read" : "");
+		"%s: %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64 " node%s, %" PRIu64
+		" chunk%s, %s%s\n",
+		clean ? "clean" : "DAMAGED", s->snapshots, plural(s->snapshots), s->branches,
+		s->branches == 1 ? "" : "es", s->nodes, plural(s->nodes), s->chunks,
+		plural(s->chunks), size_to_text(s->bytes, size), read_data ? ", all read" : "");
 	if (s->lost)
 		fprintf(c->out, "%" PRIu64 " chunk%s lost: reading what needs %s is an I/O error\n",
 			s->lost, s->lost == 1 ? " is" : "s are", s->lost == 1 ? "it" : "them");
 	/* What a node has that cannot be read is not known: gc refuses then. */
 	if (s->unreferenced && clean)
-		fprintf(c->out, "%" PRIu64 " chunks belong to nothing; gc removes them\n",
-			s->unreferenced);
+		fprintf(c->out, "%" PRIu64 " chunk%s to nothing; gc removes %s\n",
+			s->unreferenced, s->unreferenced == 1 ? " belongs" : "s belong",
+			s->unreferenced == 1 ? "it" : "them");
 }
 
 int cmd_check(struct cmd *c)
@@ -318,7 +319,7 @@ int cmd_check(struct cmd *c)
 		print_result(c, &s, r == 0, read_data);
 	if (r == EXISTS && !json)
 		return cmd_fail(c, 0, "%" PRIu64 " damaged object%s%s", s.damaged,
-				s.damaged == 1 ? "" : "s",
+				plural(s.damaged),
 				repair ? "; 'plyfs salvage' may do more" :
 					 "; 'plyfs check --repair' mends what it can");
 	return failed ? failed : r == EXISTS ? CMD_FAILED : CMD_DONE;
@@ -362,10 +363,11 @@ int cmd_gc(struct cmd *c)
 					     (json_int_t)s.bytes_after, "packs_removed",
 					     (json_int_t)s.packs_removed, "packs_rewritten",
 					     (json_int_t)s.packs_rewritten));
-	fprintf(c->out, "freed %s of %s; %" PRIu64 " chunks dropped, %" PRIu64 " kept\n",
+	fprintf(c->out, "freed %s of %s; %" PRIu64 " chunk%s dropped, %" PRIu64 " kept\n",
 		size_to_text(s.bytes_before > s.bytes_after ? s.bytes_before - s.bytes_after : 0,
 			     freed),
-		size_to_text(s.bytes_before, before), s.chunks_dropped, s.chunks_kept);
+		size_to_text(s.bytes_before, before), s.chunks_dropped, plural(s.chunks_dropped),
+		s.chunks_kept);
 	return CMD_DONE;
 }
 

@@ -332,8 +332,8 @@ int cmd_diff(struct cmd *c)
 		return cmd_fail(c, r, "comparing %s and %s", a.name, b.name);
 
 	if (d.of_git)
-		cmd_warn(c, "%" PRIu64 " changes of .git, which git apply takes from no patch, "
-			    "ignoring", d.of_git);
+		cmd_warn(c, "%" PRIu64 " change%s of .git, which git apply takes from no patch, "
+			    "ignoring", d.of_git, plural(d.of_git));
 	if (stat)
 		diffstat_print(&d.stat, c->out, c->columns);
 	if (json) {

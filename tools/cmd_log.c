@@ -248,7 +248,7 @@ static void print_branches(struct cmd *c, const struct history *h, uint64_t head
 		fprintf(c->out, "%*s= %s", (int)indent, "", b->name);
 		if (b->changes)
 			fprintf(c->out, ", %" PRIu64 " change%s since", b->changes,
-				b->changes == 1 ? "" : "s");
+				plural(b->changes));
 		if (e) {
 			fputs(", mounted on ", c->out);
 			print_clean(c->out, e->mountpoint);

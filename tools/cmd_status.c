@@ -130,7 +130,7 @@ static int view_to_text(void *arg, struct view_entry *e)
 		*e->branch ? e->branch : snap_id_to_text(e->snapshot, id));
 	if (*e->branch && s.head)
 		fprintf(c->out, ", %" PRIu64 " change%s since %s", s.changes,
-			s.changes == 1 ? "" : "s", snap_id_to_text(s.head, id));
+			plural(s.changes), snap_id_to_text(s.head, id));
 	else if (*e->branch)
 		fprintf(c->out, ", no snapshot yet");
 	if (detached) {
@@ -150,10 +150,11 @@ static int view_to_text(void *arg, struct view_entry *e)
 	if (p->ops) {
 		mount_ops(e->mount, op_to_text, c);
 		fprintf(c->out,
-			"          told the kernel: %" PRIu64 " names, %" PRIu64 " inodes, %" PRIu64
-			" epochs\n"
-			"          found before the daemon slept: %" PRIu64 " requests\n",
-			s.entries, s.inodes, s.epochs, s.found);
+			"          told the kernel: %" PRIu64 " name%s, %" PRIu64
+			" inode%s, %" PRIu64 " epoch%s\n"
+			"          found before the daemon slept: %" PRIu64 " request%s\n",
+			s.entries, plural(s.entries), s.inodes, plural(s.inodes), s.epochs,
+			plural(s.epochs), s.found, plural(s.found));
 	}
 	if (p->ops && e->how & MOUNT_PASSTHROUGH)
 		fprintf(c->out,
@@ -172,10 +173,10 @@ static void print_former(struct cmd *c)
 	if (deaths)
 		fprintf(c->out,
 			"DIED    %u daemon%s before this one, whose views go on; see the log\n",
-			deaths, deaths == 1 ? "" : "s");
+			deaths, plural(deaths));
 	if (replacements)
 		fprintf(c->out, "follows %u daemon%s that %s replaced\n", replacements,
-			replacements == 1 ? "" : "s", replacements == 1 ? "was" : "were");
+			plural(replacements), replacements == 1 ? "was" : "were");
 }
 
 #define MOUNTS_OF "what is mounted" /* the only reading of theirs that may fail */
@@ -260,26 +261,27 @@ int cmd_status(struct cmd *c)
 		return cmd_fail(c, r, MOUNTS_OF);
 	if (ops && awake_used(&times))
 		fprintf(c->out, "awake   %" PRIu64 " time%s the CPUs were kept awake\n", times,
-			times == 1 ? "" : "s");
+			plural(times));
 	fprintf(c->out,
 		"holds   %" PRIu64 " snapshot%s, %" PRIu64 " branch%s, %" PRIu64
-		" chunks in %s of packs\n",
-		s.snapshots, s.snapshots == 1 ? "" : "s", s.branches, s.branches == 1 ? "" : "es",
-		s.chunks, size_to_text(s.pack_bytes, packs));
+		" chunk%s in %s of packs\n",
+		s.snapshots, plural(s.snapshots), s.branches, s.branches == 1 ? "" : "es",
+		s.chunks, plural(s.chunks), size_to_text(s.pack_bytes, packs));
 	if (s.copies)
 		fprintf(c->out, "copies  %" PRIu64 " of files for --passthrough, %s\n", s.copies,
 			size_to_text(s.copy_bytes, copies));
-	fprintf(c->out, "memory  %" PRIu64 " tree nodes, %s (stored ones may take %s)\n", s.nodes,
-		size_to_text(s.node_bytes, nodes), size_to_text(s.node_budget, budget));
+	fprintf(c->out, "memory  %" PRIu64 " tree node%s, %s (stored ones may take %s)\n", s.nodes,
+		plural(s.nodes), size_to_text(s.node_bytes, nodes),
+		size_to_text(s.node_budget, budget));
 	if (s.unsealed_snapshots || s.unsealed_bytes)
 		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n",
-			s.unsealed_snapshots, s.unsealed_snapshots == 1 ? "" : "s",
+			s.unsealed_snapshots, plural(s.unsealed_snapshots),
 			size_to_text(s.unsealed_bytes, unsealed));
 	if (s.recovered_operations)
 		fprintf(c->out,
 			"back    %" PRIu64 " operation%s of %" PRIu64
 			" branch%s recovered after the last daemon's end\n",
-			s.recovered_operations, s.recovered_operations == 1 ? "" : "s",
+			s.recovered_operations, plural(s.recovered_operations),
 			s.recovered_branches, s.recovered_branches == 1 ? "" : "es");
 	if (s.failed)
 		fprintf(c->out, "FAILED  the store stopped writing; its log says why\n");

@@ -708,7 +708,7 @@ static void tell(struct cmd *c, const struct changes *l, const char *dir, bool o
 	if (!l->n)
 		return;
 	fprintf(c->err, "plyfs unmount: %zu path%s differ%s from %s%s (", l->n,
-		l->n == 1 ? "" : "s", l->n == 1 ? "s" : "", word ?: "the directory",
+		plural(l->n), l->n == 1 ? "s" : "", word ?: "the directory",
 		over ? "" : " so far");
 	for (size_t i = 0; i < l->n && i < NAMES_TOLD; i++) {
 		fprintf(c->err, "%s%c ", i ? ", " : "", l->v[i].kind);

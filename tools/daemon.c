@@ -210,7 +210,7 @@ static void resume_views(struct daemon *d)
 		copies_remove(d->store, true); /* W2 */
 	else if (successor)
 		daemon_log("plyfsd, pid %d, goes on with %u view%s", (int)getpid(), n,
-			   n == 1 ? "" : "s");
+			   plural(n));
 }
 
 /* From an open store to a socket that clients find; < 0: the reason is told. */

@@ -227,10 +227,10 @@ void diffstat_print(const struct diffstat *d, FILE *out, unsigned columns)
 		}
 		fputc('\n', out);
 	}
-	fprintf(out, " %zu file%s changed", d->n, d->n == 1 ? "" : "s");
+	fprintf(out, " %zu file%s changed", d->n, plural(d->n));
 	if (plus || !minus)
-		fprintf(out, ", %" PRIu64 " insertion%s(+)", plus, plus == 1 ? "" : "s");
+		fprintf(out, ", %" PRIu64 " insertion%s(+)", plus, plural(plus));
 	if (minus || !plus)
-		fprintf(out, ", %" PRIu64 " deletion%s(-)", minus, minus == 1 ? "" : "s");
+		fprintf(out, ", %" PRIu64 " deletion%s(-)", minus, plural(minus));
 	fputc('\n', out);
 }

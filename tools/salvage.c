@@ -37,20 +37,21 @@ static void print_text(FILE *out, const struct salvage_stats *s)
 	char size[SIZE_TEXT_SIZE];
 
 	fprintf(out,
-		"salvaged: %" PRIu64 " chunks, %" PRIu64 " snapshot%s, %" PRIu64
+		"salvaged: %" PRIu64 " chunk%s, %" PRIu64 " snapshot%s, %" PRIu64
 		" branch%s out of %" PRIu64 " pack%s (%s)\n",
-		s->chunks, s->snapshots, s->snapshots == 1 ? "" : "s", s->branches,
-		s->branches == 1 ? "" : "es", s->packs, s->packs == 1 ? "" : "s",
+		s->chunks, plural(s->chunks), s->snapshots, plural(s->snapshots), s->branches,
+		s->branches == 1 ? "" : "es", s->packs, plural(s->packs),
 		size_to_text(s->bytes, size));
 	if (s->format)
 		fprintf(out, "the format file was written anew\n");
 	if (s->damaged)
-		fprintf(out, "%" PRIu64 " records in the packs are damaged\n", s->damaged);
+		fprintf(out, "%" PRIu64 " record%s in the packs %s damaged\n", s->damaged,
+			plural(s->damaged), s->damaged == 1 ? "is" : "are");
 	if (s->gaps)
 		fprintf(out,
 			"the packs' list of snapshots is not complete: %" PRIu64
 			" gap%s; some may be missing, or be as they were earlier\n",
-			s->gaps, s->gaps == 1 ? "" : "s");
+			s->gaps, plural(s->gaps));
 	if (*s->old)
 		fprintf(out, "the old index is '%s' in the store now; delete it when all is well\n",
 			s->old);

@@ -369,11 +369,11 @@ static void say_died(pid_t pid, int status, unsigned kept)
 	if (WIFSIGNALED(status))
 		daemon_log("plyfsd, pid %d, was killed by signal %d; another one goes on with its "
 			   "%u view%s",
-			   (int)pid, WTERMSIG(status), kept, kept == 1 ? "" : "s");
+			   (int)pid, WTERMSIG(status), kept, plural(kept));
 	else
 		daemon_log("plyfsd, pid %d, ended by itself with %d; another one goes on with its "
 			   "%u view%s",
-			   (int)pid, WEXITSTATUS(status), kept, kept == 1 ? "" : "s");
+			   (int)pid, WEXITSTATUS(status), kept, plural(kept));
 }
 
 /* The new program goes on in this very process. Returns when that cannot be started. */

@@ -105,7 +105,9 @@ static int session_add(struct rex *rex, const char *name, struct session **ret)
 	if (*find_locked(rex, name))
 		return PLY_EXISTS;
 	if (rex->count == rex->place.max_sessions)
-		return fail(PLY_STATE, "there are %u sessions already; close some", rex->count);
+		return fail(PLY_STATE, "there %s %u session%s already; close %s",
+			    rex->count == 1 ? "is" : "are", rex->count, plural(rex->count),
+			    rex->count == 1 ? "it" : "some");
 	s = calloc(1, sizeof(*s));
 	if (s)
 		s->name = strdup(name);

@@ -343,8 +343,8 @@ static int find_manifest(struct search *s, int dir_fd, const char *ref)
 	if (s->found)
 		return 0;
 	if (s->others)
-		return talk_fail(s->talk, -ERR_SOURCE, "%u images are in it, none for linux/%s",
-				 s->others, architecture());
+		return talk_fail(s->talk, -ERR_SOURCE, "%u image%s in it, none for linux/%s",
+				 s->others, s->others == 1 ? " is" : "s are", architecture());
 	if (!*s->seen)
 		return talk_fail(s->talk, -ERR_SOURCE, "no image is in it");
 	return talk_fail(s->talk, -ERR_SOURCE, "no image '%s' is in it, but %s", ref, s->seen);
@@ -363,8 +363,8 @@ static int read_config(struct talk *t, const json_t *config, struct oci_image *i
 				 os, arch, architecture());
 	if (json_array_size(ids) != image->n)
 		return talk_fail(t, -ERR_SOURCE,
-				 "the manifest has %zu layers, the configuration %zu", image->n,
-				 json_array_size(ids));
+				 "the manifest has %zu layer%s, the configuration %zu", image->n,
+				 plural(image->n), json_array_size(ids));
 	for (size_t i = 0; i < image->n; i++) {
 		const char *id = json_string_value(json_array_get(ids, i));
 

@@ -37,6 +37,12 @@
 
 #define container_of(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
+/* Ends the name of what is counted: "1 chunk", "2 chunks". */
+static inline const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
 /* Hand over what a cleanup variable owns. */
 #define TAKE_PTR(p)                                                                                \
 	({                                                                                         \

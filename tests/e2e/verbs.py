@@ -488,6 +488,16 @@ def test_check_of_a_sound_store(t):
     assert got.get("damaged", 0) == 0, got
 
 
+def test_one_of_a_kind_is_told_in_the_singular(t):
+    store = t.store()
+    ply.make_tree(t.at("from"), {"x": "1"})
+    store.ply("import", t.at("from"))
+    text = store.out("check") + store.out("status") + store.out("dump", "main") + store.out("dump")
+    for wanted in ("1 snapshot, 1 branch, 1 node, 1 chunk, ", "1 branch, 1 chunk in ", "1 tree node, ", ": 1 byte inline",
+                   "packs 1, 1 chunk, ", "in memory 1 node\n"):
+        assert wanted in text, (wanted, text)
+
+
 def test_dump_is_for_people(t):
     view = t.view()
     snap = view.checkpoint()
