@@ -788,8 +788,6 @@ void pack_retire(struct packs *p, uint32_t pack)
 	LOCK_GUARD(&p->sync_lock);
 	LOCK_GUARD(&p->write_lock);
 	writers_close(p, writer_is_of, pack);
-	if (p->last == pack)
-		p->continue_last = false;
 }
 
 int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len)

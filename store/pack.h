@@ -135,7 +135,7 @@ int pack_mend_record(struct packs *p, uint32_t pack, uint64_t off, const struct 
 
 /* What is appended next goes into a new pack: the number that is returned, or a later one. */
 uint32_t packs_begin_new(struct packs *p);
-/* Appends nothing more to this pack. */
+/* Closes one from before that, or it would go on taking its room until somebody syncs. */
 void pack_retire(struct packs *p, uint32_t pack);
 /* Makes a hole where no live record is; whole blocks of it go back to the filesystem. */
 int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len);

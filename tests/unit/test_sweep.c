@@ -2,6 +2,7 @@
 
 /* What a sweep takes and what it leaves: by itself, on a full disk, with readers beside it. */
 
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -22,6 +23,25 @@ START_TEST(nothing_dead_changes_nothing)
 }
 END_TEST
 
+/* Files that are deleted, and open in this process. */
+static unsigned count_deleted_open(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	char target[4096];
+	unsigned n = 0;
+
+	ck_assert_ptr_nonnull(dir);
+	while ((entry = readdir(dir))) {
+		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+		target[MAX(len, 0)] = 0;
+		n += strstr(target, s.path) && strstr(target, " (deleted)");
+	}
+	closedir(dir);
+	return n;
+}
+
 START_TEST(all_dead_leaves_no_pack)
 {
 	struct sweep_stats stats;
@@ -33,6 +53,27 @@ START_TEST(all_dead_leaves_no_pack)
 	ck_assert_uint_eq(stats.packs_removed, 1);
 	ck_assert_uint_eq(stats.bytes_after, 0);
 	ck_assert_uint_eq(count_packs(&bytes), 0);
+	ck_assert_uint_eq(count_deleted_open(), 0); /* else it still takes its room */
+	expect_state();
+}
+END_TEST
+
+START_TEST(a_pack_without_records_goes)
+{
+	struct pack_header_bytes header;
+	_cleanup_close_ int fd = -1;
+	struct sweep_stats stats;
+	uint64_t bytes;
+
+	pack_header_put(&header, 2); /* as a crash may leave it */
+	ck_ok(os_openat(s.dir_fd, "packs/00000002.pack", O_RDWR | O_CREAT, 0600, &fd));
+	ck_ok(os_pwrite_full(fd, &header, sizeof(header), 0));
+	scratch_close(&s);
+	scratch_open(&s);
+	keep(0, N, 1);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_removed, 1);
+	ck_assert_uint_eq(count_packs(&bytes), 1);
 	expect_state();
 }
 END_TEST
@@ -40,6 +81,7 @@ END_TEST
 static int count_progress(void *arg, uint64_t done, uint64_t total)
 {
 	ck_assert_uint_le(done, total);
+	ck_assert(!atomic_load(&s.chunks->collecting)); /* nor written down what is put */
 	return 0;
 }
 
@@ -196,6 +238,29 @@ START_TEST(a_failing_sweep_loses_nothing)
 }
 END_TEST
 
+START_TEST(a_sweep_without_memory_says_so)
+{
+	struct sweep_stats stats;
+	int r;
+
+	keep(0, N, 4);
+	for (int n = 0;; n++) {
+		fault_arm(n, 1, ENOMEM);
+		r = sweep(NULL, &stats);
+		fault_disarm();
+		ck_assert_msg(s.notes == 0, "call %d: %s", n, s.last_note);
+		if (r < 0)
+			continue;
+		if (fault_ticks() <= n)
+			break; /* all is done */
+		ck_assert_uint_eq(stats.packs_rewritten, 1);
+		teardown(); /* this one call may fail */
+		setup();
+	}
+	expect_state();
+}
+END_TEST
+
 /* Each call meets the full disk in turn; the first write of the copy is one of them. */
 static void sweep_on_a_full_disk(void)
 {
@@ -303,6 +368,57 @@ START_TEST(a_damaged_record_keeps_its_pack)
 }
 END_TEST
 
+/* Its place is not known any more: it may be in any pack. */
+static void damage_entry(const struct name *name)
+{
+	const struct chunk_loc nowhere = { .codec = 9 };
+	struct index_txn *txn;
+
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put_chunk(txn, name, &nowhere));
+	ck_ok(index_commit(&txn));
+}
+
+static void expect_all_packs(const struct sweep_stats *stats)
+{
+	uint64_t bytes;
+
+	ck_assert_uint_eq(stats->packs_removed + stats->packs_rewritten, 0);
+	ck_assert_uint_eq(count_packs(&bytes), 1);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "keeping all packs"));
+}
+
+START_TEST(a_damaged_entry_in_use_keeps_all_packs)
+{
+	struct sweep_stats stats;
+
+	keep(0, N, 4);
+	damage_entry(&names[8]);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.chunks_kept, N / 4);
+	expect_all_packs(&stats);
+}
+END_TEST
+
+START_TEST(so_does_one_that_was_put_before_it_was_damaged)
+{
+	const struct sweeper sweeper = { .live = is_live };
+	struct sweep_stats stats;
+	uint8_t data[LEN];
+	struct name name;
+
+	keep(0, 0, 1);
+	ck_ok(chunks_collect(s.chunks));
+	data_of(9, data);
+	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), EXISTS);
+	damage_entry(&name);
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_uint_eq(stats.chunks_dropped, N - 1);
+	expect_all_packs(&stats);
+}
+END_TEST
+
 START_TEST(a_reader_overtaken_by_a_sweep_looks_again)
 {
 	scratch_close(&s);
@@ -378,6 +494,7 @@ int main(void)
 	const TTest *const tests[] = {
 		nothing_dead_changes_nothing,
 		all_dead_leaves_no_pack,
+		a_pack_without_records_goes,
 		a_pack_mostly_dead_is_rewritten,
 		one_that_was_stopped_is_done_by_the_next,
 		a_pack_a_little_dead_stays,
@@ -385,10 +502,13 @@ int main(void)
 		storing_goes_on_after_a_sweep,
 		a_name_given_again_reads_the_new_bytes,
 		a_failing_sweep_loses_nothing,
+		a_sweep_without_memory_says_so,
 		without_room_for_a_copy_holes_are_made,
 		without_holes_a_pack_is_emptied_from_its_end_on,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
+		a_damaged_entry_in_use_keeps_all_packs,
+		so_does_one_that_was_put_before_it_was_damaged,
 		a_reader_overtaken_by_a_sweep_looks_again,
 		readers_go_on_during_sweeps,
 	};

@@ -45,6 +45,7 @@ START_TEST(what_is_put_between_two_steps_stays)
 	static struct late late;
 	const struct sweeper sweeper = { .live = none_is_live, .between = put_more, .arg = &late };
 	struct sweep_stats stats;
+	uint64_t bytes;
 
 	for (uint32_t i = 0; i < MANY; i++)
 		ck_ok(chunk_of(i, &late.names[i]));
@@ -57,6 +58,8 @@ START_TEST(what_is_put_between_two_steps_stays)
 	ck_assert_uint_gt(late.met, 0);
 	ck_assert_uint_eq(stats.chunks_dropped, N + MANY - late.met);
 	ck_assert_uint_gt(stats.bytes_meanwhile, 0);
+	(void)count_packs(&bytes);
+	ck_assert_uint_eq(stats.bytes_after + stats.bytes_meanwhile, bytes);
 	for (uint32_t i = 0; i < MANY; i++) {
 		struct chunk_info info = { .name = late.names[i] };
 

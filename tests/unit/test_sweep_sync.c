@@ -203,6 +203,59 @@ START_TEST(after_a_sync_that_failed_the_next_sweep_copies)
 }
 END_TEST
 
+/* So many of the largest chunks are copied in two steps. */
+enum { DEAD = 80, LARGE = 240 };
+
+static struct name large[LARGE];
+
+static bool is_live_and_large(void *arg, const struct name *name)
+{
+	for (uint32_t i = DEAD; i < LARGE; i++)
+		if (name_eq(&large[i], name))
+			return true;
+	return false;
+}
+
+static int fail_for_want_of_room(void)
+{
+	errno = ENOSPC;
+	return -1;
+}
+
+static int fill_disk(void *arg, uint64_t done, uint64_t total)
+{
+	if (done < total)
+		atomic_store(&next_sync, fail_for_want_of_room);
+	return 0;
+}
+
+START_TEST(what_could_not_be_read_is_not_punched_out_when_the_disk_is_full)
+{
+	const struct sweeper sweeper = { .live = is_live_and_large, .progress = fill_disk };
+	static uint8_t data[CHUNK_MAX];
+	_cleanup_close_ int fd = -1;
+	struct sweep_stats stats;
+	struct chunk_loc loc;
+	uint8_t got[7];
+
+	for (uint32_t i = 0; i < LARGE; i++) {
+		scratch_fill(data, sizeof(data), i);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &large[i]));
+	}
+	scratch_commit(&s);
+	ck_ok(chunk_locate(s.chunks, &large[DEAD], &loc));
+	ck_ok(os_openat(s.dir_fd, "packs/00000001.pack", O_RDWR, 0, &fd));
+	ck_ok(os_pwrite_full(fd, "garbage", sizeof(got), loc.off + 60));
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_ptr_null(atomic_load(&next_sync)); /* there was a second step */
+	ck_assert_uint_eq(stats.packs_rewritten + stats.packs_removed, 0);
+	ck_ok(os_pread_full(fd, got, sizeof(got), loc.off + 60));
+	ck_assert_mem_eq(got, "garbage", sizeof(got));
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -210,6 +263,7 @@ int main(void)
 		a_flush_does_not_trust_a_pack_whose_sync_failed_for_a_copy,
 		a_copy_that_is_given_up_cuts_off_no_other_record,
 		after_a_sync_that_failed_the_next_sweep_copies,
+		what_could_not_be_read_is_not_punched_out_when_the_disk_is_full,
 	};
 
 	return scratch_run("sweep_sync", tests, ARRAY_SIZE(tests), setup, teardown);
