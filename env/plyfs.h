@@ -64,9 +64,10 @@ PLY_API const char *ply_error(void);
 PLY_API const char *ply_status_name(int status);
 PLY_API const char *ply_version(void);
 /*
- * From now on commands and test runs of this thread end with PLY_CANCELLED, everything that they
- * started killed, as soon as fd is readable (an eventfd, a pipe); -1: no more. Nothing is read
- * from fd; it is borrowed until the next call. A session's commands have ply_session_interrupt.
+ * From now on commands, test runs and starts of sessions of this thread end with PLY_CANCELLED,
+ * everything that they started killed, as soon as fd is readable (an eventfd, a pipe); -1: no more.
+ * Nothing is read from fd; it is borrowed until the next call. A session's commands have
+ * ply_session_interrupt.
  */
 PLY_API void ply_cancel_on(int fd);
 

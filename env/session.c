@@ -136,7 +136,7 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 				return r;
 		}
 		o.keeper = s->keeper;
-		return shell_start(&o, &s->shell, ret_output);
+		return shell_start(&o, cancel_fd(), &s->shell, ret_output);
 	}
 	o.keeper = s->env->keeper;
 	o.output_limit = env_count(s->env, "output_limit");
@@ -151,7 +151,7 @@ static int start(struct ply_session *s, struct ply_text *ret_output)
 		.processes = env_count(s->env, "processes"),
 		.cpu_time = env_count(s->env, "cpu_time"),
 	};
-	return o.keeper ? shell_start(&o, &s->shell, ret_output)
+	return o.keeper ? shell_start(&o, cancel_fd(), &s->shell, ret_output)
 			: fail(PLY_UNSUPPORTED, "sessions are not for %s environments",
 			       s->env->ops->kind);
 }

@@ -35,9 +35,11 @@ struct shell_options {
 /*
  * Options are borrowed for the call. ret_output (may be NULL): what bash's own startup files and
  * `sources` printed, also before they ended or hung. PLY_TIMEOUT, PLY_SESSION_GONE (it ended at
- * once), PLY_UNSUPPORTED (no bash, or too old), and as proc_spawn; nothing is left running then.
+ * once), PLY_UNSUPPORTED (no bash, or too old), PLY_CANCELLED when cancel gets readable (-1: none),
+ * and as proc_spawn; nothing is left running then.
  */
-int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output);
+int shell_start(const struct shell_options *o, int cancel, struct shell **ret,
+		struct ply_text *ret_output);
 /*
  * ply_session_run; a shell within this one that waits for a command is as good as this one
  * (session_inner.c). cancel: PLY_CANCELLED when it gets readable, the command goes on (-1: none).

@@ -93,10 +93,12 @@ static void freep_shell(struct shell **s)
 	shell_free(*s);
 }
 
-static int start(struct shell *s, const struct shell_options *o, struct ply_text *ret_output)
+static int start(struct shell *s, const struct shell_options *o, int cancel,
+		 struct ply_text *ret_output)
 {
 	_cleanup_(ply_text_free) struct ply_text first = { 0 };
-	struct goal g = { .end = o->timeout > 0 ? now_seconds() + o->timeout : -1, .cancel = -1 };
+	struct goal g = { .end = o->timeout > 0 ? now_seconds() + o->timeout : -1,
+			  .cancel = cancel };
 	int r;
 
 	r = shell_spawn(s, o);
@@ -114,6 +116,8 @@ static int start(struct shell *s, const struct shell_options *o, struct ply_text
 		     "the session's shell was not ready after %g s (its startup files?): a longer "
 		     "startup_timeout may help",
 		     o->timeout);
+	if (r == PLY_CANCELLED)
+		fail(r, "the start of the session was cancelled");
 	if (r < 0 && ret_output) {
 		struct ply_observation seen = { 0 };
 
@@ -129,7 +133,8 @@ static int start(struct shell *s, const struct shell_options *o, struct ply_text
 	return 0;
 }
 
-int shell_start(const struct shell_options *o, struct shell **ret, struct ply_text *ret_output)
+int shell_start(const struct shell_options *o, int cancel, struct shell **ret,
+		struct ply_text *ret_output)
 {
 	_cleanup_(freep_shell) struct shell *s = calloc(1, sizeof(*s));
 	int r;
@@ -146,7 +151,7 @@ int shell_start(const struct shell_options *o, struct shell **ret, struct ply_te
 	s->path = strdup(o->path);
 	if (!s->path)
 		return fail_memory();
-	r = start(s, o, ret_output);
+	r = start(s, o, cancel, ret_output);
 	if (r < 0)
 		return r;
 	*ret = TAKE_PTR(s);

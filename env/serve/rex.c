@@ -6,8 +6,7 @@
  * A session is used by one request at a time, in the order of their coming; interrupts and closes
  * go past that queue. It is registered before it starts, so that two requests cannot make the same
  * one, and it is gone from the table the moment it is closed: its name is free again, and whoever
- * still runs something in it hears that the shell has died. So does whoever still starts it, when
- * the start is over.
+ * still runs something in it, or starts it, hears that the shell has died.
  */
 
 #include "env/serve/rex.h"
@@ -47,6 +46,7 @@ struct session {
 	struct session *next;
 	char *name;		/* a NUL in it is refused */
 	struct shell *shell;	/* NULL while it starts, and for ever if it is closed meanwhile */
+	int start_end;		/* under rex.lock, borrowed: an eventfd that ends its start; -1 */
 	unsigned refs;		/* under rex.lock; one is the table's */
 	bool closed;		/* under rex.lock: it is not in the table any more */
 	uint64_t taken, served; /* under rex.lock: numbers of the queue */
@@ -96,8 +96,11 @@ static struct session **find_locked(struct rex *rex, const char *name)
 	return p;
 }
 
-/* With a reference for the caller beside the table's; PLY_EXISTS, or what was said of a failure. */
-static int session_add(struct rex *rex, const char *name, struct session **ret)
+/*
+ * With a reference for the caller beside the table's; PLY_EXISTS, or what was said of a failure.
+ * start_end: kept until session_started.
+ */
+static int session_add(struct rex *rex, const char *name, int start_end, struct session **ret)
 {
 	LOCK_GUARD(&rex->lock);
 	struct session *s;
@@ -116,6 +119,7 @@ static int session_add(struct rex *rex, const char *name, struct session **ret)
 		return fail_memory();
 	}
 	s->refs = 2;
+	s->start_end = start_end;
 	pthread_cond_init(&s->turn, NULL);
 	s->next = rex->sessions;
 	rex->sessions = s;
@@ -159,6 +163,8 @@ static struct session *take_locked(struct rex *rex, const char *name)
 	if (s) {
 		*p = s->next;
 		s->closed = true;
+		if (s->start_end >= 0)
+			(void)eventfd_write(s->start_end, 1); /* 1 fits: cannot fail */
 		rex->count--;
 	}
 	return s;
@@ -181,12 +187,13 @@ static int session_started(struct rex *rex, struct session *s, int status, struc
 
 	pthread_mutex_lock(&rex->lock);
 	closed = s->closed;
+	s->start_end = -1;
 	if (!closed)
 		s->shell = shell;
 	if (!closed && status < 0)
 		take_locked(rex, s->name)->refs--;
 	pthread_mutex_unlock(&rex->lock);
-	if (!closed || status < 0)
+	if (!closed)
 		return status;
 	shell_free(shell);
 	return fail(PLY_SESSION_GONE, "the session was ended");
@@ -344,8 +351,8 @@ struct create_request {
 	double timeout;
 };
 
-static int start_shell(struct rex *rex, const struct create_request *c, struct shell **ret,
-		       struct ply_text *output)
+static int start_shell(struct rex *rex, const struct create_request *c, int cancel,
+		       struct shell **ret, struct ply_text *output)
 {
 	_cleanup_(ply_list_free) struct ply_list sources = { 0 };
 	int status = 0;
@@ -372,15 +379,17 @@ static int start_shell(struct rex *rex, const struct create_request *c, struct s
 			.output_limit = rex->place.output_limit,
 			.partial = PARTIAL,
 		},
-		ret, output);
+		cancel, ret, output);
 }
 
 static void make_session(struct rex *rex, const struct create_request *c, struct http_response *r)
 {
+	_cleanup_close_ int end = eventfd(0, EFD_CLOEXEC);
 	struct ply_text output = { 0 };
 	struct shell *shell = NULL;
 	struct session *s = NULL;
-	int status = session_add(rex, c->session, &s);
+	int status = end < 0 ? fail_errno(errno, "an eventfd")
+			     : session_add(rex, c->session, end, &s);
 
 	if (status == PLY_EXISTS) {
 		rex_raisef(r, "swerex.exceptions.SessionExistsError", "session %s already exists",
@@ -391,7 +400,7 @@ static void make_session(struct rex *rex, const struct create_request *c, struct
 		raise_status(r, status, NULL);
 		return;
 	}
-	status = start_shell(rex, c, &shell, &output);
+	status = start_shell(rex, c, end, &shell, &output);
 	status = session_started(rex, s, status, shell);
 	if (status < 0)
 		raise_status(r, status, &output);

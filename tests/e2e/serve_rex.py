@@ -151,14 +151,14 @@ def test_a_start_that_takes_too_long_leaves_nothing(t):
 
 
 def test_a_session_that_still_starts_can_be_closed(t):
-    ply.write(t.at("slow.sh"), "sleep 6.3\n")
+    ply.write(t.at("slow.sh"), "sleep 333\n")  # who starts it hears of its end at once
 
     async def go():
         s = rex(t)
         r = s.runtime
         for close in (r.close, lambda: r.close_session(CloseBashSessionRequest(session="z"))):
             slow = asyncio.create_task(r.create_session(create("z", startup_source=[t.at("slow.sh")])))
-            while not [c for _, c in s.children() if "6.3" in c]:
+            while not [c for _, c in s.children() if "333" in c]:
                 await asyncio.sleep(0.05)
             await close()
             await raises(ex.SessionDoesNotExistError,

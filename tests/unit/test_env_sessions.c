@@ -312,7 +312,7 @@ START_TEST(a_forced_interrupt_is_told_with_the_next_command)
 	struct ply_observation seen;
 	struct shell *shell;
 
-	ok(shell_start(&o, &shell, NULL));
+	ok(shell_start(&o, -1, &shell, NULL));
 	ok(shell_run(shell, &start, -1, &seen));
 	ply_observation_free(&seen);
 	ck_assert(shell_is_busy(shell));
@@ -366,7 +366,7 @@ START_TEST(output_without_end_is_cut_and_the_shell_goes_on)
 	struct shell *shell;
 	long before;
 
-	ok(shell_start(&o, &shell, NULL));
+	ok(shell_start(&o, -1, &shell, NULL));
 	before = memory();
 	ck_assert_int_eq(shell_run(shell, &endless, -1, &seen), PLY_TIMEOUT);
 	ck_assert(seen.truncated);
@@ -415,7 +415,7 @@ START_TEST(an_interrupt_may_be_content_with_a_pattern)
 	struct ply_observation seen;
 	struct shell *shell;
 
-	ok(shell_start(&o, &shell, NULL));
+	ok(shell_start(&o, -1, &shell, NULL));
 	ok(shell_run(shell, &start, -1, &seen));
 	ply_observation_free(&seen);
 	ok(shell_interrupt(shell, &how, &seen));
