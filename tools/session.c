@@ -138,13 +138,41 @@ static int find(const struct cmd *c, const char *in, const char *name, int *ret_
 	return DONE;
 }
 
-static int ask(int sock, uint32_t op, struct session_answer *a)
+/*
+ * A process that is stopped, by a signal or with its cgroup, answers nothing; one that is not tells
+ * what it is at once, on a machine that is not busy beyond use.
+ */
+#define INFO_SECONDS 10
+/*
+ * It ends within the 15 s that the library gives processes that cannot be killed (KILL_SECONDS) and
+ * the 10 that its keeper does (TREE_STUCK_SECONDS). An interrupt may be for a shell that starts: 20
+ * s (startup_timeout), or has three tries and then harder ones, of a second each.
+ */
+#define ACT_SECONDS 30
+
+/* -EAGAIN: no answer. Other failures: it has ended (SESSION_END: that is the answer). */
+static int ask(int sock, enum session_op op, struct session_answer *a)
 {
+	const struct timeval wait = { .tv_sec = op == SESSION_INFO ? INFO_SECONDS : ACT_SECONDS };
 	const struct session_request q = { .op = op };
 	_cleanup_close_ int fd = -1;
-	int r = host_send(sock, &q, sizeof(q), -1);
+	int r;
 
+	(void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)); /* else: waits */
+	r = host_send(sock, &q, sizeof(q), -1);
 	return r < 0 ? r : host_receive(sock, a, sizeof(*a), &fd);
+}
+
+static int fail_silent(const struct cmd *c, int sock)
+{
+	struct ucred host = { 0 };
+	socklen_t len = sizeof(host);
+
+	(void)getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &host, &len);
+	return cmd_fail(c,
+			"the session of process %d does not answer; if it is stopped, "
+			"'kill -CONT %d' lets it go on",
+			(int)host.pid, (int)host.pid);
 }
 
 /* ---- run ---- */
@@ -219,15 +247,23 @@ static void interrupt(const struct cmd *c, int dir, const char *name)
 		(void)cmd_fail(c, "interrupting the command: %s", strerror(-r));
 }
 
-/* A line for the shell waits for the end of what was begun with --expect, which nobody sees. */
-#define ASKS_MS 1000 /* most commands are over by then */
+#define LOOK_MS 1000 /* most commands are over by then */
 
-static void tell_of_asking(const struct cmd *c, int dir, const char *name)
+/*
+ * Why there is no answer yet, when it is not that the command runs: its process may be stopped; and
+ * a line for the shell waits for the end of what was begun with --expect, which nobody sees.
+ */
+static void tell_why(const struct cmd *c, int dir, const char *name, bool plain)
 {
 	_cleanup_close_ int sock = -1;
 	struct session_answer a;
+	int r = host_reach(dir, name, &sock);
 
-	if (host_reach(dir, name, &sock) < 0 || ask(sock, SESSION_INFO, &a) < 0 || !a.asks)
+	if (r == 0)
+		r = ask(sock, SESSION_INFO, &a);
+	if (r == -EAGAIN)
+		(void)fail_silent(c, sock);
+	if (r < 0 || !a.asks || !plain)
 		return;
 	(void)cmd_fail(c,
 		       "waiting for what asks in '%s', if it has not ended: --expect or --quit "
@@ -240,7 +276,7 @@ static int wait_answer(const struct cmd *c, int sock, int dir, const char *name,
 		       struct session_answer *a, int *ret_out)
 {
 	_cleanup_close_ int signals = -1;
-	int wait = plain ? ASKS_MS : -1;
+	int wait = LOOK_MS;
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -254,7 +290,7 @@ static int wait_answer(const struct cmd *c, int sock, int dir, const char *name,
 		int n = poll(polls, 2, wait);
 
 		if (n == 0) {
-			tell_of_asking(c, dir, name);
+			tell_why(c, dir, name, plain);
 			wait = -1;
 		}
 		if (n <= 0)
@@ -346,17 +382,20 @@ int verb_session_interrupt(struct cmd *c)
 		r = find(c, in, c->args.v[0], &dir, name, &sock);
 	if (r)
 		return r;
-	if (ask(sock, SESSION_INTERRUPT, &a) < 0)
+	r = ask(sock, SESSION_INTERRUPT, &a);
+	if (r == -EAGAIN)
+		return fail_silent(c, sock);
+	if (r < 0)
 		return cmd_fail(c, "the session has ended");
 	return a.status < 0 ? cmd_fail(c, "%s", a.text) : DONE;
 }
 
 /* Waits for the end of its process. */
-static void end(int sock)
+static int end(const struct cmd *c, int sock)
 {
 	struct session_answer a;
 
-	(void)ask(sock, SESSION_END, &a); /* the connection's end is the answer */
+	return ask(sock, SESSION_END, &a) == -EAGAIN ? fail_silent(c, sock) : DONE;
 }
 
 int verb_session_end(struct cmd *c)
@@ -369,36 +408,7 @@ int verb_session_end(struct cmd *c)
 
 	if (r == DONE)
 		r = find(c, in, c->args.v[0], &dir, name, &sock);
-	if (r == DONE)
-		end(sock);
-	return r;
-}
-
-/*
- * The answer comes at once, whatever runs in the session. One that starts answers when its shell is
- * ready, for which the library waits 20 s (startup_timeout); what is silent for longer is stopped.
- */
-#define INFO_SECONDS 30
-
-/* -EAGAIN: no answer. Other failures: it has ended meanwhile. */
-static int ask_info(int sock, struct session_answer *a)
-{
-	const struct timeval wait = { .tv_sec = INFO_SECONDS };
-
-	(void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)); /* else: waits */
-	return ask(sock, SESSION_INFO, a);
-}
-
-static int fail_silent(const struct cmd *c, int sock)
-{
-	struct ucred host = { 0 };
-	socklen_t len = sizeof(host);
-
-	(void)getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &host, &len);
-	return cmd_fail(c,
-			"the session of process %d does not answer; if it is stopped, "
-			"'kill -CONT %d' lets it go on",
-			(int)host.pid, (int)host.pid);
+	return r == DONE ? end(c, sock) : r;
 }
 
 static int not_hidden(const struct dirent *e)
@@ -429,7 +439,7 @@ static int each(const struct cmd *c, const char *below,
 		_cleanup_close_ int sock = -1;
 		struct session_answer a;
 		int reached = host_reach(dir, names[i]->d_name, &sock);
-		int asked = reached < 0 ? reached : ask_info(sock, &a);
+		int asked = reached < 0 ? reached : ask(sock, SESSION_INFO, &a);
 
 		if (reached < 0 && reached != -ENOENT)
 			r = cmd_fail(c, "reaching the session behind '%s': %s", names[i]->d_name,
@@ -458,10 +468,11 @@ static void end_one(void *arg, int dir, const char *name, const struct session_a
 	int r = host_reach(dir, name, &sock);
 
 	if (r == 0)
-		end(sock);
+		r = end(ending->c, sock);
 	else if (r != -ENOENT)
-		ending->r = cmd_fail(ending->c, "ending the session '%s': %s", a->name,
-				     strerror(-r));
+		r = cmd_fail(ending->c, "ending the session '%s': %s", a->name, strerror(-r));
+	if (r == FAILED)
+		ending->r = r;
 }
 
 int sessions_end(const struct cmd *c, const char *dir)

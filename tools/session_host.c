@@ -2,9 +2,9 @@
 
 /*
  * plyfs session start, and the process that holds a session; see session.h. Its main thread
- * accepts, and looks once a second whether shell and view are still there; each connection has a
- * thread, and a command that runs a second one, so that the first can interrupt it when who asked
- * has gone.
+ * accepts, and looks once a second whether shell and view are still there; the shell is started by
+ * a second one, which an end of the whole cancels; each connection has a thread, and a command that
+ * runs a second one, so that the first can interrupt it when who asked has gone.
  */
 
 #include "tools/session.h"
@@ -30,12 +30,13 @@
 #define INTERRUPT_TRIES 3
 
 struct host {
-	struct ply_session *session; /* immutable */
+	struct ply_session *session; /* immutable once it has started */
 	const struct place *place;   /* immutable */
 	const char *name;	     /* immutable */
-	int over;		     /* an eventfd: somebody asked for the end */
+	int over;		     /* an eventfd: this is the end */
 	pthread_mutex_t lock;
-	pthread_cond_t idle; /* users is 0, or runner is -1 */
+	pthread_cond_t idle; /* users is 0, or runner is -1, or the start is over */
+	bool starts;	     /* under lock */
 	unsigned users;	     /* under lock: threads that use the session */
 	int runner;	     /* under lock, borrowed: where the answer of what runs goes; -1 */
 	const char *runs;    /* under lock: the command that runs; NULL: none */
@@ -214,10 +215,12 @@ struct connection {
 	int sock;
 };
 
-/* Around every use of the session; false: it is being ended. */
+/* Around every use of the session, after its start; false: it is being ended. */
 static bool enter(struct host *h)
 {
 	LOCK_GUARD(&h->lock);
+	while (h->starts)
+		pthread_cond_wait(&h->idle, &h->lock);
 	h->users += !h->ended;
 	return !h->ended;
 }
@@ -264,7 +267,7 @@ static void *serve(void *arg)
 		(void)snprintf(a.name, sizeof(a.name), "%s", h->name);
 		(void)snprintf(a.dir, sizeof(a.dir), "%s", h->place->dir);
 		pthread_mutex_lock(&h->lock);
-		a.busy = h->users > 0;
+		a.busy = h->starts || h->users > 0;
 		a.asks = h->asks;
 		pthread_mutex_unlock(&h->lock);
 		break;
@@ -313,6 +316,17 @@ static bool is_mounted(const struct place *p, const struct stat *then)
 	return stat(p->mount, &now) == 0 && now.st_dev == then->st_dev;
 }
 
+static bool is_alive(struct host *h)
+{
+	bool starts, ended;
+
+	pthread_mutex_lock(&h->lock);
+	starts = h->starts;
+	ended = h->ended;
+	pthread_mutex_unlock(&h->lock);
+	return starts || (!ended && ply_session_alive(h->session));
+}
+
 static void serve_until_the_end(struct host *h, int listen_fd, const struct stat *view)
 {
 	_cleanup_close_ int signals = -1;
@@ -332,7 +346,7 @@ static void serve_until_the_end(struct host *h, int listen_fd, const struct stat
 		if (n > 0 && (polls[1].revents || polls[2].revents))
 			return;
 		/* Each time: those who ask for it might leave no quiet second. */
-		if (!ply_session_alive(h->session) || !is_mounted(h->place, view))
+		if (!is_alive(h) || !is_mounted(h->place, view))
 			return;
 		if (n > 0 && polls[0].revents)
 			accept_one(h, listen_fd);
@@ -374,16 +388,42 @@ static void settle(void)
 	(void)sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
-/* Starts the shell; 0, or a sentence is in ply_error(). */
-static int begin(struct host *h, struct ply_env *env)
-{
-	int r = ply_session_new(env, h->name, &h->session);
+struct start {
+	struct host *host;
+	struct ply_env *env; /* borrowed */
+	int ready_fd;	     /* as host_main's; -1: it was told that it is ready */
+};
 
+static void tell(const struct start *s, const char *sentence)
+{
+	(void)write_all(s->ready_fd, sentence, strlen(sentence)); /* nobody may read it any more */
+}
+
+/* Starts the shell. */
+static void *start(void *arg)
+{
+	struct start *s = arg;
+	struct host *h = s->host;
+	int r = ply_session_new(s->env, h->name, &h->session);
+
+	ply_cancel_on(h->over);
 	if (r == 0)
 		r = ply_session_set(h->session, "cwd", h->place->dir);
 	if (r == 0)
 		r = ply_session_start(h->session, NULL);
-	return r;
+	tell(s, r == 0		     ? "ready"
+		: r == PLY_CANCELLED ? "the session was ended while it started"
+				     : ply_error());
+	if (r == 0)
+		(void)close(TAKE_FD(s->ready_fd));
+	pthread_mutex_lock(&h->lock);
+	h->starts = false;
+	h->ended = r < 0;
+	pthread_cond_broadcast(&h->idle);
+	pthread_mutex_unlock(&h->lock);
+	if (r < 0)
+		(void)eventfd_write(h->over, 1); /* 1 fits: cannot fail */
+	return NULL;
 }
 
 #define BACKLOG 64 /* callers at once; the next wait in connect(2) */
@@ -395,9 +435,11 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 	struct host h = { .place = p,
 			  .name = name,
 			  .runner = -1,
+			  .starts = true,
 			  .lock = PTHREAD_MUTEX_INITIALIZER,
 			  .idle = PTHREAD_COND_INITIALIZER };
-	struct ply_env *env = NULL;
+	struct start s = { .host = &h, .ready_fd = ready_fd };
+	pthread_t starter;
 	struct stat view;
 	int r = FAILED;
 
@@ -405,23 +447,25 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 	(void)listen(listen_fd, BACKLOG); /* again: callers are told the pid of who did so last */
 	h.over = eventfd(0, EFD_CLOEXEC);
 	/* What env_of_place says goes to our caller's stderr, so that comes first. */
-	if (stat(p->mount, &view) < 0)
+	if (h.over < 0)
+		(void)cmd_fail(c, "an eventfd: %s", strerror(errno));
+	else if (stat(p->mount, &view) < 0)
 		(void)cmd_fail(c, "'%s': %s", p->mount, strerror(errno));
 	else
-		r = env_of_place(c, p, NULL, NULL, &env);
+		r = env_of_place(c, p, NULL, NULL, &s.env);
 	settle();
-	if (r == DONE) {
-		r = begin(&h, env);
-		(void)write_all(ready_fd, r < 0 ? ply_error() : "ready",
-				r < 0 ? strlen(ply_error()) : 5);
-	}
-	(void)close(ready_fd);
-	if (r == DONE)
+	if (r == DONE && pthread_create(&starter, NULL, start, &s) == 0) {
 		serve_until_the_end(&h, listen_fd, &view);
+		(void)eventfd_write(h.over, 1); /* 1 fits: cannot fail */
+		(void)pthread_join(starter, NULL);
+	} else if (r == DONE) {
+		tell(&s, "the session's process is out of resources");
+	}
 
 	/* First nobody finds it any more; then what runs ends, and those who wait are answered. */
 	(void)unlinkat(dir_fd, socket_name, 0);
 	(void)close(listen_fd);
+	closep(&s.ready_fd); /* who started it may do so again */
 	if (h.session) {
 		(void)ply_session_end(h.session); /* its processes end with the keeper at last */
 		pthread_mutex_lock(&h.lock);
@@ -431,8 +475,8 @@ static _Noreturn void host_main(const struct cmd *c, const struct place *p, cons
 		pthread_mutex_unlock(&h.lock);
 		ply_session_free(h.session);
 	}
-	ply_env_free(env);
-	_exit(r == DONE ? 0 : 1);
+	ply_env_free(s.env);
+	_exit(0); /* nobody asks */
 }
 
 /* ---- start ---- */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 240
+# timeout: 300
 """plyfs env, test, session, shell: environments, their tests and shells as verbs."""
 import concurrent.futures
 import json
@@ -304,11 +304,15 @@ def test_a_session_whose_process_is_stopped_is_told_and_not_waited_for(t):
     pid = next(s["pid"] for s in env.list("session") if s["name"] == "s")
     os.kill(pid, signal.SIGSTOP)
     try:
-        # At once: each waits for as long as a session may take to start.
+        # At once: each waits for as long as what it asks for may take.
         with concurrent.futures.ThreadPoolExecutor() as pool:
-            verbs = [pool.submit(env.fails, *words, says="kill -CONT %d" % pid)
-                     for words in (("session", "list"), ("env", "destroy", "work"))]
-            listed, _ = [v.result() for v in verbs]
+            verbs = [pool.submit(env.fails, *words, cwd=path, says="kill -CONT %d" % pid)
+                     for words in (("session", "list"), ("session", "interrupt", "s"))]
+            verbs.append(pool.submit(env.fails, "env", "destroy", "work",
+                                     says="kill -CONT %d" % pid))
+            listed = verbs[0].result()
+            for v in verbs:
+                v.result()
         assert "other" in listed.stdout, listed.stdout
         assert mounted(path)
     finally:
@@ -316,19 +320,56 @@ def test_a_session_whose_process_is_stopped_is_told_and_not_waited_for(t):
     assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
 
 
-def test_a_session_that_starts_slowly_is_waited_for(t):
-    env, path = over_directory(t)
+def test_the_end_of_a_session_whose_process_is_stopped_comes_when_it_goes_on(t):
+    env, path = session(t)
+    pid = env.list("session")[0]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        run = subprocess.Popen([ply.PLYFS, "session", "run", "s", "--", "echo run"], cwd=path,
+                               env=t.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert b"kill -CONT %d" % pid in run.stderr.readline()
+        assert run.poll() is None
+        run.kill()
+        run.communicate()
+        env.fails("session", "end", "s", cwd=path, says="kill -CONT %d" % pid)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    ply.wait_for("its end", lambda: not ply.alive(pid))
+
+
+def starts_slowly(t, pool, path, seconds):
+    """A start of a session "s" whose shell is ready after so many; what it comes to."""
     os.makedirs(t.at("slow"))
     for name in (".bashrc", ".bash_profile"):
         with open(t.at("slow/" + name), "w") as f:
-            f.write(": > %s; sleep 7\n" % t.at("starts"))
+            f.write(": > %s; sleep %d\n" % (t.at("starts"), seconds))
+    start = pool.submit(t.run, [ply.PLYFS, "session", "start", "s"], cwd=path, check=False,
+                        env=dict(t.env, HOME=t.at("slow")))
+    ply.wait_for("its shell", lambda: os.path.exists(t.at("starts")))
+    assert not start.done()
+    return start
+
+
+def test_a_session_that_starts_is_listed_and_waited_for(t):
+    env, path = over_directory(t)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        start = pool.submit(t.run, [ply.PLYFS, "session", "start", "s"], cwd=path,
-                            env=dict(t.env, HOME=t.at("slow")))
-        ply.wait_for("its shell", lambda: os.path.exists(t.at("starts")))
-        assert not start.done()
-        assert [s["name"] for s in env.list("session")] == ["s"]
-        start.result()
+        start = starts_slowly(t, pool, path, 7)
+        assert [(s["name"], s["busy"]) for s in env.list("session")] == [("s", True)]
+        assert env("session", "run", "s", "--", "echo ready", cwd=path).stdout == "ready\n"
+        assert start.result().returncode == 0
+        assert not env.list("session")[0]["busy"]
+
+
+def test_a_session_that_starts_can_be_ended(t):
+    env, path = over_directory(t)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        start = starts_slowly(t, pool, path, 17)  # less than a start may take
+        env("session", "end", "s", cwd=path)
+        p = start.result()
+        assert (p.returncode, p.stderr) == (
+            1, "plyfs session start: the session was ended while it started\n"), p
+    assert env.list("session") == []
+    env("session", "start", "s", cwd=path)
 
 
 def test_a_session_whose_shell_ended_goes_though_it_is_asked_for(t):
