@@ -435,6 +435,131 @@ START_TEST(seek_is_exact_to_the_byte)
 }
 END_TEST
 
+/* ---- where pieces begin ---- */
+
+static void seal(void)
+{
+	_cleanup_(root_unrefp) struct root *root = fx_freeze();
+
+	ck_assert_int_eq(root_seal(root), 0);
+}
+
+static void write_bytes(uint64_t ino, const uint8_t *bytes, uint64_t off, uint64_t end)
+{
+	fx_write(ino, off, bytes + off, end - off);
+}
+
+/* Extents begin there and nowhere else, and the file ends with these bytes. */
+static void expect_pieces(uint64_t ino, const uint8_t *bytes, uint64_t end, const uint64_t *begins,
+			  size_t n)
+{
+	struct extent e;
+
+	ck_assert_uint_eq(fx_items(ino, ITEM_EXTENT), n);
+	for (size_t i = 0; i < n; i++) {
+		ck_assert_int_eq(extent_last(&fs, ino, begins[i], &e), 0);
+		ck_assert_uint_eq(e.off, begins[i]);
+	}
+	fx_expect(ino, begins[n - 1], bytes + begins[n - 1], end - begins[n - 1]);
+	fx_check_bytes(ino);
+}
+
+#define BEGINS(...) (const uint64_t[]){ __VA_ARGS__ }
+#define PIECES(...) BEGINS(__VA_ARGS__), ARRAY_SIZE((BEGINS(__VA_ARGS__)))
+
+static void insert_hole(uint64_t ino, uint64_t len)
+{
+	ck_assert_int_eq(fs_fallocate(&fs, ino, FALLOC_FL_INSERT_RANGE, 0, len), 0);
+}
+
+START_TEST(a_piece_ends_at_a_multiple_of_blob_max)
+{
+	_cleanup_free_ uint8_t *b = malloc(MIB);
+	uint64_t hole = fx_file("begins with a hole"), moved = fx_file("moved");
+	uint64_t ended = fx_file("ends with a short one");
+
+	fx_fill(b, MIB, 30);
+	write_bytes(hole, b, 100000, BLOB_MAX);
+	write_bytes(hole, b, BLOB_MAX, BLOB_MAX + 100);
+	expect_pieces(hole, b, BLOB_MAX + 100, PIECES(100000, BLOB_MAX));
+
+	write_bytes(moved, b, 0, BLOB_MAX);
+	insert_hole(moved, 4096);
+	seal();
+	write_bytes(moved, b, 131000, 131200); /* over a multiple, inside what lies over it */
+	expect_pieces(moved, b, 131200, PIECES(4096, 126976, BLOB_MAX));
+
+	write_bytes(ended, b, 0, BLOB_MAX - 300);
+	seal();
+	write_bytes(ended, b, BLOB_MAX - 300, BLOB_MAX);
+	seal();
+	write_bytes(ended, b, BLOB_MAX, BLOB_MAX + 100);
+	expect_pieces(ended, b, BLOB_MAX + 100, PIECES(0, BLOB_MAX - 300, BLOB_MAX));
+}
+END_TEST
+
+START_TEST(a_full_blob_that_was_moved_is_not_appended_to)
+{
+	_cleanup_free_ uint8_t *b = malloc(MIB);
+	uint64_t full = fx_file("full"), nearly = fx_file("nearly full");
+
+	fx_fill(b, MIB, 31);
+	fx_write(full, 0, b, BLOB_MAX);
+	insert_hole(full, 4096);
+	write_bytes(full, b, 4096 + BLOB_MAX, 4097 + BLOB_MAX);
+	expect_pieces(full, b, 4097 + BLOB_MAX, PIECES(4096, 4096 + BLOB_MAX));
+
+	/* The most pieces a write can have: what fills the blob, then up to a multiple, the rest. */
+	fx_write(nearly, 0, b, BLOB_MAX - 1);
+	insert_hole(nearly, BLOB_MAX - 4096);
+	write_bytes(nearly, b, 2 * BLOB_MAX - 4097, 2 * BLOB_MAX + 1);
+	expect_pieces(nearly, b, 2 * BLOB_MAX + 1,
+		      PIECES(BLOB_MAX - 4096, 2 * BLOB_MAX - 4096, 2 * BLOB_MAX));
+}
+END_TEST
+
+START_TEST(an_append_takes_in_what_is_short_and_no_more)
+{
+	_cleanup_free_ uint8_t *b = malloc(MIB);
+	uint64_t blocks = fx_file("blocks"), large = fx_file("large"), moved = fx_file("moved");
+
+	fx_fill(b, MIB, 32);
+	write_bytes(blocks, b, 0, 4096);
+	write_bytes(large, b, 0, 100000);
+	fx_write(moved, 0, b, 5000);
+	insert_hole(moved, BLOB_MAX - 4096);
+	seal();
+	write_bytes(blocks, b, 4096, 8192);
+	expect_pieces(blocks, b, 8192, PIECES(0));
+	write_bytes(large, b, 100000, 100100);
+	expect_pieces(large, b, 100100, PIECES(0, 100000));
+	write_bytes(moved, b, BLOB_MAX + 904, 2 * BLOB_MAX); /* both are too long for a blob */
+	expect_pieces(moved, b, 2 * BLOB_MAX, PIECES(BLOB_MAX - 4096, BLOB_MAX + 904));
+}
+END_TEST
+
+START_TEST(a_write_takes_in_the_blocks_it_begins_and_ends_in)
+{
+	const struct fs_set set = { .mask = SET_SIZE, .size = 300000 };
+	_cleanup_free_ uint8_t *b = malloc(MIB);
+	uint64_t begins = fx_file("begins"), ends = fx_file("ends");
+	struct inode i;
+
+	fx_fill(b, MIB, 33);
+	write_bytes(begins, b, 0, 10000);
+	fx_write(ends, 100, b, 5000);
+	insert_hole(ends, BLOB_MAX - 4096);
+	ck_assert_int_eq(fs_setattr(&fs, ends, &set, &i), 0);
+	write_bytes(ends, b, 2 * BLOB_MAX - 4096, 2 * BLOB_MAX);
+	seal();
+	write_bytes(begins, b, 9000, 12000);
+	expect_pieces(begins, b, 12000, PIECES(0, 8192));
+	/* What lies before it would fit in a blob, were it not for the end of the last block. */
+	write_bytes(ends, b, BLOB_MAX + 1004, 2 * BLOB_MAX - 4044);
+	expect_pieces(ends, b, 2 * BLOB_MAX, PIECES(BLOB_MAX - 3996, BLOB_MAX + 1004));
+}
+END_TEST
+
 struct appender {
 	struct fs fs;
 	uint64_t ino, changes;
@@ -527,6 +652,11 @@ START_TEST(damaged_extents_are_errors)
 	ck_assert_int_eq(extent_put(&fs, ino, 4096, 3000, &ref), 0);
 	ck_assert_int_eq(extent_put(&fs, ino, 5000, 3000, &ref), 0);
 	ck_assert_int_eq(fs_read(&fs, ino, 0, buf, 10000, &n), -ERR_ITEM_DAMAGED);
+	/* beyond the end of a file that is small enough to live in its item */
+	set.size = 100;
+	ck_assert_int_eq(fs_setattr(&fs, fx_file("small"), &set, &i), 0);
+	ck_assert_int_eq(extent_put(&fs, i.ino, 0, 5000, &ref), 0);
+	ck_assert_int_eq(fs_write(&fs, i.ino, 10, "x", 1, false), -ERR_ITEM_DAMAGED);
 	/* and the file can be got rid of */
 	ck_assert_int_eq(fs_unlink(&fs, ROOT_INO, "f", 1, &i), 0);
 	ck_assert_int_eq(fs_purge(&fs, ino), 0);
@@ -557,6 +687,10 @@ int main(void)
 	tcase_add_test(c, sparse_file_of_16_tib);
 	tcase_add_test(c, mapping_a_huge_hole_goes_on_in_steps);
 	tcase_add_test(c, seek_is_exact_to_the_byte);
+	tcase_add_test(c, a_piece_ends_at_a_multiple_of_blob_max);
+	tcase_add_test(c, a_full_blob_that_was_moved_is_not_appended_to);
+	tcase_add_test(c, an_append_takes_in_what_is_short_and_no_more);
+	tcase_add_test(c, a_write_takes_in_the_blocks_it_begins_and_ends_in);
 	tcase_add_test(c, forks_that_append_at_once_keep_their_own_bytes);
 	tcase_add_test(c, damaged_extents_are_errors);
 	return run_case("extent", c);
