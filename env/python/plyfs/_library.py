@@ -7,13 +7,15 @@ Where libplyfs is, in the order in which it is looked for:
 3. The build directory that ``PLYFS_BUILD`` names, else ``build``, when this package lies in the
    source tree.
 4. ``libplyfs.so.0``, wherever the system's loader finds it (ldconfig, ``LD_LIBRARY_PATH``).
-5. The usual prefixes, which not every loader's configuration names.
+5. The prefix of the ``plyfs`` in ``PATH``, and the usual ones, which not every loader's
+   configuration names.
 """
 from __future__ import annotations
 
 import ctypes
 import glob
 import os
+import shutil
 
 #: The interface that this package was written for: libplyfs's soname.
 SONAME = "libplyfs.so.0"
@@ -31,8 +33,12 @@ def candidates() -> list[str]:
         build = os.environ.get("PLYFS_BUILD") or os.path.join(source, "build")
         found.append(os.path.join(build, "env", SONAME))
     found = [path for path in found if os.path.exists(path)] + [SONAME]
-    for prefix in ("/usr/local", "/usr", "/opt/plyfs"):
-        found += glob.glob(prefix + "/lib/" + SONAME) + glob.glob(prefix + "/lib/*/" + SONAME)
+    prefixes = ["/usr/local", "/usr", "/opt/plyfs"]
+    program = shutil.which("plyfs")
+    if program:
+        prefixes.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(program))))
+    for prefix in prefixes:
+        found += glob.glob(prefix + "/lib*/" + SONAME) + glob.glob(prefix + "/lib/*/" + SONAME)
     return found
 
 
@@ -45,5 +51,5 @@ def load() -> ctypes.CDLL:
         except OSError as e:
             tried.append(str(e))
     raise ImportError(
-        "libplyfs was not found: install plyfs (meson install), or name the library in "
-        "PLYFS_LIBRARY. Tried: " + "; ".join(tried))
+        "libplyfs was not found: install plyfs (meson install) with its bin in PATH, or name the "
+        "library in PLYFS_LIBRARY. Tried: " + "; ".join(tried))
