@@ -211,7 +211,7 @@ static const char completion_tail[] =
 	"\t\t\tmapfile -t COMPREPLY < \\\n"
 	"\t\t\t\t<(compgen -P \"$w\" -W \"$_plyfs_levers\" -- \"${cur##*,}\") ;;\n"
 	"\t\t--store|--at|--in|--dir|--tar|--git|--*-file|--certificate|--key|--plot|"
-	"--*reference)\n"
+	"--*reference|--install)\n"
 	"\t\t\t_plyfs_files ;;\n"
 	"\t\tesac\n"
 	"\t\treturn\n"

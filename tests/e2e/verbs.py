@@ -627,6 +627,7 @@ def test_completion_offers_what_is_meant(t):
             "--store OTHER log --branch ": ["elsewhere"], "drop --store = OTHER ": ["elsewhere"],
             "--store=OTHER tr": ["tree"], "--store = o": ["files", "one two"], "--store = f": ["files", "f2"],
             "mount --at = f": ["files", "f2"], "writeback --w": [], "fsmonitor --": ["--help", "--install"],
+            "fsmonitor --install f": ["files", "f2"],
             "unmount --w": ["--write-back"], "run -- ls --t": ["files"], "run ls --t": ["files"],
             "run --in d ls f": ["files", "f2"], "run --t": ["--timeout"], "run -- sha51": ["sha512sum"],
             "test ./f": ["files", "./f2"], "env d": ["destroy"], "env destroy a": ["an-env"],
