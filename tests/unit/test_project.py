@@ -196,9 +196,10 @@ class Project(unittest.TestCase):
         path = os.path.join(BUILD, "tools", "plyfs")
         if not os.path.exists(path):
             self.skipTest("not built")
-        out = subprocess.run([path, "--help"], stdout=subprocess.PIPE, text=True).stdout
-        self.assertTrue(out)
-        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+        for words in (["--help"], ["bench", "view", "--help"]):
+            out = subprocess.run([path, *words], stdout=subprocess.PIPE, text=True).stdout
+            self.assertTrue(out)
+            self.assertLessEqual(max(map(len, out.splitlines())), 80, words)
 
     def test_no_test_stands_twice_in_a_script(self):
         # The second would take the place of the first without a word.
