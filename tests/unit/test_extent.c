@@ -509,7 +509,7 @@ START_TEST(a_full_blob_that_was_moved_is_not_appended_to)
 	write_bytes(full, b, 4096 + BLOB_MAX, 4097 + BLOB_MAX);
 	expect_pieces(full, b, 4097 + BLOB_MAX, PIECES(4096, 4096 + BLOB_MAX));
 
-	/* The most pieces a write can have: what fills the blob, then up to a multiple, the rest. */
+	/* The most pieces a write can have: what fills the blob, up to a multiple, the rest. */
 	fx_write(nearly, 0, b, BLOB_MAX - 1);
 	insert_hole(nearly, BLOB_MAX - 4096);
 	write_bytes(nearly, b, 2 * BLOB_MAX - 4097, 2 * BLOB_MAX + 1);
