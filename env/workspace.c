@@ -72,7 +72,7 @@ bool workspace_is_written_back(const struct workspace *ws)
 /* errno as a positive number, or 0. */
 static int control(struct workspace *ws, unsigned long request, void *data)
 {
-	return ioctl(ws->fd, request, data) < 0 ? errno : 0;
+	return plyfs_control(ws->fd, request, data) < 0 ? errno : 0;
 }
 
 static int control_failed(struct workspace *ws, int err, const char *what)

@@ -606,7 +606,7 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 	}
 	out_cap = MIN(out_cap, REPLY_BYTES);
 	memset(out, 0, out_cap);
-	r = m->hooks.ioctl(m->hooks.arg, m, &cred, cmd, in, in_len, out, out_cap, &out_len);
+	r = m->hooks.ioctl(m->hooks.arg, m, &cred, node, cmd, in, in_len, out, out_cap, &out_len);
 	if (r < 0)
 		reply_result(req, r);
 	else

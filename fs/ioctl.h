@@ -34,10 +34,13 @@ struct plyfs_checkpoint {
 	char label[PLYFS_LABEL_SIZE]; /* in: NUL-terminated, may be empty */
 	char id[PLYFS_ID_SIZE];       /* out */
 };
+#define PLYFS_RESTORE_NEWER 1 /* id is a branch that has changed since */
+#define PLYFS_RESTORE_MOVED 2 /* directories that are known are elsewhere now: PLYFS_IOC_MOVED */
+
 struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
 	uint32_t mode;             /* out: 0 by names, 1 epoch */
-	uint32_t newer;            /* out: 1: id is a branch that has changed since */
+	uint32_t flags;            /* out */
 	uint64_t changed;          /* out: objects that differed */
 	char left[PLYFS_ID_SIZE];  /* out: what undo brings back */
 };
@@ -75,6 +78,18 @@ struct plyfs_read {
 	char data[12288];
 };
 
+/*
+ * Directories that the last restore moved, as paths below the directory that is asked, each with
+ * its NUL: once they have been looked at, getcwd(2) tells them to who is in them (see moved.c).
+ * Asked again with `next` until that is 0.
+ */
+struct plyfs_moved {
+	uint64_t next;      /* in: 0 at first; out */
+	uint32_t len;       /* out: of paths */
+	uint32_t reserved;
+	char paths[12288];
+};
+
 /* EAGAIN of RESTORE, UNDO, CALL and KEEP_MOUNTS: some 80 wait in this view; when some are done. */
 #define PLYFS_IOC_CHECKPOINT _IOWR('p', 0x40, struct plyfs_checkpoint)
 #define PLYFS_IOC_RESTORE _IOWR('p', 0x41, struct plyfs_restore)
@@ -89,6 +104,16 @@ struct plyfs_read {
  * Between states of different lineages it does all the same.
  */
 #define PLYFS_IOC_KEEP_MOUNTS _IO('p', 0x47)
+#define PLYFS_IOC_MOVED _IOWR('p', 0x48, struct plyfs_moved)
+
+/*
+ * ioctl(2) on a directory, with a struct of above, and what RESTORE and UNDO leave to their caller:
+ * directories that moved are looked at. -1 and errno as of the ioctl; one that cannot be looked at
+ * is passed over.
+ */
+int plyfs_control(int dir_fd, unsigned long cmd, void *q);
+/* Only that, for a restore that somebody else did. */
+void plyfs_see_moved(int dir_fd);
 
 /* What PLYFS_IOC_INFO fails with on other filesystems, which know no such question. */
 static inline bool plyfs_is_no_view(int error)

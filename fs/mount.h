@@ -28,11 +28,12 @@ void readers_free(struct readers *rs); /* no mounts may be left */
 void readers_will_block(void);
 
 /*
- * Called from a reader for each control ioctl; cred is the caller's. 0 or a failure; see ioctl.h.
+ * Called from a reader for each control ioctl; cred is the caller's, node what he asks it of. 0 or
+ * a failure; see ioctl.h.
  */
-typedef int (*mount_ioctl_fn)(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd,
-			      const void *in, size_t in_len, void *out, size_t out_cap,
-			      size_t *ret_out_len);
+typedef int (*mount_ioctl_fn)(void *arg, struct mount *m, const struct cred *cred, uint64_t node,
+			      uint32_t cmd, const void *in, size_t in_len, void *out,
+			      size_t out_cap, size_t *ret_out_len);
 
 struct mount_hooks {
 	mount_ioctl_fn ioctl;

@@ -133,7 +133,7 @@ bool request_may_wait(const struct reader_buffers *buffers)
 bool request_is_control(unsigned cmd)
 {
 	return _IOC_TYPE(cmd) == 'p' && _IOC_NR(cmd) >= _IOC_NR(PLYFS_IOC_CHECKPOINT) &&
-	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_KEEP_MOUNTS);
+	       _IOC_NR(cmd) <= _IOC_NR(PLYFS_IOC_MOVED);
 }
 
 bool request_needs_kernel(unsigned cmd)

@@ -28,8 +28,8 @@
  *      the answer again, and the name of a file's current node id is never expired, so no
  *      revalidation can be in flight; unless an epoch made it old: such files are *adopted*, and
  *      their names are unhashed. (A directory that is elsewhere in the target is
- *      expired, too, so that a shell in it keeps its path until the name is walked; a revalidation
- *      that was in flight across two restores could keep its old name a while longer.)
+ *      expired, too, so that a shell in it has a path until the new name is walked (moved.c); a
+ *      revalidation that was in flight across two restores could keep its old name a while longer.)
  *
  * Files that differ get a new node id, so descriptors and mappings keep the old bytes and never
  * show a mixture; directories keep theirs, so that working directories follow (V5).
@@ -68,7 +68,9 @@ struct plan {
 	struct fs new_fs; /* the target, likewise */
 	struct realm *limbo; /* of the state that is left, for what stays behind; owned, or NULL */
 	enum restore_mode mode;
+	bool find_moved; /* of all that the kernel knows: the difference was not seen through */
 	struct notes notes;
+	struct moved moved;
 	uint64_t *retire; /* inode numbers of files that differ and that the kernel knows */
 	size_t n_retire, cap_retire;
 	uint64_t *lost; /* directories that the kernel knows and the target lacks */
@@ -83,6 +85,7 @@ struct plan {
 static void plan_release(struct plan *p)
 {
 	notes_release(&p->notes);
+	moved_release(&p->moved);
 	free(p->retire);
 	free(p->lost);
 	free(p->found);
@@ -209,6 +212,18 @@ static int plan_dir(struct plan *p, const struct vnode *n, const struct key *k,
 	return notes_add_inode(&p->notes, note);
 }
 
+/* A directory that the kernel has had a name of, wherever it is settled. */
+static int plan_moved(struct plan *p, const struct vnode *n, const struct val *old_val,
+		      const struct val *new_val)
+{
+	struct inode before, after;
+
+	if (n->realm->lineage != p->lineage || inode_decode(n->ino, old_val, &before) < 0 ||
+	    inode_decode(n->ino, new_val, &after) < 0)
+		return 0;
+	return moved_compare(&p->moved, &before, &after);
+}
+
 static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		    const struct val *new_val)
 {
@@ -235,6 +250,11 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 	n = vnode_by_ino(p->view, k->a);
 	if (!n)
 		return 0;
+	if (S_ISDIR(n->type) && k->t == ITEM_INODE && old_val && new_val) {
+		r = plan_moved(p, n, old_val, new_val);
+		if (r < 0)
+			return r;
+	}
 	if (n->realm != p->view->cur)
 		/* Unsettled files have names that are unsettled too (by epoch); nothing to tell. */
 		return S_ISDIR(n->type) && k->t == ITEM_INODE && new_val ?
@@ -531,6 +551,8 @@ static int plan_make(struct plan *p, struct root *left)
 	p->mode = RESTORE_EPOCH;
 	notes_release(&p->notes);
 	p->notes = (struct notes){ 0 };
+	moved_release(&p->moved);
+	p->find_moved = p->lineage == left_lineage && p->new_fs.tree;
 	if (!can_epoch) {
 		r = note_every_name(p);
 		if (r < 0)
@@ -724,6 +746,10 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 	r = tell_kernel(v, &plan);
 	memo_tells(v->memo, false);
 	memo_told(v);
+	if (plan.find_moved)
+		(void)moved_find(&plan.moved, v, &plan.old_fs, &plan.new_fs); /* as room is */
+	ret->moved = plan.moved.n > 0;
+	moved_keep(v, &plan.moved);
 	return r;
 }
 

@@ -240,6 +240,7 @@ void view_close(struct view *v)
 	}
 	vnodes_release(v);
 	view_notes_free(v);
+	moved_release(&v->moved);
 	if (v->cur)
 		realm_unref(v, v->cur);
 	if (v->base_pinned)

@@ -170,6 +170,7 @@ struct restore_info {
 	enum restore_mode mode;
 	uint64_t changed; /* objects that differ, as far as counted */
 	uint64_t left;    /* snapshot that undo brings back */
+	bool moved;       /* some directory that the kernel knows: view_moved */
 };
 /* Returns when the kernel's caches show the target. -EROFS for a snapshot view. */
 int view_restore(struct view *v, uint64_t snap, struct restore_info *ret);
@@ -184,6 +185,13 @@ void view_tidy(struct view *v);
  * requests are served. Does nothing otherwise.
  */
 int view_finish_restore(struct view *v);
+/*
+ * Paths of directories that the last restore moved (moved.c), from number *at on, below the
+ * directory of node and each with its NUL, as far as cap bytes (PATH_MAX or more) take them. *at
+ * then is the number to go on with; 0: those were all. -ENOENT, -ENOTDIR: node is not of this
+ * state.
+ */
+int view_moved(struct view *v, uint64_t node, uint64_t *at, char *buf, size_t cap, size_t *ret_len);
 /* From now on by names whatever differs, so that mounts inside the view survive. */
 void view_keep_mounts(struct view *v);
 /* A new branch that continues this view's present state. Does not mount it. */

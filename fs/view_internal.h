@@ -84,6 +84,12 @@ struct vnode {
 /* Threads that are remembered: others are taken for threads that have asked nothing. */
 #define HEARD 64
 
+/* Directories that are elsewhere in a restore's target: their inode numbers (moved.c). */
+struct moved {
+	uint64_t *ino;
+	size_t n, cap;
+};
+
 struct view {
 	struct store *store;   /* immutable */
 	struct branch *branch; /* immutable; NULL for a snapshot view */
@@ -105,6 +111,7 @@ struct view {
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
+	struct moved moved; /* under table_lock: by the last restore */
 	bool telling; /* under lock: a switch by names is not told yet (S6), like the next two */
 	bool renamed_more; /* than `renamed` has */
 	struct notes *renamed; /* owned */
@@ -129,6 +136,15 @@ struct bound {
 	bool current; /* in the current realm */
 	bool dead;    /* a directory that the current tree does not have */
 };
+
+/* ---- moved.c ---- */
+void moved_release(struct moved *m);
+/* Adds a directory if it moved. -ENOMEM. */
+int moved_compare(struct moved *m, const struct inode *before, const struct inode *after);
+/* Adds those that the kernel knows and that moved. No locks held. -ENOMEM: some are missing. */
+int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after);
+/* Takes them for view_moved. */
+void moved_keep(struct view *v, struct moved *m);
 
 /* ---- view.c ---- */
 /* Purges the orphans of the current tree that no node id has (V6). Lock held for writing. */

@@ -701,6 +701,14 @@ int client_send(struct client *cl, bool start, int argc, char **argv)
 	return r ? r : client_ask(cl, sock, argc, argv, -1);
 }
 
+static void see_moved(const char *mountpoint)
+{
+	_cleanup_close_ int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd >= 0)
+		plyfs_see_moved(fd);
+}
+
 int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 {
 	struct wire_request q = { .argc = argc, .argv = argv };
@@ -741,6 +749,8 @@ int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
 	if (answer.status && *answer.text) /* it could not even begin */
 		return client_fail(cl, "%s", answer.text);
+	if (!answer.status && *answer.text)
+		see_moved(answer.text);
 	cl->unread = cl->unread || answer.status == UNREAD;
 	return answer.status == UNREAD ? FAILED : answer.status;
 }

@@ -110,7 +110,7 @@ int client_restore(struct client *cl)
 		return client_send(cl, true, cl->argc, cl->argv);
 
 	strcpy(q.id, id);
-	if (ioctl(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
+	if (plyfs_control(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
 		if (errno == ENOENT)
 			return client_fail(cl,
 					   "no snapshot or branch is called '%s'; 'plyfs tree' "
@@ -122,7 +122,7 @@ int client_restore(struct client *cl)
 		return client_ioctl_failed(cl, errno, id);
 	}
 	tell_restored(cl, &q);
-	if (q.newer)
+	if (q.flags & PLYFS_RESTORE_NEWER)
 		client_talk(cl, BRANCH_IS_NEWER, id, id);
 	return DONE;
 }
@@ -144,7 +144,7 @@ int client_undo(struct client *cl)
 	if (!cl->in_view)
 		return client_send(cl, true, cl->argc, cl->argv);
 
-	if (ioctl(cl->view_fd, PLYFS_IOC_UNDO, &q) < 0) {
+	if (plyfs_control(cl->view_fd, PLYFS_IOC_UNDO, &q) < 0) {
 		if (errno == ENOENT)
 			return client_fail(cl, "there is no restore to undo on this branch");
 		return client_ioctl_failed(cl, errno, NULL);

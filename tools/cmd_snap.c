@@ -126,7 +126,7 @@ static int go_back(struct cmd *c, bool undo)
 		{ .name = "branch", .word = &name },
 	};
 	_cleanup_(target_release) struct target t = {};
-	struct restore_info info;
+	struct restore_info info = {};
 	uint64_t id;
 	int r;
 
@@ -149,8 +149,11 @@ static int go_back(struct cmd *c, bool undo)
 		r = undo ? branch_undo(t.branch, &id) : branch_restore(t.branch, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", cmd_branch_name(c, name));
-	if (t.entry)
+	if (t.entry) {
 		view_tidy(mount_view(t.entry->mount));
+		if (info.moved && strlen(t.entry->mountpoint) < sizeof(c->moved_at))
+			strcpy(c->moved_at, t.entry->mountpoint);
+	}
 	if (!undo && branch_is_newer(c->store, c->args.v[0], id))
 		fprintf(c->err, "plyfs restore: " BRANCH_IS_NEWER "\n", c->args.v[0],
 			c->args.v[0]);

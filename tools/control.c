@@ -54,6 +54,7 @@ static void put_restored(struct plyfs_restore *q, uint64_t id, const struct rest
 {
 	memset(q, 0, sizeof(*q));
 	put_id(q->id, id);
+	q->flags = info->moved ? PLYFS_RESTORE_MOVED : 0;
 	q->mode = info->mode;
 	q->changed = info->changed;
 	put_id(q->left, info->left);
@@ -78,7 +79,7 @@ static int do_restore(struct view *v, struct plyfs_restore *q)
 		return r;
 	newer = branch_is_newer(view_store(v), q->id, id);
 	put_restored(q, id, &info);
-	q->newer = newer;
+	q->flags |= newer ? PLYFS_RESTORE_NEWER : 0;
 	return 0;
 }
 
@@ -146,8 +147,17 @@ static int do_info(struct view_entry *e, struct view *v, struct plyfs_info *q)
 	return 0;
 }
 
-int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd, const void *in,
-		  size_t in_len, void *out, size_t out_cap, size_t *ret_out_len)
+static int do_moved(struct view *v, uint64_t node, struct plyfs_moved *q)
+{
+	size_t len;
+	int r = view_moved(v, node, &q->next, q->paths, sizeof(q->paths), &len);
+
+	q->len = (uint32_t)len;
+	return r;
+}
+
+int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint64_t node, uint32_t cmd,
+		  const void *in, size_t in_len, void *out, size_t out_cap, size_t *ret_out_len)
 {
 	struct view_entry *e = arg;
 	struct view *v = mount_view(m);
@@ -192,6 +202,9 @@ int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t 
 	case PLYFS_IOC_KEEP_MOUNTS:
 		view_keep_mounts(v);
 		r = 0;
+		break;
+	case PLYFS_IOC_MOVED:
+		r = do_moved(v, node, q);
 		break;
 	default:
 		return -ENOTTY;

@@ -146,8 +146,8 @@ bool verb_is_known(const char *name, bool through_view);
  */
 const char *daemon_store_path(int dir_fd, const char *then, char now[static PATH_MAX]);
 /* The control ioctls (control.c): a mount_ioctl_fn whose arg is the view_entry. */
-int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd, const void *in,
-		  size_t in_len, void *out, size_t out_cap, size_t *ret_out_len);
+int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint64_t node, uint32_t cmd,
+		  const void *in, size_t in_len, void *out, size_t out_cap, size_t *ret_out_len);
 
 /* Verbs through ioctls (call.c). */
 int call_start(struct view_entry *e, const struct cred *cred, struct plyfs_call *call);

@@ -125,7 +125,7 @@ static int finish(const struct cmd *c, int fd, enum at_exit what, const char *be
 		return cmd_flush(c);
 	case DISCARD:
 		(void)snprintf(q.id, sizeof(q.id), "%s", before);
-		if (ioctl(fd, PLYFS_IOC_RESTORE, &q) < 0)
+		if (plyfs_control(fd, PLYFS_IOC_RESTORE, &q) < 0)
 			return cmd_fail(c, "going back to %s: %s", before, strerror(errno));
 		(void)fprintf(stderr,
 			      "plyfs shell: at %.12s again; 'plyfs undo' brings back %.12s\n", q.id,

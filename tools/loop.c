@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -124,6 +125,8 @@ static void *conn_main(void *arg)
 	c->err = stream_to_fd(q.fd[WIRE_ERR], NULL, &c->cancel);
 	if (c->out && c->err) {
 		a.status = verb_run(c);
+		if (!a.status)
+			strcpy(a.text, c->moved_at);
 	} else {
 		if (c->out)
 			(void)fclose(c->out); /* nothing is in it */

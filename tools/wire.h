@@ -42,7 +42,9 @@ struct wire_answer {
 	int32_t pid;
 	char text
 		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty.
-				  * The last one: why the verb was not begun; else empty */
+				  * The last one: why the verb was not begun; when it is done,
+				  * where a view is mounted that plyfs_see_moved is for; else
+				  * empty */
 };
 
 /* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for senseless bytes. */

@@ -36,7 +36,7 @@ static int control(unsigned long request, void *data)
 {
 	_cleanup_close_ int fd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd < 0 || syncfs(fd) < 0 || ioctl(fd, request, data) < 0)
+	if (fd < 0 || syncfs(fd) < 0 || plyfs_control(fd, request, data) < 0)
 		return errno;
 	return 0;
 }

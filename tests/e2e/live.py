@@ -90,6 +90,87 @@ def _(t, n):
     assert ask("/bin/pwd -P").strip() == view.at("one/two/three")
 
 
+@cases("a_shell_in_a_directory_that_was_moved_is_told_where_it_is")
+def _(t, n):
+    """By getcwd(2), which asks nobody: whoever restores has walked by the names before."""
+    view = t.view({**DEEP, "a/in": "a\n", "b/in": "b\n"})
+    three, a, b = (shell(t, view.at(d)) for d in ("one/two/three", "a", "b"))
+    first = view.checkpoint()
+    os.makedirs(view.at("far/away"))
+    os.rename(view.at("one/two"), view.at("far/away/moved"))
+    os.rename(view.at("a"), view.at("c"))
+    os.rename(view.at("b"), view.at("a"))
+    os.rename(view.at("c"), view.at("b"))
+    bulk_change(view, n)
+    moved = view.checkpoint()
+
+    def told(deep, at_a, at_b):
+        assert three("/bin/pwd -P; cat here.txt") == view.at(deep) + "/three\nold\n", three("/bin/pwd -P")
+        assert a("/bin/pwd -P; cat in") == view.at(at_a) + "\na\n", a("/bin/pwd -P")
+        assert b("/bin/pwd -P; cat in") == view.at(at_b) + "\nb\n", b("/bin/pwd -P")
+
+    before, after = ("one/two", "a", "b"), ("far/away/moved", "b", "a")
+    told(*after)
+    view.store.ply("restore", first, cwd=view.at("one"))
+    told(*before)
+    view.store.ply("undo", view.path)
+    told(*after)
+    # From a directory that moves itself.
+    view.store.ply("restore", first, cwd=view.at("far/away/moved/three"))
+    told(*before)
+    # From outside, through the store's socket.
+    view.store.ply("restore", "--branch", "main", moved)
+    told(*after)
+    view.store.ply("undo", "--branch", "main")
+    told(*before)
+    assert three("%s restore %s 2>&1" % (ply.PLYFS, moved)) == ""
+    told(*after)
+
+
+def test_a_part_of_a_view_that_is_mounted_elsewhere_tells_where_a_moved_directory_is(t):
+    ply.need_root()
+    view = t.view({**DEEP, "top/a/in": "a\n"})
+    part = t.at("part")
+    os.mkdir(part)
+    t.run(["mount", "--bind", view.at("top"), part])
+    t.clean.append(lambda: t.run(["umount", part]))
+    first = view.checkpoint()
+    above, ask = shell(t, view.at("one/two")), shell(t, part + "/a")
+    os.rename(view.at("top/a"), view.at("top/b"))
+    os.rename(view.at("one"), view.at("uno"))
+    view.store.ply("restore", first, cwd=part + "/b")
+    assert ask("/bin/pwd -P; cat in") == part + "/a\na\n"
+    # Whom nobody can look at from there is told when somebody walks by.
+    assert above("cat other.txt") == "o\n"
+    assert os.path.isdir(view.at("one/two")) and above("/bin/pwd -P") == view.at("one/two") + "\n"
+
+
+def test_all_moved_directories_are_listed_to_who_asks(t):
+    names = ["%03d%s" % (i, "n" * 252) for i in range(100)]  # 25 KB: one answer has 12
+    view = t.view({"in/%s/f" % name: "f" for name in names})
+    first = view.checkpoint()
+    for name in names:
+        os.rename(view.at("in", name), view.at("in", name[:3]))
+    view.restore(first)
+    with view.fd() as fd:
+        assert sorted(ply.ioctl_moved(fd)) == ["in/" + name for name in names]
+    os.rename(view.at("in", names[0]), view.at("later"))
+    os.unlink(view.at("in", names[1], "f"))
+    os.rmdir(view.at("in", names[1]))
+    for where, want in ("", ["in/" + name for name in names[2:]] + ["later"]), ("in", names[2:]), ("later", []), ("later/f", []):
+        fd = os.open(view.at(where), os.O_RDONLY)
+        try:
+            assert sorted(ply.ioctl_moved(fd)) == want, where
+        finally:
+            os.close(fd)
+    view.write("in/more", "m")
+    second = view.checkpoint()
+    view.write("in/more", "n")
+    view.restore(second)
+    with view.fd() as fd:
+        assert ply.ioctl_moved(fd) == []
+
+
 @cases("a_cwd_that_the_target_lacks_is_a_removed_directory")
 def _(t, n):
     view = t.view(DEEP)

@@ -76,7 +76,7 @@ static int control(uint32_t cmd, const void *in, size_t in_len, void *out, size_
 {
 	const struct cred cred = { .pid = getpid() };
 	size_t len = 0;
-	int r = control_ioctl(entry, &m, &cred, cmd, in, in_len, out, out_cap, &len);
+	int r = control_ioctl(entry, &m, &cred, ROOT_INO, cmd, in, in_len, out, out_cap, &len);
 
 	MUST(r <= 0 && len <= out_cap);
 	return r;
@@ -118,7 +118,7 @@ static void one(uint32_t cmd, const uint8_t *in, size_t in_len, size_t out_cap)
 
 static const uint32_t cmds[] = { PLYFS_IOC_CHECKPOINT, PLYFS_IOC_RESTORE, PLYFS_IOC_UNDO,
 				 PLYFS_IOC_FORK,       PLYFS_IOC_INFO,	  PLYFS_IOC_CALL,
-				 PLYFS_IOC_READ,       PLYFS_IOC_KEEP_MOUNTS };
+				 PLYFS_IOC_READ,       PLYFS_IOC_KEEP_MOUNTS, PLYFS_IOC_MOVED };
 
 #define AS_IT_IS 0x80 /* in the first byte: the request has these bytes only */
 
@@ -132,6 +132,7 @@ static void whole(uint32_t cmd, const uint8_t *text, size_t len)
 		struct plyfs_call call;
 		struct plyfs_read read;
 		struct plyfs_info info;
+		struct plyfs_moved moved;
 	} q;
 	size_t size = _IOC_SIZE(cmd);
 

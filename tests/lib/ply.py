@@ -126,6 +126,7 @@ FORK = struct.Struct("=%ds" % NAME_SIZE)
 INFO = struct.Struct("=II%ds%dsQ40s4096s" % (NAME_SIZE, ID_SIZE))
 CALL = struct.Struct("=IiQ8192s")
 READ = struct.Struct("=QiIII12288s")
+MOVED = struct.Struct("=QII12288s")
 
 
 def _ioc(direction, number, layout):
@@ -139,6 +140,7 @@ IOC_FORK = _ioc(3, 0x43, FORK)
 IOC_INFO = _ioc(2, 0x44, INFO)
 IOC_CALL = _ioc(3, 0x45, CALL)
 IOC_READ = _ioc(3, 0x46, READ)
+IOC_MOVED = _ioc(3, 0x48, MOVED)
 
 
 def _text(raw):
@@ -165,6 +167,17 @@ def ioctl_restore(fd, snap):
 def ioctl_undo(fd):
     a = ioctl(fd, IOC_UNDO, RESTORE, b"", 0, 0, 0, b"")
     return {"id": _text(a[0]), "mode": a[1], "changed": a[3], "left": _text(a[4])}
+
+
+def ioctl_moved(fd):
+    """Of all answers, the paths."""
+    paths, at = [], 0
+    while True:
+        at, size, _, raw = ioctl(fd, IOC_MOVED, MOVED, at, 0, 0, b"")
+        assert size <= len(raw) and raw[:size].endswith(b"\0" * bool(size)), size
+        paths += [p.decode() for p in raw[:size].split(b"\0")[:-1]]
+        if not at:
+            return paths
 
 
 def ioctl_fork(fd, name):

@@ -105,8 +105,9 @@ static uint64_t create(const char *name)
 
 /* ---- fixture ---- */
 
-static int hook_ioctl(void *arg, struct mount *m, const struct cred *cred, uint32_t cmd,
-		      const void *in, size_t in_len, void *out, size_t out_cap, size_t *ret_out_len)
+static int hook_ioctl(void *arg, struct mount *m, const struct cred *cred, uint64_t node,
+		      uint32_t cmd, const void *in, size_t in_len, void *out, size_t out_cap,
+		      size_t *ret_out_len)
 {
 	ioctl_seen = cmd;
 	memset(out, 7, out_cap);

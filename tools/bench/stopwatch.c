@@ -81,7 +81,7 @@ static void do_ioctl(unsigned long n, char **args)
 		edit_all(dir, args + 1);
 		memcpy(r.id, c.id, sizeof(c.id));
 		begin = now_ns();
-		if (syncfs(dir) < 0 || ioctl(dir, PLYFS_IOC_RESTORE, &r) < 0)
+		if (syncfs(dir) < 0 || plyfs_control(dir, PLYFS_IOC_RESTORE, &r) < 0)
 			die("restore");
 		print_lap(r.mode ? "restore_epoch" : "restore", begin);
 	}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The control interface from its caller's side, for programs that link nothing else of fs/. */
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fs/ioctl.h"
+#include "store/base/util.h"
+
+/*
+ * The root of the mount, or what else is seen of the filesystem from here: ".." ends where another
+ * one begins, or where the caller's root is. -1: none.
+ */
+static int open_top(int dir_fd)
+{
+	_cleanup_close_ int fd = openat(dir_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat st, up_st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -1;
+	for (;;) {
+		_cleanup_close_ int up = openat(fd, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+		if (up < 0 || fstat(up, &up_st) < 0 || up_st.st_dev != st.st_dev ||
+		    up_st.st_ino == st.st_ino)
+			break;
+		close(fd);
+		fd = TAKE_FD(up);
+		st = up_st;
+	}
+	return openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* ioctl wants a real one */
+}
+
+void plyfs_see_moved(int dir_fd)
+{
+	_cleanup_close_ int top = open_top(dir_fd);
+	struct plyfs_moved q = { 0 };
+
+	if (top < 0)
+		return;
+	do {
+		if (ioctl(top, PLYFS_IOC_MOVED, &q) < 0 || q.len > sizeof(q.paths))
+			return;
+		for (size_t at = 0; at < q.len; at += strlen(q.paths + at) + 1) {
+			struct stat st;
+
+			/* That it is looked up is all; who may not do that loses nothing. */
+			(void)fstatat(top, q.paths + at, &st,
+				      AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
+		}
+	} while (q.next);
+}
+
+int plyfs_control(int dir_fd, unsigned long cmd, void *q)
+{
+	const struct plyfs_restore *restored = q;
+
+	if (ioctl(dir_fd, cmd, q) < 0)
+		return -1;
+	if ((cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO) &&
+	    restored->flags & PLYFS_RESTORE_MOVED)
+		plyfs_see_moved(dir_fd);
+	return 0;
+}

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Directories that a restore moved.
+ *
+ * A directory keeps its node id, so who has it as working directory stays in it (V5). Its dentry
+ * keeps the old name, though, which getcwd(2) tells, until somebody looks the new one up: then the
+ * kernel finds the node id again and moves the dentry, with all below. No notification does that,
+ * and the daemon must not walk its own mount. So a restore remembers which directories are
+ * elsewhere, and its caller, who has been told that there are some, asks for their paths and looks
+ * at each (control.c).
+ *
+ * Listed is who has another parent or name itself: what lies below comes along. Of another lineage
+ * directories are told by their paths, which stay as they are.
+ */
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+
+#include "fs/format.h"
+#include "fs/view_internal.h"
+#include "store/base/os.h"
+#include "store/base/util.h"
+
+void moved_release(struct moved *m)
+{
+	free(m->ino);
+	*m = (struct moved){ 0 };
+}
+
+int moved_compare(struct moved *m, const struct inode *before, const struct inode *after)
+{
+	if (!inode_is_dir(before) || !inode_is_dir(after) ||
+	    (before->parent == after->parent && before->parent_off == after->parent_off))
+		return 0;
+	if (os_grow(&m->ino, &m->cap, m->n + 1, sizeof(*m->ino)) < 0)
+		return -ENOMEM;
+	m->ino[m->n++] = after->ino;
+	return 0;
+}
+
+int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after)
+{
+	for (uint32_t i = 1;; i++) {
+		struct inode was, is;
+		uint64_t ino = 0;
+		int r;
+
+		{
+			LOCK_GUARD(&v->table_lock);
+			const struct vnode *n;
+
+			if (i >= v->n_slots)
+				return 0;
+			n = v->slots[i];
+			if (n && S_ISDIR(n->type) && n->hashed)
+				ino = n->ino;
+		}
+		if (!ino || fs_stat(before, ino, &was) < 0 || fs_stat(after, ino, &is) < 0)
+			continue; /* it did not move */
+		r = moved_compare(m, &was, &is);
+		if (r < 0)
+			return r;
+	}
+}
+
+void moved_keep(struct view *v, struct moved *m)
+{
+	LOCK_GUARD(&v->table_lock);
+
+	moved_release(&v->moved);
+	v->moved = *m;
+	*m = (struct moved){ 0 };
+}
+
+/* The path below base's, without a slash before it; NULL: it is not below. */
+static const char *below(const char *path, size_t len, const char *base, size_t base_len)
+{
+	if (base_len == 0)
+		return path;
+	return len > base_len && path[base_len] == '/' && memcmp(path, base, base_len) == 0 ?
+		       path + base_len + 1 :
+		       NULL;
+}
+
+int view_moved(struct view *v, uint64_t node, uint64_t *at, char *buf, size_t cap, size_t *ret_len)
+{
+	_cleanup_free_ char *base = NULL;
+	size_t base_len;
+	struct bound b;
+	int r;
+
+	*ret_len = 0;
+	READ_GUARD(v->lock);
+	r = vnode_bind_dir(v, node, &b);
+	if (r >= 0)
+		r = fs_path(&b.fs, b.ino, &base, &base_len);
+	if (r < 0)
+		return r;
+
+	for (;; ++*at) {
+		_cleanup_free_ char *path = NULL;
+		const char *text;
+		uint64_t ino;
+		size_t len;
+
+		{
+			LOCK_GUARD(&v->table_lock);
+
+			if (*at >= v->moved.n) {
+				*at = 0;
+				return 0;
+			}
+			ino = v->moved.ino[*at];
+		}
+		r = fs_path(&b.fs, ino, &path, &len);
+		if (r == -ENOMEM)
+			return r;
+		text = r < 0 ? NULL : below(path, len, base, base_len); /* r < 0: gone since */
+		if (!text || strlen(text) >= PATH_MAX)
+			continue; /* out of sight, or no call takes it */
+		len = strlen(text) + 1;
+		if (cap - *ret_len < len)
+			return 0;
+		memcpy(buf + *ret_len, text, len);
+		*ret_len += len;
+	}
+}
