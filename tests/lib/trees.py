@@ -121,8 +121,12 @@ def add_odd_things(top):
     # Symlinks.
     os.mkdir(at("sym"))
     for n, target in (("dangling", "nowhere/at/all"), ("absolute", "/etc/passwd"), ("up", "../.."),
-                      ("self", "self"), ("long", "t" * 4000), ("dir", ".")):
+                      ("self", "self"), ("dir", ".")):
         os.symlink(target, at("sym", n))
+    try:
+        os.symlink("t" * 4000, at("sym", "long"))
+    except OSError:
+        os.symlink("t" * 1023, at("sym", "long"))  # XFS_SYMLINK_MAXLEN is 1024
     os.symlink(b"\xff\xfe\n", os.path.join(raw, b"sym", b"bytes"))
     made.append("symlinks")
 
