@@ -154,6 +154,17 @@ static int open_entry(int dir_fd, const char *name, unsigned type, int *ret_fd)
 	return 0;
 }
 
+/*
+ * XFS shows root each ACL once more, as it has it on disk. Kept, that would be the ACL again
+ * wherever it is set on an XFS, whatever has become of the ACL itself. (attr(1)'s xattr.conf has
+ * it skipped as well.)
+ */
+static bool is_xfs_acl(const char *name)
+{
+	return strcmp(name, "trusted.SGI_ACL_FILE") == 0 ||
+	       strcmp(name, "trusted.SGI_ACL_DEFAULT") == 0;
+}
+
 /* fd reads attributes unless it was opened with O_PATH; then it is reached through /proc. */
 static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t ino)
 {
@@ -172,9 +183,12 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 
 	for (ssize_t i = 0; i < len; i += (ssize_t)strlen(names + i) + 1) {
 		const char *name = names + i;
-		ssize_t n = is_path_fd ? getxattr(at, name, value, XATTR_BYTES_MAX)
-				       : fgetxattr(fd, name, value, XATTR_BYTES_MAX);
+		ssize_t n;
 
+		if (is_xfs_acl(name))
+			continue;
+		n = is_path_fd ? getxattr(at, name, value, XATTR_BYTES_MAX)
+			       : fgetxattr(fd, name, value, XATTR_BYTES_MAX);
 		if (n < 0 && (errno == ENODATA || errno == EOPNOTSUPP))
 			continue; /* removed meanwhile; listed, but not to be had */
 		if (n < 0)

@@ -149,5 +149,18 @@ def test_a_tree_deeper_than_a_path_may_be_long(t):
     assert found.count("bottom") == 1
 
 
+def test_the_form_in_which_xfs_shows_root_an_acl_once_more_is_not_kept(t):
+    ply.need_root()
+    ply.need_tool("setfacl")
+    source = t.tree({"d/f": "1\n"})
+    t.run(["setfacl", "-m", "u:1:rwx,d:u:1:rwx", source + "/d"])
+    for name in "trusted.SGI_ACL_FILE", "trusted.SGI_ACL_DEFAULT":
+        if name not in os.listxattr(source + "/d"):  # not on an xfs
+            os.setxattr(source + "/d", name, b"ACL")
+    view = t.view(source)
+    assert sorted(os.listxattr(view.at("d"))) == ["system.posix_acl_access",
+                                                  "system.posix_acl_default"]
+
+
 if __name__ == "__main__":
     ply.main()
