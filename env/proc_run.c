@@ -39,7 +39,7 @@ static void streams_release(struct stream (*streams)[2])
 /* Reads once, at most `most` bytes, into the text, or nowhere past the limit; how many. */
 static ssize_t stream_read(struct stream *s, size_t most)
 {
-	char nowhere[CHUNK];
+	char nowhere[STACK_BUFFER];
 	size_t left = s->limit ? s->limit - s->text.len : SIZE_MAX;
 	ssize_t n;
 
@@ -55,7 +55,7 @@ static ssize_t stream_read(struct stream *s, size_t most)
 	}
 	do
 		n = read(s->fd, left ? s->text.data + s->text.len : nowhere,
-			 MIN(MIN(most, CHUNK), left ? left : CHUNK));
+			 MIN(MIN(most, CHUNK), left ? left : sizeof(nowhere)));
 	while (n < 0 && errno == EINTR);
 	if (n < 0 && errno == EAGAIN)
 		return 0;

@@ -476,7 +476,7 @@ static bool is_object_file(const char *name)
 
 static int copy_bytes(int from, int to, const char *name)
 {
-	char buf[65536];
+	char buf[STACK_BUFFER];
 	ssize_t n;
 
 	while ((n = read(from, buf, sizeof(buf))) > 0) {

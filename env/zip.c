@@ -16,8 +16,6 @@
 #include "env/status.h"
 #include "store/base/util.h"
 
-#define READ_BYTES 65536
-
 struct zip {
 	struct archive *archive;
 	struct archive_entry *entry;
@@ -59,7 +57,7 @@ static int archive_fail(struct archive *a, const char *path)
 static int add_data(struct zip *z, const char *path)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-	char buf[READ_BYTES];
+	char buf[STACK_BUFFER];
 	ssize_t n;
 
 	if (fd < 0)

@@ -183,7 +183,7 @@ static int fail_silent(const struct cmd *c, int sock)
 /* All of stdin, in a memfd that will hold the request's bytes. */
 static int copy_stdin(int to, uint64_t *ret_len)
 {
-	char buf[65536];
+	char buf[STACK_BUFFER];
 
 	for (;;) {
 		ssize_t n = read(0, buf, sizeof(buf));
@@ -304,7 +304,7 @@ static int wait_answer(const struct cmd *c, int sock, int dir, const char *name,
 
 static int print(const struct cmd *c, int fd)
 {
-	char buf[65536];
+	char buf[STACK_BUFFER];
 	off_t at = 0;
 
 	for (;;) {

@@ -149,7 +149,7 @@ static int extract_file(struct rex *rex, const struct http_request *q, unzFile z
 	_cleanup_close_ int fd = -1;
 	/* Unix wrote it: its mode is in the high half. */
 	unsigned mode = info->version >> 8 == 3 ? (unsigned)(info->external_fa >> 16) : 0;
-	char buf[64 * 1024];
+	char buf[STACK_BUFFER];
 	struct stat st;
 	int n;
 

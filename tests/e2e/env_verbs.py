@@ -436,6 +436,19 @@ def test_a_session_starts_whatever_is_closed(t):
     assert p.returncode == 125 and "Bad file descriptor" in p.stderr, p
 
 
+def test_a_small_stack_is_enough(t):
+    if ply.sanitized():
+        ply.skip("a sanitizer's frames are larger")
+    env, path = over_directory(t)
+    small = lambda *words, **kw: t.run(["sh", "-c", 'ulimit -s 64 && exec "$0" "$@"', ply.PLYFS, *words],
+                                       cwd=path, **kw).stdout
+    small("session", "start", "s")
+    assert small("session", "run", "s", "--", "seq 100000").splitlines()[-1] == "100000"
+    assert small("session", "run", "s", "-", input="echo in\n") == "in\n"
+    assert small("test", "--", "seq 100000").splitlines()[-1] == "100000"
+    small("session", "end", "s")
+
+
 def test_output_of_megabytes_is_exact(t):
     env, path = session(t)
     p = env("session", "run", "s", "--", "seq 1000000", cwd=path)
