@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/store_fixture.h"
 
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "store/base/fault.h"
@@ -9,6 +11,24 @@
 #include "store/store_internal.h"
 
 static bool last_n;
+
+/* How long the next sync of a file seems to take, and how far clocks are ahead since. */
+static _Atomic int64_t next_sync_s, ahead_s;
+
+/* Both stand for libc's. */
+int fdatasync(int fd)
+{
+	atomic_fetch_add(&ahead_s, atomic_exchange(&next_sync_s, 0));
+	return (int)syscall(SYS_fdatasync, fd);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *ts)
+{
+	int r = (int)syscall(SYS_clock_gettime, clock, ts);
+
+	ts->tv_sec += (time_t)atomic_load(&ahead_s);
+	return r;
+}
 
 static struct gc_stats collect(void)
 {
@@ -419,6 +439,22 @@ START_TEST(who_syncs_while_packs_are_rewritten_waits_for_a_step)
 }
 END_TEST
 
+/* Two states of more blobs than are marked in one step. */
+static void make_two_states(struct branch *b)
+{
+	enum { BLOBS = 1100 };
+
+	for (unsigned state = 0; state < 2; state++) {
+		for (unsigned i = 0; i < BLOBS; i++) {
+			const unsigned bytes[2] = { state, i };
+
+			change_blob(b, i + 1, bytes, sizeof(bytes));
+		}
+		(void)checkpoint(b, NULL);
+	}
+	ck_ok(store_sync(store));
+}
+
 static void while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	struct writer *w = arg;
@@ -433,25 +469,95 @@ static void while_marking(void *arg, const char *what, uint64_t done, uint64_t t
 
 START_TEST(who_syncs_while_states_are_walked_does_not_wait_for_all)
 {
-	enum { BLOBS = 1100 }; /* more than are marked in one step */
 	struct writer w = { .branch = branch_make("main") };
 	const struct progress progress = { .fn = while_marking, .arg = &w };
 	struct gc_stats stats;
 
 	scratch_fill(w.bytes, sizeof(w.bytes), 0);
-	for (unsigned state = 0; state < 2; state++) {
-		for (unsigned i = 0; i < BLOBS; i++) {
-			const unsigned bytes[2] = { state, i };
-
-			change_blob(w.branch, i + 1, bytes, sizeof(bytes));
-		}
-		(void)checkpoint(w.branch, NULL);
-	}
-	ck_ok(store_sync(store));
+	make_two_states(w.branch);
 	w.gc_ns = now_ns();
 	ck_ok(store_gc(store, &progress, &stats));
 	ck_assert_uint_eq(stats.chunks_dropped, 0);
 	writer_end(&w);
+}
+END_TEST
+
+/* Whoever syncs while states are walked, and is to wait. */
+struct waiter {
+	bool full, began; /* the disk: he begins only then */
+	pthread_t thread;
+};
+
+static void *sync_now(void *arg)
+{
+	(void)store_sync(store); /* after all that failed it may, too */
+	return NULL;
+}
+
+static void sync_while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct waiter *w = arg;
+	bool waits = false;
+
+	if (strcmp(what, "marking") != 0)
+		return;
+	fault_disarm();
+	if (done == 1 && (!w->full || store->noted_error == -ENOSPC)) {
+		w->began = true;
+		atomic_store(&store->retry_ns, 0); /* as if the second after a failure was over */
+		ck_assert_int_eq(pthread_create(&w->thread, NULL, sync_now, NULL), 0);
+		while (!waits) {
+			LOCK_GUARD(&store->table);
+			waits = store->sync_wanted > store->sync_done;
+		}
+	} else if (done == 2 && w->began) {
+		LOCK_GUARD(&store->table);
+		ck_assert_uint_gt(store->sync_wanted, store->sync_done);
+	}
+}
+
+START_TEST(a_long_round_is_not_followed_by_the_next_at_once)
+{
+	enum { LONG_S = 3600 }; /* longer than all else takes on any machine */
+	struct waiter w = { .full = false };
+	const struct progress progress = { .fn = sync_while_marking, .arg = &w };
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+
+	make_two_states(b);
+	change(b, 5000, "for the round");
+	atomic_store(&next_sync_s, LONG_S);
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert_int_eq(atomic_exchange(&ahead_s, 0), LONG_S);
+	ck_assert(w.began);
+	ck_assert_int_eq(pthread_join(w.thread, NULL), 0);
+	/* nor does its time count for the next gc, which waits ten times as long as one took */
+	ck_assert_uint_lt(store->gc_next_ns - store->gc_ended_ns, LONG_S * UINT64_C(1000000000));
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(on_a_full_disk_no_round_is_made_before_the_sweep)
+{
+	struct waiter w = { .full = true };
+	const struct progress progress = { .fn = sync_while_marking, .arg = &w };
+	struct branch *b = branch_make("main");
+	uint8_t bytes[5000];
+	struct gc_stats stats;
+
+	make_two_states(b);
+	for (int n = 0; !w.began; n++) { /* one of the calls stores what is to be saved */
+		ck_assert_int_lt(n, 1000);
+		scratch_fill(bytes, sizeof(bytes), (unsigned)n);
+		change_blob(b, 5000, bytes, sizeof(bytes));
+		fault_arm(n, 1, ENOSPC);
+		(void)store_gc(store, &progress, &stats); /* it may fail */
+		fault_disarm();
+	}
+	ck_assert_int_eq(pthread_join(w.thread, NULL), 0);
+	ck_ok(store_sync(store));
+	expect_sound(NULL);
+	branch_close(b);
 }
 END_TEST
 
@@ -767,7 +873,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[21];
+	static const TTest *tests[23];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -782,6 +888,8 @@ int main(void)
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
 	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;
+	tests[n++] = a_long_round_is_not_followed_by_the_next_at_once;
+	tests[n++] = on_a_full_disk_no_round_is_made_before_the_sweep;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
 	tests[n++] = who_is_refused_while_one_runs_is_helped_by_the_next;
