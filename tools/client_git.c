@@ -33,7 +33,8 @@ static int answer(struct client *cl)
 	struct stat st;
 
 	if (cl->args.n != 2)
-		return client_misuse(cl, "git gives the version of its protocol and a token");
+		return client_misuse(cl, "git gives the version of its protocol and a token; to "
+					 "set it up: plyfs fsmonitor --install [DIR]");
 	if (strcmp(cl->args.v[0], "2") != 0)
 		return client_misuse(cl, "only version 2 of git's protocol is known; git config "
 					 "core.fsmonitorHookVersion 2");

@@ -118,7 +118,7 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 					   cl->args.n && dir == cl->args.v[0] && !cl->store_option
 						   ? "; PLYFS_STORE names a store; unset it for "
 						     "the short form"
-						   : "");
+						   : "; mount on an empty directory");
 	}
 
 	*ret_path = TAKE_PTR(path);
@@ -553,7 +553,9 @@ int client_mount(struct client *cl)
 
 static int not_mounted(struct client *cl, const char *path)
 {
-	return client_fail(cl, "no plyfs view is mounted on '%s'", path);
+	return client_fail(cl,
+			   "no plyfs view is mounted on '%s'; 'mount -t fuse.plyfs' lists them",
+			   path);
 }
 
 /* Is that why an attempt to unmount ended with r? */
@@ -764,8 +766,8 @@ int client_writeback(struct client *cl)
 	}
 	if (!store || !origin || strcmp(origin, path))
 		return client_fail(cl,
-				   "'%s' has no short-form view; is its store another: --store "
-				   "STORE",
+				   "'%s' has no short-form view; when its store is another one: "
+				   "--store STORE",
 				   cl->args.v[0]);
 	r = client_use_store(cl, store);
 	if (r)

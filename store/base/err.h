@@ -53,7 +53,7 @@ enum outcome {
 	X(ERR_SNAP_IN_USE, EBUSY, "the snapshot is mounted; unmount it first")                     \
 	X(ERR_SNAP_DAMAGED, EIO, "a snapshot record is damaged")                                   \
 	X(ERR_BRANCH_UNKNOWN, ENOENT, "no branch has this name; 'plyfs tree' lists them")          \
-	X(ERR_BRANCH_EXISTS, EEXIST, "a branch of this name exists")                               \
+	X(ERR_BRANCH_EXISTS, EEXIST, "a branch of this name exists; take another, or drop it")     \
 	X(ERR_BRANCH_IN_USE, EBUSY, "the branch is mounted; unmount it first")                     \
 	X(ERR_BRANCH_NAME, EINVAL,                                                                 \
 	  "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash")              \

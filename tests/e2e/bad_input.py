@@ -78,8 +78,8 @@ def test_of_two_who_unmount_one_is_told_that_nothing_is_mounted(t):
         two = [subprocess.Popen([ply.PLYFS, "unmount", view.path], env=t.env, stderr=subprocess.PIPE,
                                 text=True) for _ in range(2)]
         said = sorted(p.communicate(timeout=60)[1] for p in two)
-        assert said[0] == "" and said[1] in ("", "plyfs unmount: no plyfs view is mounted on '%s'\n"
-                                             % view.path), said
+        assert said[0] == "" and said[1] in ("", "plyfs unmount: no plyfs view is mounted on '%s'; "
+                                             "'mount -t fuse.plyfs' lists them\n" % view.path), said
 
 
 def test_no_dev_fuse(t):
