@@ -582,6 +582,30 @@ def test_a_stale_socket_is_replaced(t):
     store.ply("log")
 
 
+def test_secrets_of_the_environment_stay_with_the_client(t):
+    """A daemon is the store owner's, a client may be root's."""
+    import socket
+    import struct
+    store = t.store()
+    store.stop()
+    path = os.path.join(store.path, "sock")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(path)
+        s.listen()
+        s.settimeout(60)
+        client = subprocess.Popen([ply.PLYFS, "--store", store.path, "log"], stderr=subprocess.PIPE,
+                                  env=dict(t.env, PLYFS_TOKEN="secret", COLUMNS="77"))
+        with s.accept()[0] as daemon:
+            daemon.send(struct.pack("=IIii", 0x504c5957, 1, 0, os.getpid()) + b"0.1.0\0")
+            request = daemon.recv(1 << 17)
+        assert b"log\0" in request and b"COLUMNS=77\0" in request, request
+        assert b"secret" not in request, request
+        assert b"ended before it answered" in client.communicate()[1]
+        assert client.returncode == 1
+
+
 def test_nonsense_on_the_socket_harms_nobody(t):
     import socket
     view = t.view()
@@ -606,9 +630,9 @@ def test_nonsense_ioctls_harm_nobody(t):
     view = t.view()
     rng = random.Random(5)
     with view.fd() as fd:
-        for number in range(0x40, 0x48):
+        for number in range(0x40, 0x49):
             for direction in (0, 1, 2, 3):
-                for size in (0, 1, 64, 280, 288, 4232, 8208, 12312):
+                for size in (0, 1, 64, 280, 288, 4232, 8208, 12304, 12312):
                     code = direction << 30 | size << 16 | ord("p") << 8 | number
                     if number == 0x40 and size == ply.CHECKPOINT.size and direction == 3:
                         continue
