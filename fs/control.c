@@ -42,7 +42,10 @@ void plyfs_see_moved(int dir_fd)
 	if (top < 0)
 		return;
 	do {
-		if (ioctl(top, PLYFS_IOC_MOVED, &q) < 0 || q.len > sizeof(q.paths))
+		if (ioctl(top, PLYFS_IOC_MOVED, &q) < 0)
+			return;
+		/* The daemon may be another user's. */
+		if (q.len > sizeof(q.paths) || (q.len && q.paths[q.len - 1]))
 			return;
 		for (size_t at = 0; at < q.len; at += strlen(q.paths + at) + 1) {
 			struct stat st;
