@@ -176,7 +176,7 @@ def test_what_is_not_as_its_digest_says_is_refused_and_leaves_nothing(t):
     layout = image(t, BASE, name="bad-config", diff_ids=[ocilayout.sha256(b"else")])
     refused(layout, ["unpacks to", base])
     layout = image(t, BASE, name="short-config", diff_ids=[base, base])
-    refused(layout, ["1 layers, the configuration 2"])
+    refused(layout, ["1 layer, the configuration 2"])
 
     # Digests are right, what is in the blob is not.
     packed = ocilayout.pack(BASE, "gzip")

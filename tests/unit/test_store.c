@@ -803,7 +803,7 @@ START_TEST(a_dump_names_branches_snapshots_and_items)
 	ck_assert_ptr_nonnull(strstr(text, snap_id_to_text(id, id_text)));
 	ck_assert_ptr_nonnull(strstr(text, "main head"));
 	ck_assert_ptr_nonnull(strstr(text, "'odd\\x0a\\x27label\\x27'"));
-	ck_assert_ptr_nonnull(strstr(text, "level 0, 1 items"));
+	ck_assert_ptr_nonnull(strstr(text, "level 0, 1 item, "));
 	branch_close(b);
 }
 END_TEST
