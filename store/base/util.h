@@ -43,6 +43,12 @@ static inline const char *plural(uint64_t n)
 	return n == 1 ? "" : "s";
 }
 
+/*
+ * For a buffer on the stack through which bytes are copied: `ulimit -s`, which is that of threads,
+ * too, may leave 64 KiB for all of it.
+ */
+#define STACK_BUFFER 16384
+
 /* Hand over what a cleanup variable owns. */
 #define TAKE_PTR(p)                                                                                \
 	({                                                                                         \
@@ -51,12 +57,6 @@ static inline const char *plural(uint64_t n)
 		*pp_ = NULL;                                                                       \
 		v_;                                                                                \
 	})
-/*
- * For a buffer on the stack through which bytes are copied: `ulimit -s`, which is that of threads,
- * too, may leave 64 KiB for all of it.
- */
-#define STACK_BUFFER 16384
-
 #define TAKE_FD(fd)                                                                                \
 	({                                                                                         \
 		int *pf_ = &(fd);                                                                  \
