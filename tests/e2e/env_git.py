@@ -17,117 +17,13 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply  # noqa: E402
-import plylib  # noqa: E402
+from gitenv import Place, env, use_environment  # noqa: E402
 from plylib import Env, Error  # noqa: E402
 
 ply.need_tool("git")
 
 
-class Place:
-    """A working tree and git's view of it."""
-
-    def __init__(self, t, path):
-        self.t, self.path = t, path
-
-    def at(self, *names):
-        return os.path.join(self.path, *names)
-
-    def git(self, *args, check=True, **kw):
-        return self.t.run(["git", "-C", self.path, *args], check=check, **kw).stdout.strip()
-
-    def write(self, name, data, mode=None):
-        ply.write(self.at(name), data)
-        if mode is not None:
-            os.chmod(self.at(name), mode)
-
-    def read(self, name):
-        return ply.read(self.at(name))
-
-    def files(self):
-        found = []
-        for top, dirs, names in os.walk(self.path):
-            if top == self.path:
-                dirs.remove(".git") if ".git" in dirs else None
-            found += [os.path.relpath(os.path.join(top, n), self.path) for n in names]
-        return sorted(found)
-
-    def state(self):
-        """Bytes of HEAD, index, config and hooks: what nobody may touch."""
-        found = {}
-        for name in ("HEAD", "index", "config"):
-            with contextlib.suppress(FileNotFoundError), open(self.at(".git", name), "rb") as f:
-                found[name] = f.read()
-        for name in os.listdir(self.at(".git/hooks")):
-            with open(self.at(".git/hooks", name), "rb") as f:
-                found["hooks/" + name] = f.read()
-        found["heads"] = self.git("for-each-ref", "refs/heads", "refs/tags")
-        return found
-
-    def git_tree(self, *add):
-        """The tree that git makes of these files; add: words for `git add`."""
-        index = self.t.at("oracle.index")
-        env = dict(self.t.env, GIT_INDEX_FILE=index)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(index)
-        if add == ("-u",):
-            env["GIT_INDEX_FILE"] = index
-            subprocess.run(["cp", self.at(".git/index"), index], check=True)
-        self.git("add", *(add or ("-A", "-f")), ".", env=env)
-        return self.git("write-tree", env=env)
-
-    def tree(self, commit):
-        return self.git("rev-parse", commit + "^{tree}")
-
-    def history(self, ref="refs/plyfs/main"):
-        """Newest first; [] when there is no such ref."""
-        if not self.git("for-each-ref", ref):
-            return []
-        return self.git("log", "--format=%H", ref).split()
-
-    def fsck(self):
-        p = self.t.run(["git", "-C", self.path, "fsck", "--full", "--strict"], check=False)
-        assert p.returncode == 0, p.stdout + p.stderr
-        for line in (p.stdout + p.stderr).splitlines():
-            assert line.startswith(("dangling", "notice")), line
-
-    def wait_for(self, commit, ref="refs/plyfs/main"):
-        ply.wait_for("%s at %s" % (ref, commit), lambda: self.git(
-            "rev-parse", "-q", "--verify", ref, check=False) == commit)
-
-
-def use_environment(t):
-    plylib.lib()  # or skip
-    t.surroundings()
-
-
-@contextlib.contextmanager
-def env(t, files=None, repo=False, name="work", **options):
-    """An environment on a directory of these files; repo: with a repository of one commit."""
-    use_environment(t)
-    place = Place(t, t.at(name))
-    ply.make_tree(place.path, files if files is not None else {"a": "one\n", "dir/b": "two\n"})
-    if repo:
-        place.git("init", "-q", "-b", "trunk")
-        place.git("config", "user.name", "Somebody")
-        place.git("config", "user.email", "some@body")
-        place.git("add", ".")
-        place.git("commit", "-q", "-m", "first")
-    e = Env("git", workdir=place.path, **options)
-    e.setup()
-    e.place = place
-    e.store = ply.Store(t, init=False)
-    e.store.path = t.run(["find", t.at("home"), "-name", "commits.git"]).stdout.strip()
-    e.store.path = os.path.dirname(e.store.path.splitlines()[0])
-    t.stores.append(e.store)
-    e.store.daemon()
-    try:
-        yield e
-    finally:
-        e.cleanup()
-        e.free()
-
-
-# ---- the rows of the spec's section 4 ----
+# ---- what every environment promises ----
 
 def test_setup_makes_a_repository_where_there_is_none(t):
     with env(t) as e:
@@ -687,86 +583,6 @@ def test_two_environments_on_one_view_lose_no_commit(t):
             other.cleanup()
             other.free()
         e.place.fsck()
-
-
-def test_written_back_without_its_environment_it_says_that_it_needs_the_store(t):
-    with env(t, at_cleanup="keep") as e:
-        c = e.checkpoint()
-        p = e.place
-    told = t.run([ply.PLYFS, "unmount", "--write-back", p.path]).stderr
-    assert p.git("rev-parse", "refs/plyfs/main") == c
-    assert "commits" in told and "env destroy --write-back" in told, told
-    t.run([ply.PLYFS, "env", "create", "--kind", "git", "again", p.path])
-    told = t.run([ply.PLYFS, "env", "destroy", "--write-back", "again"]).stderr
-    assert "commits" not in told and not os.path.exists(p.at(".git/objects/info/alternates"))
-    assert p.git("rev-parse", "refs/plyfs/main") == c
-    p.fsck()
-
-
-def test_written_back_it_says_that_it_could_not_see_whether_it_needs_the_store(t):
-    with env(t, at_cleanup="keep") as e:
-        e.checkpoint()
-        p = e.place
-    os.rename(p.at(".git/objects"), p.at(".git/elsewhere"))
-    os.symlink("elsewhere", p.at(".git/objects"))
-    told = t.run([ply.PLYFS, "unmount", "--write-back", p.path]).stderr
-    assert ".git/objects/info/alternates" in told and "commits" in told, told
-
-
-def test_written_back_the_repository_needs_no_store(t):
-    with env(t) as e:
-        e.write_file("a", "changed")
-        c = e.checkpoint()
-        p, store = e.place, e.store
-    store.stop()
-    ply.remove(store.path)
-    assert not os.path.exists(p.at(".git/objects/info/alternates"))
-    assert p.history() == [c] and p.git("show", c + ":a") == "changed"
-    p.fsck()
-    # Life goes on: the next environment continues the line.
-    e = Env("git", workdir=p.path)
-    e.setup()
-    try:
-        again = e.checkpoint()
-        p.wait_for(again)
-        assert p.history() == [again, c]
-        e.write_file("a", "later")
-        e.restore(c)  # of a store that is gone: the files
-        assert e.read_file("a") == b"changed"
-    finally:
-        e.cleanup()
-        e.free()
-    p.fsck()
-
-
-def fails_to_write_back(t, spoil):
-    """What the end of an environment says whose repository was spoilt; its files are written back."""
-    use_environment(t)
-    p = Place(t, t.at("work"))
-    ply.make_tree(p.path, {"a": "one\n"})
-    e = Env("git", workdir=p.path)
-    e.setup()
-    try:
-        spoil(p)
-        p.write("a", "two\n")
-        e.checkpoint()
-        e.cleanup()
-        raise AssertionError("nothing was said")
-    except Error as why:
-        assert not os.path.ismount(p.path) and p.read("a") == "two\n", why
-        return str(why)
-    finally:
-        e.free()
-
-
-def test_a_write_back_says_which_commits_it_left_in_the_store(t):
-    told = fails_to_write_back(t, lambda p: os.unlink(p.at(".git/HEAD")))
-    assert t.at("work") in told and "commits.git" in told, told
-
-
-def test_a_write_back_says_that_nothing_leads_to_its_commits(t):
-    told = fails_to_write_back(t, lambda p: p.write(".git/refs/plyfs", "in the way"))
-    assert "refs/plyfs/main" in told, told
 
 
 def test_without_a_git_directory_checkpoints_go_on(t):
