@@ -2,33 +2,12 @@
 #include "tests/unit/store_fixture.h"
 
 #include <stdatomic.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "store/base/fault.h"
 #include "store/chunk_internal.h"
 #include "store/nameset.h"
 #include "store/store_internal.h"
-
-static bool last_n;
-
-/* How long the next sync of a file seems to take, and how far clocks are ahead since. */
-static _Atomic int64_t next_sync_s, ahead_s;
-
-/* Both stand for libc's. */
-int fdatasync(int fd)
-{
-	atomic_fetch_add(&ahead_s, atomic_exchange(&next_sync_s, 0));
-	return (int)syscall(SYS_fdatasync, fd);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *ts)
-{
-	int r = (int)syscall(SYS_clock_gettime, clock, ts);
-
-	ts->tv_sec += (time_t)atomic_load(&ahead_s);
-	return r;
-}
 
 static struct gc_stats collect(void)
 {
@@ -332,235 +311,6 @@ START_TEST(a_cancelled_gc_removes_nothing)
 }
 END_TEST
 
-/* ---- while gc runs ---- */
-
-/* Somebody who changes a branch, and waits until that is durable. */
-struct writer {
-	struct branch *branch;
-	uint8_t bytes[BLOB_MAX];
-	pthread_t thread;
-	bool began;
-	atomic_bool synced;
-	uint64_t gc_ns; /* when gc began, with a round */
-};
-
-static void *write_and_sync(void *arg)
-{
-	struct writer *w = arg;
-
-	change_blob(w->branch, 100000, w->bytes, sizeof(w->bytes));
-	ck_ok(store_sync(store));
-	atomic_store(&w->synced, true);
-	return NULL;
-}
-
-/* Returns when he waits, and after as long as gc's first round took: another may be made then. */
-static void writer_begin(struct writer *w)
-{
-	const uint64_t us = (now_ns() - w->gc_ns) / 1000;
-	bool waits = false;
-
-	w->began = true;
-	ck_assert_int_eq(pthread_create(&w->thread, NULL, write_and_sync, w), 0);
-	while (!waits) {
-		LOCK_GUARD(&store->table);
-		waits = store->sync_wanted > store->sync_done;
-	}
-	(void)usleep((useconds_t)us + 1000);
-}
-
-/* He should have been served: all that is left is to wake up, for which ten seconds are enough. */
-static void writer_expect(struct writer *w)
-{
-	for (unsigned ms = 0; ms < 10000 && !atomic_load(&w->synced); ms++)
-		(void)usleep(1000);
-	ck_assert_msg(atomic_load(&w->synced), "a sync waits for all of gc");
-}
-
-static void writer_end(struct writer *w)
-{
-	const struct key k = key_at(100000);
-	uint8_t got[BLOB_MAX];
-	struct val v;
-
-	ck_assert(w->began);
-	ck_assert_int_eq(pthread_join(w->thread, NULL), 0);
-	branch_close(w->branch);
-	expect_sound(NULL);
-	store_reopen();
-	w->branch = branch_at("main");
-	ck_ok(tree_get(w->branch->tree, &k, &v));
-	ck_assert_int_eq(v.ref.kind, REF_CHUNK);
-	ck_ok(chunk_read(store_chunks(store), &v.ref.name, 0, got, sizeof(got)));
-	ck_assert_mem_eq(got, w->bytes, sizeof(got));
-	branch_close(w->branch);
-}
-
-static void while_sweeping(void *arg, const char *what, uint64_t done, uint64_t total)
-{
-	struct writer *w = arg;
-
-	if (strcmp(what, "sweeping") != 0)
-		return;
-	if (!w->began)
-		writer_begin(w);
-	if (done > total / 10 * 9)
-		writer_expect(w);
-}
-
-START_TEST(who_syncs_while_packs_are_rewritten_waits_for_a_step)
-{
-	enum { BLOBS = 400 }; /* 50 MiB, of which a third is dead: three steps of at most 16 MiB */
-	struct writer w = { .branch = branch_make("main") };
-	const struct progress progress = { .fn = while_sweeping, .arg = &w };
-	uint8_t bytes[BLOB_MAX];
-	struct gc_stats stats;
-	uint64_t one;
-
-	for (unsigned i = 0; i < BLOBS; i++) {
-		scratch_fill(bytes, sizeof(bytes), i);
-		change_blob(w.branch, i + 1, bytes, sizeof(bytes));
-	}
-	one = checkpoint(w.branch, NULL);
-	for (unsigned i = 0; i < BLOBS; i += 3)
-		forget(w.branch, i + 1);
-	(void)checkpoint(w.branch, NULL);
-	ck_ok(store_sync(store));
-	ck_ok(snap_drop(store, one));
-
-	scratch_fill(w.bytes, sizeof(w.bytes), 0); /* what goes is written again */
-	w.gc_ns = now_ns();
-	ck_ok(store_gc(store, &progress, &stats));
-	ck_assert_uint_ge(stats.chunks_dropped, BLOBS / 3);
-	ck_assert_uint_eq(stats.packs_rewritten, 1);
-	/* what he wrote meanwhile is not what gc has left */
-	ck_assert_uint_ge(stats.bytes_before - stats.bytes_after, BLOBS / 3 * sizeof(bytes));
-	writer_end(&w);
-}
-END_TEST
-
-/* Two states of more blobs than are marked in one step. */
-static void make_two_states(struct branch *b)
-{
-	enum { BLOBS = 1100 };
-
-	for (unsigned state = 0; state < 2; state++) {
-		for (unsigned i = 0; i < BLOBS; i++) {
-			const unsigned bytes[2] = { state, i };
-
-			change_blob(b, i + 1, bytes, sizeof(bytes));
-		}
-		(void)checkpoint(b, NULL);
-	}
-	ck_ok(store_sync(store));
-}
-
-static void while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
-{
-	struct writer *w = arg;
-
-	if (strcmp(what, "marking") != 0)
-		return;
-	if (!w->began)
-		writer_begin(w);
-	else if (done == 2)
-		writer_expect(w);
-}
-
-START_TEST(who_syncs_while_states_are_walked_does_not_wait_for_all)
-{
-	struct writer w = { .branch = branch_make("main") };
-	const struct progress progress = { .fn = while_marking, .arg = &w };
-	struct gc_stats stats;
-
-	scratch_fill(w.bytes, sizeof(w.bytes), 0);
-	make_two_states(w.branch);
-	w.gc_ns = now_ns();
-	ck_ok(store_gc(store, &progress, &stats));
-	ck_assert_uint_eq(stats.chunks_dropped, 0);
-	writer_end(&w);
-}
-END_TEST
-
-/* Whoever syncs while states are walked, and is to wait. */
-struct waiter {
-	bool full, began; /* the disk: he begins only then */
-	pthread_t thread;
-};
-
-static void *sync_now(void *arg)
-{
-	(void)store_sync(store); /* after all that failed it may, too */
-	return NULL;
-}
-
-static void sync_while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
-{
-	struct waiter *w = arg;
-	bool waits = false;
-
-	if (strcmp(what, "marking") != 0)
-		return;
-	fault_disarm();
-	if (done == 1 && (!w->full || store->noted_error == -ENOSPC)) {
-		w->began = true;
-		atomic_store(&store->retry_ns, 0); /* as if the second after a failure was over */
-		ck_assert_int_eq(pthread_create(&w->thread, NULL, sync_now, NULL), 0);
-		while (!waits) {
-			LOCK_GUARD(&store->table);
-			waits = store->sync_wanted > store->sync_done;
-		}
-	} else if (done == 2 && w->began) {
-		LOCK_GUARD(&store->table);
-		ck_assert_uint_gt(store->sync_wanted, store->sync_done);
-	}
-}
-
-START_TEST(a_long_round_is_not_followed_by_the_next_at_once)
-{
-	enum { LONG_S = 3600 }; /* longer than all else takes on any machine */
-	struct waiter w = { .full = false };
-	const struct progress progress = { .fn = sync_while_marking, .arg = &w };
-	struct branch *b = branch_make("main");
-	struct gc_stats stats;
-
-	make_two_states(b);
-	change(b, 5000, "for the round");
-	atomic_store(&next_sync_s, LONG_S);
-	ck_ok(store_gc(store, &progress, &stats));
-	ck_assert_int_eq(atomic_exchange(&ahead_s, 0), LONG_S);
-	ck_assert(w.began);
-	ck_assert_int_eq(pthread_join(w.thread, NULL), 0);
-	/* nor does its time count for the next gc, which waits ten times as long as one took */
-	ck_assert_uint_lt(store->gc_next_ns - store->gc_ended_ns, LONG_S * UINT64_C(1000000000));
-	branch_close(b);
-}
-END_TEST
-
-START_TEST(on_a_full_disk_no_round_is_made_before_the_sweep)
-{
-	struct waiter w = { .full = true };
-	const struct progress progress = { .fn = sync_while_marking, .arg = &w };
-	struct branch *b = branch_make("main");
-	uint8_t bytes[5000];
-	struct gc_stats stats;
-
-	make_two_states(b);
-	for (int n = 0; !w.began; n++) { /* one of the calls stores what is to be saved */
-		ck_assert_int_lt(n, 1000);
-		scratch_fill(bytes, sizeof(bytes), (unsigned)n);
-		change_blob(b, 5000, bytes, sizeof(bytes));
-		fault_arm(n, 1, ENOSPC);
-		(void)store_gc(store, &progress, &stats); /* it may fail */
-		fault_disarm();
-	}
-	ck_assert_int_eq(pthread_join(w.thread, NULL), 0);
-	ck_ok(store_sync(store));
-	expect_sound(NULL);
-	branch_close(b);
-}
-END_TEST
-
 START_TEST(a_store_that_is_about_to_be_closed_begins_no_gc)
 {
 	struct branch *b = branch_make("main");
@@ -603,7 +353,6 @@ START_TEST(room_is_made_once_for_what_is_garbage_now)
 }
 END_TEST
 
-/* Longer than anybody waits for one that may be of no use, or failed. */
 /* Who finds no room while gc runs, and has removed something since it listed what to keep. */
 struct refused {
 	struct branch *b;
@@ -665,7 +414,7 @@ END_TEST
 
 START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 {
-	const uint64_t took = 1500000000;
+	const uint64_t took = 1500000000; /* ns: anybody waits for ten times that, twice is too long */
 	const struct sweep_stats freed = { .bytes_before = 100 << 20 };
 	const struct sweep_stats nothing = { .bytes_before = 100 << 20,
 					     .bytes_after = 100 << 20 };
@@ -771,6 +520,8 @@ static void copy_from(struct branch *b, uint64_t two)
 	forget(b, 5001);
 }
 
+static bool last_n; /* its gc made no more calls than that */
+
 /*
  * From the last commit to a kill; the snapshot goes. The n-th call of a gc meets a full disk, which
  * may stop the sealing half-way.
@@ -873,7 +624,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[23];
+	static const TTest *tests[19];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -886,10 +637,6 @@ int main(void)
 	tests[n++] = an_import_that_begins_while_gc_runs_goes_on_beside_it;
 	tests[n++] = an_import_waits_until_gc_has_listed_what_to_keep;
 	tests[n++] = a_cancelled_gc_removes_nothing;
-	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
-	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;
-	tests[n++] = a_long_round_is_not_followed_by_the_next_at_once;
-	tests[n++] = on_a_full_disk_no_round_is_made_before_the_sweep;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
 	tests[n++] = who_is_refused_while_one_runs_is_helped_by_the_next;
