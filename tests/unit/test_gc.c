@@ -414,7 +414,7 @@ END_TEST
 
 START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 {
-	const uint64_t took = 1500000000; /* ns: anybody waits for ten times that, twice is too long */
+	const uint64_t took = 1500000000; /* ns: anybody waits ten times that, but not twenty */
 	const struct sweep_stats freed = { .bytes_before = 100 << 20 };
 	const struct sweep_stats nothing = { .bytes_before = 100 << 20,
 					     .bytes_after = 100 << 20 };
@@ -424,7 +424,7 @@ START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 	collect_ended(store, 0, now_ns() - took, &freed);
 	ck_ok(store_make_room(store, 1));
 	change(b, 1, "two");
-	collect_ended(store, 0, now_ns() - 2 * took, &nothing); /* ten times as long is too long */
+	collect_ended(store, 0, now_ns() - 2 * took, &nothing); /* ten times as long again */
 	ck_err(store_make_room(store, 1), ABSENT);
 	collect_ended(store, -EIO, now_ns() - took, &freed);
 	ck_err(store_make_room(store, 1), ABSENT);
