@@ -149,10 +149,11 @@ static int put_xattr(void *arg, const char *name, const void *value, size_t len)
 		r = -E2BIG;
 	if (r == -EOPNOTSUPP || r == -EPERM || r == -E2BIG || r == -ERANGE || r == -EINVAL) {
 		talk_skip(&a->ex->talk, "attribute '%s' of '%s' cannot be set here: %s", name,
-			  a->e->path, err_str(r));
+			  path_shown(a->e->path), err_str(r));
 		return 0;
 	}
-	return talk_fail(&a->ex->talk, r, "setting attribute '%s' of '%s'", name, a->e->path);
+	return talk_fail(&a->ex->talk, r, "setting attribute '%s' of '%s'", name,
+			 path_shown(a->e->path));
 }
 
 static int put_attributes(struct exporter *ex, const struct walk_entry *e, int fd)
@@ -171,18 +172,21 @@ static int put_attributes(struct exporter *ex, const struct walk_entry *e, int f
 	 */
 	snprintf(at, sizeof(at), "/proc/self/fd/%d", fd);
 	if (ex->root && fchownat(fd, "", i->uid, i->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0)
-		return talk_fail(&ex->talk, -errno, "setting the owner of '%s'", e->path);
+		return talk_fail(&ex->talk, -errno, "setting the owner of '%s'",
+				 path_shown(e->path));
 	r = walk_xattrs(&ex->fs, i, ex->xattr, put_xattr, &a);
 	if (r < 0)
 		return r;
 	if (!S_ISLNK(i->mode) && chmod(at, i->mode & 07777) < 0)
-		return talk_fail(&ex->talk, -errno, "setting the mode of '%s'", e->path);
+		return talk_fail(&ex->talk, -errno, "setting the mode of '%s'",
+				 path_shown(e->path));
 	a.acls = true;
 	r = walk_xattrs(&ex->fs, i, ex->xattr, put_xattr, &a);
 	if (r < 0)
 		return r;
 	if (utimensat(AT_FDCWD, at, times, 0) < 0)
-		return talk_fail(&ex->talk, -errno, "setting the times of '%s'", e->path);
+		return talk_fail(&ex->talk, -errno, "setting the times of '%s'",
+				 path_shown(e->path));
 	return 0;
 }
 
@@ -363,7 +367,7 @@ static int enter(struct exporter *ex, const struct walk_entry *e)
 	r = e->depth == 0 ? open_dir(ex->top_fd, ".", &fd) : open_dir(here(ex), e->name, &fd);
 	if (r == 0)
 		r = push_dir(ex, &fd);
-	return r < 0 ? talk_fail(&ex->talk, r, "opening directory '%s'", e->path) : 0;
+	return r < 0 ? talk_fail(&ex->talk, r, "opening directory '%s'", path_shown(e->path)) : 0;
 }
 
 static int make_dir(void *arg, const struct walk_entry *e)

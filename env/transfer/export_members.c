@@ -93,7 +93,7 @@ int sender_failed(struct sender *s, int r)
 {
 	return s->refused || r == -ERR_CANCELLED
 		       ? r
-		       : talk_fail(&s->talk, r, "reading '%s'", s->e->path);
+		       : talk_fail(&s->talk, r, "reading '%s'", path_shown(s->e->path));
 }
 
 int sender_finish(struct sender *s, struct record *ret)

@@ -179,7 +179,8 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 	if (len < 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
 		return 0;
 	if (len < 0)
-		return talk_fail(&im->b.talk, -errno, "listing the attributes of '%s'", im->path);
+		return talk_fail(&im->b.talk, -errno, "listing the attributes of '%s'",
+				 path_shown(im->path));
 
 	for (ssize_t i = 0; i < len; i += (ssize_t)strlen(names + i) + 1) {
 		const char *name = names + i;
@@ -193,15 +194,16 @@ static int copy_xattrs(struct importer *im, int fd, bool is_path_fd, uint64_t in
 			continue; /* removed meanwhile; listed, but not to be had */
 		if (n < 0)
 			return talk_fail(&im->b.talk, -errno, "reading attribute '%s' of '%s'",
-					 name, im->path);
+					 name, path_shown(im->path));
 		r = fs_setxattr(&im->b.fs, ino, name, value, (size_t)n, 0);
 		if (r == -EOPNOTSUPP || r == -EINVAL) {
 			talk_skip(&im->b.talk, "attribute '%s' of '%s' cannot be kept", name,
-				  im->path);
+				  path_shown(im->path));
 			continue;
 		}
 		if (r < 0)
-			return talk_fail(&im->b.talk, r, "attribute '%s' of '%s'", name, im->path);
+			return talk_fail(&im->b.talk, r, "attribute '%s' of '%s'", name,
+					 path_shown(im->path));
 	}
 	return 0;
 }
@@ -285,7 +287,8 @@ static int list_dir(struct importer *im, struct level *l)
 		ssize_t got = getdents64(l->fd, im->list, LIST_BYTES);
 
 		if (got < 0)
-			return talk_fail(&im->b.talk, -errno, "reading directory '%s'", im->path);
+			return talk_fail(&im->b.talk, -errno, "reading directory '%s'",
+					 path_shown(im->path));
 		if (got == 0)
 			break;
 		for (ssize_t at = 0; at < got;) {

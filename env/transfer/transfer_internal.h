@@ -52,6 +52,12 @@ int link_table_put(struct link_table *t, uint64_t dev, uint64_t ino, uint64_t va
 /* A single component that can be made below a directory: not empty, no dots, no slash, fits. */
 bool name_is_plain(const char *name, size_t len);
 
+/* A path from the top as messages have it: the top's own, "", would be no word. */
+static inline const char *path_shown(const char *path)
+{
+	return *path ? path : ".";
+}
+
 /* ---- building ---- */
 
 struct builder {

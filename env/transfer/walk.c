@@ -69,7 +69,7 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 	if (!name_is_plain(name, len)) {
 		a->r = talk_fail(a->walk->talk, -ERR_ITEM_DAMAGED,
 				 "directory '%s' (inode %" PRIu64 ") holds a name that is none",
-				 a->walk->path, l->dir.ino);
+				 path_shown(a->walk->path), l->dir.ino);
 		return 1;
 	}
 	a->r = os_grow(&l->names, &l->cap, l->len + len + 1, 1);

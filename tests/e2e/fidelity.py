@@ -162,5 +162,18 @@ def test_the_form_in_which_xfs_shows_root_an_acl_once_more_is_not_kept(t):
                                                   "system.posix_acl_default"]
 
 
+def test_an_attribute_of_the_top_itself_that_is_left_out_is_told_of_a_dot(t):
+    disk = ply.small_disk(t, 160, "btrfs")
+    os.setxattr(disk, "btrfs.compression", b"zstd")  # a setting of that filesystem alone
+    store = t.store()
+    told = store.ply("import", disk).stderr
+    assert "attribute 'btrfs.compression' of '.' cannot be kept" in told, told
+    view = store.mount()
+    os.setxattr(view.path, "user.big", b"x" * 60000)  # a btrfs takes a quarter of that
+    os.mkdir(os.path.join(disk, "out"))
+    told = store.ply("export", "main", "--dir", os.path.join(disk, "out")).stderr
+    assert "attribute 'user.big' of '.' cannot be set here" in told, told
+
+
 if __name__ == "__main__":
     ply.main()

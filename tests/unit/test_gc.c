@@ -424,7 +424,7 @@ START_TEST(who_is_refused_waits_for_one_that_is_worth_it)
 	collect_ended(store, 0, now_ns() - took, &freed);
 	ck_ok(store_make_room(store, 1));
 	change(b, 1, "two");
-	collect_ended(store, 0, now_ns() - 2 * took, &nothing); /* ten times as long again */
+	collect_ended(store, 0, now_ns() - 2 * took, &nothing); /* ten times as long is too long */
 	ck_err(store_make_room(store, 1), ABSENT);
 	collect_ended(store, -EIO, now_ns() - took, &freed);
 	ck_err(store_make_room(store, 1), ABSENT);
