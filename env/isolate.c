@@ -72,11 +72,31 @@ static int put(struct isolate_mounts *m, enum mount_kind kind, const char *from,
 	return 0;
 }
 
-static bool is_dir(const char *path)
+/*
+ * Where we may not search, a command may not: an ordinary user's is that user, and in its namespace
+ * there is nobody else. But the machine's root is refused by a filesystem only (a user's private
+ * view, an export that knows no root), and in there it can become a user who is not.
+ */
+bool isolate_is_out_of_reach(int error)
 {
-	struct stat st;
+	return error == ENOENT || error == ENOTDIR || (error == EACCES && geteuid() != 0);
+}
 
-	return lstat(path, &st) == 0 && S_ISDIR(st.st_mode);
+/*
+ * Of a path of the machine; 0: a command reaches nothing there. -errno: it is not known. What is
+ * mounted there is not asked: a view whose daemon is stopped would let us wait for ever.
+ */
+static int look_at(const char *path, mode_t *ret)
+{
+	const int flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
+	struct statx st = { 0 };
+
+	/* A mount whose daemon is dead: whoever asks it for anything is told the same. */
+	if (statx(AT_FDCWD, path, flags, STATX_TYPE, &st) < 0 && !isolate_is_out_of_reach(errno) &&
+	    errno != ENOTCONN && errno != ECONNABORTED)
+		return -errno;
+	*ret = st.stx_mode & S_IFMT;
+	return 0;
 }
 
 /* Directories of the machine that are not shown as they are. */
@@ -90,6 +110,29 @@ static bool is_own(const char *name)
 	return false;
 }
 
+/* A directory or a symlink in /, if it is there and to be seen. */
+static int put_shown(struct isolate_mounts *m, const char *path)
+{
+	char target[PATH_MAX];
+	mode_t type;
+	ssize_t len;
+	int r = look_at(path, &type);
+
+	if (r == -EACCES) /* root is refused: what is not bound is hidden from all */
+		return 0;
+	if (r < 0)
+		return fail_errno(-r, "%s", path);
+	if (S_ISDIR(type) && path[1] != '.' && !is_own(path + 1))
+		return put(m, MOUNT_READ, path, path);
+	if (!S_ISLNK(type))
+		return 0;
+	len = readlink(path, target, sizeof(target) - 1);
+	if (len < 0)
+		return errno == ENOENT ? 0 : fail_errno(errno, "%s", path);
+	target[len] = '\0';
+	return put(m, MOUNT_LINK, target, path);
+}
+
 /*
  * Each directory of / by itself, so that / is ours: a place for the work folder can be made in it.
  */
@@ -101,40 +144,56 @@ static int put_machine(struct isolate_mounts *m)
 	if (n < 0)
 		return fail_errno(errno, "/");
 	for (int k = 0; k < n; k++) {
-		char path[NAME_MAX + 2], target[PATH_MAX];
-		ssize_t len;
+		char path[NAME_MAX + 2];
 
 		(void)snprintf(path, sizeof(path), "/%s", list[k]->d_name); /* it fits */
-		len = readlink(path, target, sizeof(target) - 1);
-		if (r == 0 && len > 0) {
-			target[len] = '\0';
-			r = put(m, MOUNT_LINK, target, path);
-		} else if (r == 0 && list[k]->d_name[0] != '.' && !is_own(list[k]->d_name) &&
-			   is_dir(path)) {
-			r = put(m, MOUNT_READ, path, path);
-		}
+		if (r == 0)
+			r = put_shown(m, path);
 		free(list[k]);
 	}
 	free(list);
 	return r;
 }
 
-/*
- * A file of the machine's /etc that says how to reach others, over the root's file of that name.
- * Where the root has a symlink (or /etc is one) it is left as it is.
- */
-static int put_network_file(const struct isolation *i, struct isolate_mounts *m, const char *name)
+/* Where a file of the machine's network really is. Given; NULL: there is none. */
+static int find_network_file(const char *path, char **ret)
 {
-	char real[PATH_MAX], path[PATH_MAX], place[PATH_MAX];
-	struct stat st;
+	*ret = realpath(path, NULL);
+	return *ret || isolate_is_out_of_reach(errno) ? 0 : fail_errno(errno, "%s", path);
+}
 
-	if (snprintf(path, sizeof(path), "/etc/%s", name) >= (int)sizeof(path) ||
-	    snprintf(place, sizeof(place), "%s/etc", i->dir) >= (int)sizeof(place) ||
-	    !is_dir(place) ||
-	    snprintf(place, sizeof(place), "%s%s", i->dir, path) >= (int)sizeof(place) ||
-	    lstat(place, &st) < 0 || !S_ISREG(st.st_mode) || !realpath(path, real))
-		return 0;
-	return put(m, MOUNT_READ, real, path);
+/* The same of a path of the root. */
+static int look_below(const struct isolation *i, const char *below, mode_t *ret)
+{
+	_cleanup_free_ char *place = NULL;
+	int r;
+
+	if (asprintf(&place, "%s%s", i->dir, below) < 0) {
+		place = NULL;
+		return fail_memory();
+	}
+	r = look_at(place, ret);
+	return r < 0 ? fail_errno(-r, "%s", place) : 0;
+}
+
+/*
+ * A file of the machine's that says how to reach others, over the root's file of that name. Where
+ * the root has a symlink (or /etc is one) it is left as it is.
+ */
+static int put_network_file(const struct isolation *i, struct isolate_mounts *m, const char *path)
+{
+	_cleanup_free_ char *real = NULL;
+	mode_t type;
+	int r;
+
+	r = look_below(i, "/etc", &type);
+	if (r < 0 || !S_ISDIR(type))
+		return r;
+	r = look_below(i, path, &type);
+	if (r < 0 || !S_ISREG(type))
+		return r;
+	r = find_network_file(path, &real);
+	return r < 0 || !real ? r : put(m, MOUNT_READ, real, path);
 }
 
 static bool is_at_or_below(const char *path, const char *dir)
@@ -144,45 +203,6 @@ static bool is_at_or_below(const char *path, const char *dir)
 	if (len == 1) /* "/" */
 		return true;
 	return strncmp(path, dir, len) == 0 && (!path[len] || path[len] == '/');
-}
-
-/*
- * Where we may not search, a command may not: an ordinary user's is that user, and in its namespace
- * there is nobody else. But the machine's root is refused by a filesystem only (a user's private
- * view, an export that knows no root), and in there it can become a user who is not.
- */
-bool isolate_is_out_of_reach(int error)
-{
-	return error == ENOENT || error == ENOTDIR || (error == EACCES && geteuid() != 0);
-}
-
-/*
- * Of a path of the machine; 0: a command reaches nothing there. What is not known is an error. What
- * is mounted there is not asked: a view whose daemon is stopped would let us wait for ever.
- */
-static int look_at(const char *path, mode_t *ret)
-{
-	const int flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
-	_cleanup_close_ int fd = -1;
-	struct statx st;
-	int error;
-
-	if (statx(AT_FDCWD, path, flags, STATX_TYPE, &st) == 0) {
-		*ret = st.stx_mode & S_IFMT;
-		return 0;
-	}
-	error = errno;
-	/* A mount whose daemon is dead: whoever asks it for anything is told the same. */
-	if (isolate_is_out_of_reach(error) || error == ENOTCONN || error == ECONNABORTED) {
-		*ret = 0;
-		return 0;
-	}
-	/* This much is known of a mount without asking what is mounted. */
-	fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 && errno != ENOTDIR)
-		return fail_errno(error, "'%s', which is to be hidden", path);
-	*ret = fd < 0 ? S_IFREG : S_IFDIR;
-	return 0;
 }
 
 /* Nothing in place of a directory or file of the machine, if it is there and to be seen. */
@@ -195,8 +215,16 @@ static int put_empty(struct isolate_mounts *m, const char *path)
 		if (m->list[k].kind == MOUNT_EMPTY && is_at_or_below(path, m->list[k].to))
 			return 0;
 	r = look_at(path, &type);
-	if (r < 0 || type == 0 || S_ISLNK(type))
-		return r;
+	if (r < 0) {
+		/* This much is known of a mount without asking what is mounted. */
+		_cleanup_close_ int fd = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+		if (fd < 0 && errno != ENOTDIR)
+			return fail_errno(-r, "'%s', which is to be hidden", path);
+		type = fd < 0 ? S_IFREG : S_IFDIR;
+	}
+	if (type == 0 || S_ISLNK(type))
+		return 0;
 	return S_ISDIR(type) ? put(m, MOUNT_EMPTY, "", path) :
 			       put(m, MOUNT_READ, "/dev/null", path);
 }
@@ -235,7 +263,7 @@ static int hide_views(const struct isolation *i, struct isolate_mounts *m)
 static int put_work_folder(const struct isolation *i, struct isolate_mounts *m)
 {
 	static const char *const empty[] = { "/tmp", "/run", "/var/tmp", "/var/run" };
-	char real[PATH_MAX];
+	_cleanup_free_ char *real = NULL;
 	int r;
 
 	r = put_machine(m);
@@ -246,8 +274,9 @@ static int put_work_folder(const struct isolation *i, struct isolate_mounts *m)
 	if (r == 0)
 		r = hide_views(i, m);
 	/* Where names are resolved may be written in a file of /run. */
-	if (r == 0 && i->network && realpath("/etc/resolv.conf", real) &&
-	    strncmp(real, "/run/", strlen("/run/")) == 0)
+	if (r == 0 && i->network)
+		r = find_network_file("/etc/resolv.conf", &real);
+	if (r == 0 && real && strncmp(real, "/run/", strlen("/run/")) == 0)
 		r = put(m, MOUNT_READ, real, real);
 	return r == 0 ? put(m, MOUNT_BIND, i->dir, i->at) : r;
 }
@@ -259,9 +288,9 @@ static int put_root(const struct isolation *i, struct isolate_mounts *m)
 
 	r = put(m, MOUNT_READ, "/sys", "/sys");
 	if (r == 0 && i->network)
-		r = put_network_file(i, m, "resolv.conf");
+		r = put_network_file(i, m, "/etc/resolv.conf");
 	if (r == 0 && i->network)
-		r = put_network_file(i, m, "hosts");
+		r = put_network_file(i, m, "/etc/hosts");
 	return r;
 }
 
