@@ -13,18 +13,18 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 
-def used(store):
-    """Bytes on disk, after everything is durable."""
-    return sum(os.lstat(os.path.join(d, n)).st_blocks * 512
-               for d, _, names in os.walk(store.path) for n in names)
-
-
 def size(path):
-    """Of a file that may have gone meanwhile."""
+    """Bytes on disk of a file that may have gone meanwhile, but for what an xfs allots behind its end."""
     try:
-        return os.stat(path).st_blocks * 512
+        st = os.lstat(path)
     except FileNotFoundError:
         return 0
+    return min(st.st_blocks * 512, -(-st.st_size // 4096) * 4096)
+
+
+def used(store):
+    """Bytes on disk, after everything is durable."""
+    return sum(size(os.path.join(d, n)) for d, _, names in os.walk(store.path) for n in names)
 
 
 def settle(view):
