@@ -137,6 +137,14 @@ class Project(unittest.TestCase):
                     wrong.append("%s:%d is indented with spaces" % (name, i))
         self.none(wrong)
 
+    def test_readmes_fit_120_columns(self):
+        wrong = []
+        for name in sources("README.md"):
+            for i, line in enumerate(text(name).split("\n"), 1):
+                if len(line) > 120:
+                    wrong.append("%s:%d is %d wide" % (name, i, len(line)))
+        self.none(wrong)
+
     def test_results_that_must_be_used_are_left_with_a_bang(self):
         # gcc does not take (void) for a use. Ubuntu's fortifies by itself, and then libc marks these.
         must = ("asprintf|chdir|chown|chroot|dup|fchdir|fchown|fchownat|fgets|fread|freopen|ftruncate|"
