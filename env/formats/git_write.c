@@ -40,11 +40,6 @@ struct writer {
 	uint64_t size, written;
 };
 
-_Noreturn static void confused(struct writer *w)
-{
-	program_fail(w->c, -EPROTO, "plyfsd said what makes no sense to plyfs-git");
-}
-
 static void check(struct writer *w, int r, const char *what)
 {
 	if (r < 0)
@@ -79,7 +74,7 @@ static void insert(struct writer *w, const git_oid *id, git_filemode_t mode)
 	const char *name = name_in_level(w);
 
 	if (git_treebuilder_get(tree, name))
-		confused(w); /* invariant 1 */
+		program_confused(w->c); /* invariant 1 */
 	check(w, git_treebuilder_insert(NULL, tree, name, id, mode), w->path);
 }
 
@@ -146,7 +141,7 @@ static void put_data(struct writer *w, const struct record *rec)
 
 	if (!w->blob || !record_data(rec, &off, &data, &len) || off < w->written || off > w->size ||
 	    len > w->size - off)
-		confused(w);
+		program_confused(w->c);
 	put_zeros(w, off);
 	put_bytes(w, data, len);
 }
@@ -170,10 +165,10 @@ static void begin_member(struct writer *w, const struct record *rec)
 	bool link;
 
 	if (!record_member(rec, &m) || m.link || m.inode.size > INT64_MAX)
-		confused(w);
+		program_confused(w->c);
 	link = S_ISLNK(m.inode.mode);
 	if ((!link && !S_ISREG(m.inode.mode)) || link != (m.target && *m.target))
-		confused(w);
+		program_confused(w->c);
 	go_to(w, m.path);
 
 	w->mode = link ? GIT_FILEMODE_LINK
@@ -306,7 +301,6 @@ void git_write(struct chan *c, char *const words[])
 	const char *ref = words[1];
 	git_commit *parent;
 	struct record rec;
-	int r;
 
 	(void)umask((mode_t)strtoul(words[2], NULL, 8));
 	(void)signal(SIGXFSZ, SIG_IGN); /* as a failure of a write */
@@ -321,10 +315,7 @@ void git_write(struct chan *c, char *const words[])
 	open_level(&w, 0);
 
 	for (;;) {
-		r = chan_get(c, &rec);
-		if (r == -EPROTO)
-			confused(&w);
-		program_must(c, r == END ? -EPIPE : r);
+		program_get(c, &rec);
 		switch (rec.kind) {
 		case REC_MEMBER:
 			end_member(&w);
@@ -337,7 +328,7 @@ void git_write(struct chan *c, char *const words[])
 			end_member(&w);
 			commit(&w, ref, strtoll(words[3], NULL, 10), words[4], parent);
 		default:
-			confused(&w);
+			program_confused(c);
 		}
 	}
 }

@@ -11,6 +11,8 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
+#include "store/base/err.h"
+
 #define NOBODY 65534 /* the kernel's overflow uid: owns nothing */
 #define GONE 70	     /* exit code, EX_SOFTWARE: the daemon is no longer there, nobody reads it */
 
@@ -63,6 +65,21 @@ void program_fail(struct chan *c, int r, const char *fmt, ...)
 	if (chan_put(c, REC_FAILED, text, 4 + (size_t)n, NULL, 0) < 0 || chan_flush(c) < 0)
 		_exit(GONE);
 	_exit(EXIT_FAILURE);
+}
+
+void program_get(struct chan *c, struct record *ret)
+{
+	int r = chan_get(c, ret);
+
+	if (r == -EPROTO)
+		program_confused(c);
+	program_must(c, r == END ? -EPIPE : r);
+}
+
+void program_confused(struct chan *c)
+{
+	program_fail(c, -EPROTO, "plyfsd said what makes no sense to %s",
+		     program_invocation_short_name);
 }
 
 void program_end(struct chan *c, const char *text)

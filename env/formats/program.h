@@ -21,3 +21,7 @@ _Noreturn void program_end(struct chan *c, const char *text);
 void program_skip(struct chan *c, const char *fmt, ...) _printf_(2, 3);
 /* What was put, or the end: nobody is there to be told. */
 void program_must(struct chan *c, int r);
+/* The daemon's next record. None comes, or none that is one: this does not return. */
+void program_get(struct chan *c, struct record *ret);
+/* A record of the daemon's was out of place. */
+_Noreturn void program_confused(struct chan *c);

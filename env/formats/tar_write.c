@@ -35,11 +35,6 @@ struct tar_writer {
 	uint64_t data_end;   /* of the run that `written` is in: data has to come up to there */
 };
 
-_Noreturn static void confused(struct tar_writer *w)
-{
-	program_fail(w->chan, -EPROTO, "plyfsd said what makes no sense to plyfs-tar");
-}
-
 /* libarchive is not told of a failure: it is the end. */
 static la_ssize_t write_target(struct archive *a, void *arg, const void *data, size_t len)
 {
@@ -140,7 +135,7 @@ static void put_data(struct tar_writer *w, const struct record *rec)
 
 	if (!record_data(rec, &off, &data, &len) || off != w->written ||
 	    len > w->data_end - w->written)
-		confused(w);
+		program_confused(w->chan);
 	write_bytes(w, data, len);
 	find_data(w);
 }
@@ -155,7 +150,7 @@ static void put_xattr(struct tar_writer *w, const struct record *rec)
 	int r = 0;
 
 	if (w->stage != XATTRS || !record_xattr(rec, &name, &value, &len))
-		confused(w);
+		program_confused(w->chan);
 	if (strcmp(name, "system.posix_acl_access") == 0) {
 		r = tar_acl_out(w->entry, ARCHIVE_ENTRY_ACL_TYPE_ACCESS, value, len);
 	} else if (strcmp(name, "system.posix_acl_default") == 0) {
@@ -187,7 +182,7 @@ static void put_run(struct tar_writer *w, const struct record *rec)
 
 	if ((w->stage != XATTRS && w->stage != RUNS) || !record_run(rec, &off, &len) ||
 	    !run_makes_sense(w, off, len))
-		confused(w);
+		program_confused(w->chan);
 	w->stage = RUNS;
 	w->has_runs = true;
 	w->runs_end = off + len;
@@ -229,7 +224,7 @@ static void end_member(struct tar_writer *w)
 {
 	write_header(w);
 	if (w->stage == DATA && w->written != w->size)
-		confused(w);
+		program_confused(w->chan);
 	w->stage = NO_MEMBER;
 	free(w->path);
 	w->path = NULL;
@@ -246,7 +241,7 @@ static void begin_member(struct tar_writer *w, const struct record *rec)
 	if (!record_member(rec, &m) || (*m.path == '\0' && !S_ISDIR(m.inode.mode)) ||
 	    S_ISLNK(m.inode.mode) != !!m.target || (S_ISDIR(m.inode.mode) && m.link) ||
 	    m.inode.size > INT64_MAX)
-		confused(w);
+		program_confused(w->chan);
 	w->path = strdup(m.path);
 	if (!w->path)
 		program_fail(w->chan, -ENOMEM, "a member");
@@ -296,10 +291,7 @@ void tar_write(struct chan *c)
 		program_fail(c, r, "starting the archive");
 	begin_archive(&w);
 	for (;;) {
-		r = chan_get(c, &rec);
-		if (r == -EPROTO)
-			confused(&w);
-		program_must(c, r == END ? -EPIPE : r);
+		program_get(c, &rec);
 		switch (rec.kind) {
 		case REC_MEMBER:
 			end_member(&w);
@@ -314,7 +306,7 @@ void tar_write(struct chan *c)
 		case REC_DATA:
 			write_header(&w);
 			if (w.stage != DATA)
-				confused(&w);
+				program_confused(c);
 			put_data(&w, &rec);
 			break;
 		case REC_END:
@@ -322,7 +314,7 @@ void tar_write(struct chan *c)
 			end_archive(&w);
 			program_end(c, "");
 		default:
-			confused(&w);
+			program_confused(c);
 		}
 	}
 }
