@@ -105,12 +105,9 @@ int fs_setattr(const struct fs *fs, uint64_t ino, const struct fs_set *set, stru
 	}
 
 	set_times(&i, set, now_time());
-	r = inode_save(fs, &i);
+	r = inode_save_changed(fs, &i);
 	if (r < 0)
 		return r;
-
-	if (i.nlink > 0)
-		fs_changed(fs);
 	*ret = i;
 	return 0;
 }

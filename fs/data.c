@@ -385,13 +385,7 @@ static int finish(const struct fs *fs, struct inode *i)
 
 	i->mtime = now_time();
 	i->ctime = i->mtime;
-	r = inode_save(fs, i);
-	if (r < 0)
-		return r;
-
-	if (i->nlink > 0)
-		fs_changed(fs);
-	return 0;
+	return inode_save_changed(fs, i);
 }
 
 int fs_write(const struct fs *fs, uint64_t ino, uint64_t off, const void *buf, size_t len,

@@ -85,6 +85,15 @@ int inode_save(const struct fs *fs, const struct inode *i)
 	return tree_put(fs->tree, &k, &(struct val){ .data = buf, .len = sizeof(buf) });
 }
 
+int inode_save_changed(const struct fs *fs, const struct inode *i)
+{
+	int r = inode_save(fs, i);
+
+	if (r >= 0 && i->nlink > 0)
+		fs_changed(fs);
+	return r;
+}
+
 int inode_save_parent(const struct fs *fs, struct inode *dir, struct timens now)
 {
 	dir->mtime = now;

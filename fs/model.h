@@ -69,6 +69,8 @@ int inode_load_file(const struct fs *fs, uint64_t ino, struct inode *ret);
 /* An inode that an entry leads to: its absence is damage. */
 int inode_follow(const struct fs *fs, uint64_t ino, struct inode *ret);
 int inode_save(const struct fs *fs, const struct inode *i);
+/* The branch has changed as well, if a name leads to it: the next checkpoint is another one. */
+int inode_save_changed(const struct fs *fs, const struct inode *i);
 /* Sets mtime and ctime of a directory whose entries changed, and saves it. */
 int inode_save_parent(const struct fs *fs, struct inode *dir, struct timens now);
 /* What a write or chown takes from a mode: suid, and sgid where the group may execute. */

@@ -242,16 +242,8 @@ int acl_follow_mode(const struct fs *fs, struct inode *i)
 /* Saves an inode whose attributes changed. */
 static int finish(const struct fs *fs, struct inode *i)
 {
-	int r;
-
 	i->ctime = now_time();
-	r = inode_save(fs, i);
-	if (r < 0)
-		return r;
-
-	if (i->nlink > 0)
-		fs_changed(fs);
-	return 0;
+	return inode_save_changed(fs, i);
 }
 
 static uint32_t class_flag(enum xattr_class class)
