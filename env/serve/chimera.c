@@ -78,6 +78,16 @@ static int open_file(struct ply_env *e, const char *path, uint64_t *ret_size)
 	return fd;
 }
 
+/* False: the path is missing or no good, and r says so. */
+static bool path_read(const struct http_request *q, struct http_response *r, const char **ret)
+{
+	if (!argument_read(q, r, "path", ret))
+		return false;
+	if (!*ret)
+		reply_detail(r, 400, "the argument 'path' is missing");
+	return *ret;
+}
+
 /* Text as Python's open() reads it; the protocol has no way to say anything else. */
 static void read_file(void *arg, const struct http_request *q, struct http_response *r)
 {
@@ -89,12 +99,8 @@ static void read_file(void *arg, const struct http_request *q, struct http_respo
 	size_t to = 0;
 	int status;
 
-	if (!argument_read(q, r, "path", &path))
+	if (!path_read(q, r, &path))
 		return;
-	if (!path) {
-		reply_detail(r, 400, "the argument 'path' is missing");
-		return;
-	}
 	fd = open_file(arg, path, &size);
 	if (fd >= 0 && size > HTTP_JSON_MAX) {
 		reply_detail(r, 400, "the file is too large for JSON; /files/download gives it");
@@ -307,12 +313,8 @@ static void download(void *arg, const struct http_request *q, struct http_respon
 	uint64_t size;
 	int fd;
 
-	if (!argument_read(q, r, "path", &path))
+	if (!path_read(q, r, &path))
 		return;
-	if (!path) {
-		reply_detail(r, 400, "the argument 'path' is missing");
-		return;
-	}
 	fd = open_file(arg, path, &size);
 	if (fd < 0) {
 		reply_failure(r, fd);
