@@ -166,16 +166,24 @@ static bool process_has_mount(struct users *u, int proc_fd, const char *pid)
 	return false;
 }
 
+/* The first line of a file; empty if it cannot be read. */
+static void read_line(int dir_fd, const char *path, char *ret, size_t size)
+{
+	_cleanup_close_ int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd >= 0 ? read(fd, ret, size - 1) : 0;
+
+	ret[n > 0 ? n : 0] = 0;
+	ret[strcspn(ret, "\n")] = 0;
+}
+
 static void find_processes(struct users *u)
 {
 	_cleanup_(closedirp) DIR *proc = opendir("/proc");
 	struct dirent *e;
 
 	while (proc && (e = readdir(proc)) && u->n < USERS_MAX) {
-		char name[64] = "", path[300];
-		_cleanup_close_ int fd = -1;
+		char name[64], path[300];
 		bool in;
-		ssize_t n;
 
 		if (e->d_name[0] < '0' || e->d_name[0] > '9' || atoi(e->d_name) == getpid())
 			continue;
@@ -183,10 +191,7 @@ static void find_processes(struct users *u)
 		if (!in && (u->top || !process_has_mount(u, dirfd(proc), e->d_name)))
 			continue;
 		snprintf(path, sizeof(path), "%s/comm", e->d_name);
-		fd = openat(dirfd(proc), path, O_RDONLY | O_CLOEXEC);
-		n = fd >= 0 ? read(fd, name, sizeof(name) - 1) : 0;
-		name[n > 0 ? n : 0] = 0;
-		name[strcspn(name, "\n")] = 0;
+		read_line(dirfd(proc), path, name, sizeof(name));
 		add_user(u, "%s (%s)%s", e->d_name, name,
 			 in ? "" : " in another mount namespace");
 	}
@@ -217,16 +222,11 @@ static void find_loops(struct users *u)
 
 	while (block && (e = readdir(block))) {
 		char path[300], file[PATH_MAX];
-		_cleanup_close_ int fd = -1;
-		ssize_t n;
 
 		if (strncmp(e->d_name, "loop", 4))
 			continue;
 		snprintf(path, sizeof(path), "%s/loop/backing_file", e->d_name);
-		fd = openat(dirfd(block), path, O_RDONLY | O_CLOEXEC);
-		n = fd >= 0 ? read(fd, file, sizeof(file) - 1) : 0;
-		file[n > 0 ? n : 0] = 0;
-		file[strcspn(file, "\n")] = 0;
+		read_line(dirfd(block), path, file, sizeof(file));
 		if (is_below(file, u->top))
 			add_user(u, "%s", e->d_name);
 	}
