@@ -313,6 +313,16 @@ def pause(view, pid):
     return (time.monotonic() - began) * 1000
 
 
+def verify_all(r, view, snapshots):
+    """Operations and checkpoints that were answered, and what nobody touched."""
+    answered = r.verify(view, snapshots)
+    known = view.store.out("log")
+    for snap, top, _, _ in snapshots:
+        assert snap in known, "checkpoint %s of %s is gone" % (snap, top)
+    assert view.read("keep") == "x"
+    return answered
+
+
 def test_writers_in_the_mount_see_a_pause_and_nothing_else(t):
     kills, per_round, seed = 1000 if ply.LONG else 40, 5, seed_of_run()
     rng = random.Random(seed)
@@ -329,11 +339,7 @@ def test_writers_in_the_mount_see_a_pause_and_nothing_else(t):
             pid = store.daemon()
         r.end()
         ids = []
-        answered += r.verify(view, ids)
-        known = store.out("log")
-        for snap, top, _, _ in ids:
-            assert snap in known, "checkpoint %s of %s is gone" % (snap, top)
-        assert view.read("keep") == "x"
+        answered += verify_all(r, view, ids)
         if ply.LONG or n % 4 == 3:
             store.ply("check", "--read-data", timeout=600)
         for p in r.procs:
@@ -364,12 +370,7 @@ def test_nothing_answered_is_lost_when_the_mount_dies_as_well(t):
         r.end()
         view = store.mount(at=at)
         pid = store.daemon()
-        ids = []
-        answered += r.verify(view, ids)
-        known = store.out("log")
-        for snap, top, _, _ in ids:
-            assert snap in known, "checkpoint %s of %s is gone" % (snap, top)
-        assert view.read("keep") == "x"
+        answered += verify_all(r, view, [])
         if n % 8 == 7:
             store.ply("check", "--read-data", timeout=600)
         for p in r.procs:

@@ -24,15 +24,6 @@ import ply
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def fails(code, f, *args, **kw):
-    try:
-        f(*args, **kw)
-    except OSError as e:
-        assert e.errno == code, "wanted %s, got %s" % (errno.errorcode[code], e)
-    else:
-        raise AssertionError("wanted " + errno.errorcode[code])
-
-
 def opened(t, path, flags=os.O_RDWR):
     """A descriptor that is closed before the view is unmounted."""
     fd = os.open(path, flags)
@@ -150,7 +141,7 @@ def test_a_removed_directory_that_is_open_is_empty_and_takes_nothing(t):
                  lambda: os.open("n", os.O_CREAT | os.O_WRONLY, dir_fd=fd),
                  lambda: os.stat("..", dir_fd=fd) and os.stat("n", dir_fd=fd),
                  lambda: os.rename(v.at("d"), "n", dst_dir_fd=fd)):
-        fails(errno.ENOENT, make)
+        ply.raises(errno.ENOENT, make)
     os.close(fd)
 
 
@@ -205,8 +196,8 @@ def test_a_running_program_is_not_written_and_a_written_one_not_run(t):
     p = subprocess.Popen([v.at("prog"), "100"])
     t.clean.append(lambda: (p.kill(), p.wait()))
     ply.wait_for("exec", lambda: os.readlink("/proc/%d/exe" % p.pid) == v.at("prog"))
-    fails(errno.ETXTBSY, os.open, v.at("prog"), os.O_WRONLY)
-    fails(errno.ETXTBSY, os.truncate, v.at("prog"), 0)
+    ply.raises(errno.ETXTBSY, os.open, v.at("prog"), os.O_WRONLY)
+    ply.raises(errno.ETXTBSY, os.truncate, v.at("prog"), 0)
     os.chmod(v.at("prog"), 0o700)
     os.rename(v.at("prog"), v.at("moved"))
     os.unlink(v.at("moved"))
@@ -216,13 +207,13 @@ def test_a_running_program_is_not_written_and_a_written_one_not_run(t):
 
     shutil.copy(os.path.realpath(shutil.which("true")), v.at("prog"))
     with open(v.at("prog"), "r+b"):
-        fails(errno.ETXTBSY, subprocess.run, [v.at("prog")])
+        ply.raises(errno.ETXTBSY, subprocess.run, [v.at("prog")])
     assert subprocess.run([v.at("prog")]).returncode == 0
     os.chmod(v.at("prog"), 0o644)
-    fails(errno.EACCES, subprocess.run, [v.at("prog")])
+    ply.raises(errno.EACCES, subprocess.run, [v.at("prog")])
     v.write("bad", "#!%s/none\n" % v.path)
     os.chmod(v.at("bad"), 0o755)
-    fails(errno.ENOENT, subprocess.run, [v.at("bad")])
+    ply.raises(errno.ENOENT, subprocess.run, [v.at("bad")])
 
 
 def test_direct_io_and_cached_io_see_each_other(t):
@@ -316,7 +307,7 @@ def test_posix_locks_have_ranges_wait_and_end_with_their_process(t):
     lock(fd, fcntl.F_WRLCK, 20, 10)
     lock(fd, fcntl.F_RDLCK, 60, 10)
     for start, kind in ((5, fcntl.F_WRLCK), (15, fcntl.F_RDLCK), (90, fcntl.F_WRLCK)):
-        fails(errno.EAGAIN, lock, fd, kind, start, 10)
+        ply.raises(errno.EAGAIN, lock, fd, kind, start, 10)
     got = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
     kind, _, start, length, owner = struct.unpack("hhqqi4x", got)
     assert (kind, start, length, owner) == (fcntl.F_WRLCK, 10, 10, pid), "who holds it"
@@ -348,7 +339,7 @@ def test_two_processes_that_wait_for_each_other_are_told(t):
     pid = ply.child(other)
     os.read(ready[0], 1)
     waits_for_lock(pid)
-    fails(errno.EDEADLK, lock, fd, fcntl.F_WRLCK, 1, 1, fcntl.F_SETLKW)
+    ply.raises(errno.EDEADLK, lock, fd, fcntl.F_WRLCK, 1, 1, fcntl.F_SETLKW)
     lock(fd, fcntl.F_UNLCK, 0, 1)
     assert ply.ended_well(pid)
 
@@ -357,10 +348,10 @@ def test_locks_of_open_files_belong_to_descriptors(t):
     v = t.view({"f": "x" * 100})
     a, b = os.open(v.at("f"), os.O_RDWR), opened(t, v.at("f"))
     lock(a, fcntl.F_WRLCK, 0, 10, F_OFD_SETLK)
-    fails(errno.EAGAIN, lock, b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLK)
+    ply.raises(errno.EAGAIN, lock, b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLK)
     same = os.dup(a)
     os.close(a)
-    fails(errno.EAGAIN, lock, b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLK)
+    ply.raises(errno.EAGAIN, lock, b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLK)
     waiter = ply.child(lambda: lock(b, fcntl.F_WRLCK, 5, 10, F_OFD_SETLKW))
     os.close(same)
     os.kill(waiter, 0)
@@ -377,7 +368,7 @@ def test_a_flock_is_shared_by_fork_and_waited_for(t):
     a, b = opened(t, v.at("f"), os.O_RDONLY), opened(t, v.at("f"), os.O_RDONLY)
     fcntl.flock(a, fcntl.LOCK_SH)
     fcntl.flock(b, fcntl.LOCK_SH)
-    fails(errno.EAGAIN, fcntl.flock, b, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    ply.raises(errno.EAGAIN, fcntl.flock, b, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(b, fcntl.LOCK_UN)
 
     def work():
@@ -557,11 +548,11 @@ def test_bind_mounts_of_and_in_a_view(t):
     mount(t, "--bind", v.at("d"), t.at("outside"))
     ply.write(t.at("outside/new"), "3")
     assert v.read("d/new") == "3"
-    fails(errno.EXDEV, os.link, v.at("d/f"), t.at("outside/linked"))
-    fails(errno.EXDEV, os.rename, v.at("d/f"), t.at("outside/moved"))
+    ply.raises(errno.EXDEV, os.link, v.at("d/f"), t.at("outside/linked"))
+    ply.raises(errno.EXDEV, os.rename, v.at("d/f"), t.at("outside/moved"))
     mount(t, "--bind", t.at("other"), v.at("e"))
     assert v.read("e/g") == "2"
-    fails(errno.EBUSY, os.rmdir, v.at("e"))
+    ply.raises(errno.EBUSY, os.rmdir, v.at("e"))
     snap = v.checkpoint()
     v.write("d/new", "4")
     v.restore(snap)
@@ -570,7 +561,7 @@ def test_bind_mounts_of_and_in_a_view(t):
     t.run(["umount", v.at("e")])
     assert v.ls("e") == []
     t.run(["mount", "-o", "remount,bind,ro", t.at("outside")])
-    fails(errno.EROFS, ply.write, t.at("outside/x"), "")
+    ply.raises(errno.EROFS, ply.write, t.at("outside/x"), "")
     v.write("d/x", "writable here")
     t.run(["umount", t.at("outside")])
 
@@ -617,8 +608,8 @@ def test_remounting_read_only_and_back(t):
     with open(v.at("f"), "a"):
         assert "open for writing" in remount("remount,ro", 1)
     remount("ro,remount")
-    fails(errno.EROFS, v.write, "g", "")
-    fails(errno.EROFS, os.chmod, v.at("f"), 0)
+    ply.raises(errno.EROFS, v.write, "g", "")
+    ply.raises(errno.EROFS, os.chmod, v.at("f"), 0)
     assert v.read("f") == "1"
     remount("remount,rw")
     v.write("f", "2")
@@ -626,7 +617,7 @@ def test_remounting_read_only_and_back(t):
     # By mount(2): what util-linux 2.39 and newer take first allows a FUSE filesystem no change.
     t.env["LIBMOUNT_FORCE_MOUNT2"] = "always"
     t.run(["mount", "-i", "-o", "remount,ro", v.path])
-    fails(errno.EROFS, v.write, "g", "")
+    ply.raises(errno.EROFS, v.write, "g", "")
     t.run(["mount", "-i", "-o", "remount,rw", v.path])
     with open("/proc/self/mountinfo") as f:
         line = next(x for x in f if " %s " % v.path in x)

@@ -109,6 +109,16 @@ def small_disk(t, megabytes=96, kind="ext4"):
     return where
 
 
+def raises(code, f, *args, **kw):
+    """The call fails with this errno."""
+    try:
+        f(*args, **kw)
+    except OSError as e:
+        assert e.errno == code, "wanted %s, got %s" % (errno.errorcode[code], e)
+    else:
+        raise AssertionError("wanted " + errno.errorcode[code])
+
+
 def room(path):
     """Free bytes, as df shows them."""
     st = os.statvfs(path)
