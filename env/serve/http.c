@@ -99,7 +99,7 @@ const char *http_argument(const struct http_request *q, const char *name, size_t
 
 const struct http_part *http_part(const struct http_request *q, const char *name)
 {
-	for (size_t i = 0; i < q->n_parts; i++)
+	for (size_t i = q->n_parts; i-- > 0;) /* as of JSON, the last of a name counts */
 		if (strcmp(q->parts[i].name, name) == 0)
 			return &q->parts[i];
 	return NULL;

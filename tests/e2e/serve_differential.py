@@ -444,6 +444,8 @@ def test_uploads(t):
            "unzip onto a file")
     upload([("file", "z", b""), ("target_path", None, b"{D}/zero")])
     upload([("target_path", None, b"{D}/q"), ("unzip", None, b"false"), ("file", "late", b"order")])
+    upload([("file", "f", b"first"), ("target_path", None, b"{D}/r"), ("target_path", None, b"{D}/s"), ("file", "f", b"last")])
+    p.same(execute("cat {D}/r {D}/s", shell=True))
     for parts in ([("file", "f", b"x")], [("target_path", None, b"x")], [("file", None, b"x"), ("target_path", None, b"x")],
                   [("file", "f", b"x"), ("target_path", None, b"{D}/m"), ("unzip", None, b"maybe")]):
         upload(parts)
