@@ -347,12 +347,22 @@ struct framing {
 	bool ambiguous;
 };
 
+/* A line that is folded becomes part of the name with libmicrohttpd 0.9. */
+static bool is_longer(const char *name, const char *than)
+{
+	size_t len = strlen(than);
+
+	return strncasecmp(name, than, len) == 0 && name[len];
+}
+
 static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const char *name,
 				       const char *value)
 {
 	struct framing *f = arg;
 
-	if (strpbrk(name, " \t"))
+	if (strpbrk(name, " \t\r") || (value && strchr(value, '\r')))
+		f->ambiguous = true;
+	if (is_longer(name, "Content-Length") || is_longer(name, "Transfer-Encoding"))
 		f->ambiguous = true;
 	if (strcasecmp(name, "Content-Length") == 0) {
 		if (f->length && strcmp(f->length, value ? value : "") != 0)
@@ -371,23 +381,50 @@ static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const
 
 /*
  * Where this request ends for libmicrohttpd may be elsewhere for a proxy in front of us: what
- * follows is not to be served as the next. A blank before the colon makes another header of it; a
- * coding that is not chunked ends with the connection.
+ * follows is not to be served as the next. A blank before the colon makes another header of it, and
+ * a CR is the end of a line for some; a coding that is not chunked ends with the connection, and
+ * HTTP/1.0 has none.
  */
-static void refuse_ambiguous(struct exchange *x)
+static void refuse_ambiguous(struct exchange *x, const char *version)
 {
 	struct framing f = { 0 };
 
 	(void)MHD_get_connection_values(x->q.connection, MHD_HEADER_KIND, look_at_framing, &f);
-	if (!f.ambiguous)
+	if (!f.ambiguous && !(f.coded && strcmp(version, MHD_HTTP_VERSION_1_0) == 0))
 		return;
 	x->endless = true;
 	refuse_and_close(x, 400,
-			 "two lengths, another coding than chunked, or a blank in a header's name");
+			 "where this request ends is not certain: two lengths, another coding "
+			 "than chunked, or a blank or a line's end within a header");
+}
+
+/* What proxies are sent is a whole address. */
+static const char *path_of(const char *target)
+{
+	const char *path;
+
+	if (strncasecmp(target, "http://", 7) != 0 && strncasecmp(target, "https://", 8) != 0)
+		return target;
+	path = strchr(strchr(target, '/') + 2, '/');
+	return path ? path : "/";
+}
+
+/*
+ * A NUL would end the path that we are given, and not the one that a proxy in front of us looked
+ * at: of such a request this is the state before there is an exchange. Its path is none.
+ */
+static char nul_in_path;
+
+static void *on_target(void *arg, const char *target, struct MHD_Connection *c)
+{
+	const char *nul = strstr(target, "%00");
+
+	return nul && nul < target + strcspn(target, "?") ? &nul_in_path : NULL;
 }
 
 static struct exchange *exchange_new(struct http_server *s, struct MHD_Connection *c,
-				     const char *method, const char *path)
+				     const char *method, const char *path,
+				     const char *version)
 {
 	struct exchange *x = calloc(1, sizeof(*x));
 	const struct connection *from;
@@ -400,10 +437,11 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 	x->arrival = from ? from->arrival : NULL;
 	x->body.fd = -1;
 	x->refusal.fd = -1;
-	x->q = (struct http_request){
-		.method = method, .path = path, .connection = c, .parts = x->part_list
-	};
-	refuse_ambiguous(x);
+	x->q = (struct http_request){ .method = method,
+				      .path = path_of(path),
+				      .connection = c,
+				      .parts = x->part_list };
+	refuse_ambiguous(x, version);
 	if (!running_begin(s))
 		refuse(x, 503, ENDING);
 	if (from && from->is_too_many)
@@ -482,10 +520,11 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 {
 	struct http_response r = { .status = 200, .fd = -1 };
 	struct http_server *s = arg;
-	struct exchange *x = *state;
+	bool cut = *state == &nul_in_path;
+	struct exchange *x = cut ? NULL : *state;
 
 	if (!x) {
-		x = *state = exchange_new(s, c, method, path);
+		x = *state = exchange_new(s, c, method, cut ? "" : path, version);
 		if (!x)
 			return MHD_NO;
 		return x->endless ? answer_refusal(x, c) : MHD_YES;
@@ -511,7 +550,7 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state,
 {
 	struct exchange *x = *state;
 
-	if (!x)
+	if (!x || *state == &nul_in_path)
 		return;
 	multipart_free(x->form);
 	spool_release(&x->body);
@@ -685,6 +724,7 @@ int http_start(const struct http_options *o, struct http_server **ret)
 				     MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
 				     s->o.max_connections + CONNECTIONS_TO_REFUSE,
 				     MHD_OPTION_CONNECTION_TIMEOUT, s->o.idle_seconds,
+				     MHD_OPTION_URI_LOG_CALLBACK, on_target, NULL,
 				     MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
 				     MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
 				     MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,

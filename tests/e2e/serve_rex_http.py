@@ -386,9 +386,38 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
         got = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + headers + b"\r\n" + rest + second)
         assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1") == 1, (headers, got)
         assert b"\r\nConnection: close\r\n" in got, got
+    # What is folded, or has a CR, is no header for libmicrohttpd 0.9; newer ones unfold it, or refuse it.
+    for headers, rest in [
+        (b"Content-Length:\r\n 2\r\n", b"{}"),
+        (b"Content-Length: \r\n\t2\r\n", b"{}"),
+        (b"Transfer-Encoding:\r\n chunked\r\n", b"0\r\n\r\n"),
+        (b"A: b\rContent-Length: 2\r\n", b"{}"),
+        (b"A: b\rTransfer-Encoding: chunked\r\nContent-Length: 2\r\n", b"{}"),
+    ]:
+        got = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + headers + b"\r\n" + rest + second, 1)
+        said = [x[1:4] for x in got.split(b"HTTP/1.1")[1:]]
+        assert said in ([b"400"], [b"200", b"200"]), (headers, got)
+    old = s.raw(b"POST /close HTTP/1.0\r\nConnection: keep-alive\r\n" + key +
+                b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + second)
+    assert old.split(b" ")[1] == b"400" and old.count(b"HTTP/1.") == 1, old
     same = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 2\r\n" * 2 +
                  b"Connection: close\r\n\r\n{}")
     assert same.startswith(b"HTTP/1.1 200 "), same
+
+
+def test_the_target_of_a_request_is_its_path(t):
+    s = rex(t)
+    key = b"Host: x\r\nConnection: close\r\nX-API-Key: %s\r\n\r\n" % s.token.encode()
+    for target, status in [
+        (b"http://x/is_alive", 200), (b"HTTPS://x:80/is_alive?a=http://y/z", 200), (b"http://x", 200),
+        (b"http://x?q=/is_alive", 200), (b"http://x/nope", 404), (b"http:/is_alive", 404),
+        (b"/http://x/is_alive", 404), (b"is_alive", 404), (b"*", 404), (b"/is%5falive", 200),
+        (b"/is_alive%00", 404), (b"/is_alive%00x", 404), (b"/%00", 404), (b"%00/is_alive", 404),
+        (b"/is_alive?a=%00", 200), (b"/is_alive%2500", 404),
+    ]:
+        got = s.raw(b"GET " + target + b" HTTP/1.1\r\n" + key)
+        assert got.startswith(b"HTTP/1.1 %d " % status), (target, got)
+        assert (b"hello world" in got) == (target in (b"http://x", b"http://x?q=/is_alive")), got
 
 
 def test_a_body_that_is_more_than_there_is_memory_for(t):
