@@ -22,6 +22,8 @@
 /* What runs has this long to end by itself when the server is told to end. */
 #define GRACE_SECONDS 2.0
 #define SMALL_FILE_MAX (1024 * 1024) /* a token, a certificate with its chain */
+#define USUAL UINT64_MAX	     /* of a limit: it was not given */
+#define MANY_MAX 100000		     /* connections, sessions: no process has as many descriptors */
 
 struct asked {
 	const char *host, *token, *token_file, *in, *from, *test_command, *timeout;
@@ -85,6 +87,15 @@ static int find_token(const struct cmd *c, const struct asked *a, char **ret)
 	return DONE;
 }
 
+static int check_limit(const struct cmd *c, const char *name, uint64_t given, uint64_t max)
+{
+	if (given > 0 && (given <= max || given == USUAL))
+		return DONE;
+	if (max == UINT64_MAX)
+		return cmd_misuse(c, "--%s is 1 or more, not 0", name);
+	return cmd_misuse(c, "--%s is 1 to %" PRIu64 ", not %" PRIu64, name, max, given);
+}
+
 /* What can be told to be wrong before anything is mounted. */
 static int check(const struct cmd *c, const struct asked *a, const char *token)
 {
@@ -98,7 +109,16 @@ static int check(const struct cmd *c, const struct asked *a, const char *token)
 		return cmd_misuse(c, "without a token only this machine is served; give "
 				     "--token-file, or --insecure to serve whoever can reach %s",
 				  a->host);
-	return DONE;
+	return check_limit(c, "max-connections", a->max_connections, MANY_MAX) ?:
+	       check_limit(c, "max-sessions", a->max_sessions, MANY_MAX) ?:
+	       check_limit(c, "max-body", a->max_body, UINT64_MAX) ?:
+	       check_limit(c, "max-output", a->max_output, UINT64_MAX);
+}
+
+/* 0 stands for the usual one below. */
+static uint64_t limit(uint64_t given)
+{
+	return given == USUAL ? 0 : given;
 }
 
 static int set_up(const struct cmd *c, const struct asked *a, struct ply_env **ret)
@@ -156,7 +176,12 @@ int verb_serve(struct cmd *c)
 {
 	_cleanup_free_ char *token = NULL, *certificate = NULL, *key = NULL;
 	_cleanup_(env_freep) struct ply_env *env = NULL;
-	struct asked a = { .host = "127.0.0.1", .port = 8000 };
+	struct asked a = { .host = "127.0.0.1",
+			   .port = 8000,
+			   .max_connections = USUAL,
+			   .max_sessions = USUAL,
+			   .max_body = USUAL,
+			   .max_output = USUAL };
 	const struct option_def defs[] = {
 		{ .name = "host", .word = &a.host },
 		{ .name = "port", .number = &a.port },
@@ -205,17 +230,15 @@ int verb_serve(struct cmd *c)
 	o.token = token;
 	o.certificate = certificate;
 	o.key = key;
-	o.max_connections = (unsigned)MIN(a.max_connections, 100000);
-	o.max_body = a.max_body;
-	o.max_output = a.max_output;
+	o.max_connections = (unsigned)limit(a.max_connections);
+	o.max_body = limit(a.max_body);
+	o.max_output = limit(a.max_output);
 	if (serve_environment(&o, env) < 0)
 		return cmd_ply_failed(c);
-	o.place.max_sessions = (unsigned)MIN(a.max_sessions, 100000);
-	if (a.cloud) {
-		if (cloud_new(env, &o, &cloud) < 0)
-			return cmd_ply_failed(c);
-		serve_cloud(&o, cloud);
-	}
+	o.place.max_sessions = (unsigned)limit(a.max_sessions);
+	if (a.cloud && cloud_new(env, &o, &cloud) < 0)
+		return cmd_ply_failed(c);
+	serve_cloud(&o, cloud);
 	code = serve_until(c, &o, env, &set);
 	cloud_free(cloud);
 	if (ply_env_cleanup(env) < 0 && code == DONE)

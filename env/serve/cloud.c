@@ -224,11 +224,19 @@ static const struct endpoint endpoints[] = {
 	{ "DELETE", "/sandboxes/", true, destroy },
 };
 
+static void no_cloud(void *arg, const struct http_request *q, struct http_response *r)
+{
+	reply_detail(r, 404, "this server makes no sandboxes: start it with --cloud");
+}
+
+static const struct endpoint without[] = { { "POST", "/sandboxes", false, no_cloud } };
+
 void serve_cloud(struct serve_options *o, struct cloud *c)
 {
 	o->protocols[2] = (struct serve_protocol){ .name = "cloud",
-						   .endpoints = endpoints,
-						   .n = ARRAY_SIZE(endpoints),
+						   .endpoints = c ? endpoints : without,
+						   .n = c ? ARRAY_SIZE(endpoints) :
+							    ARRAY_SIZE(without),
 						   .arg = c,
-						   .gauges = gauges };
+						   .gauges = c ? gauges : NULL };
 }

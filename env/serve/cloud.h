@@ -22,5 +22,5 @@ int serve_environment(struct serve_options *o, struct ply_env *env);
 /* What sandboxes are forks of, and how they are to be served: borrowed; the port is not used. */
 int cloud_new(struct ply_env *env, const struct serve_options *o, struct cloud **ret);
 void cloud_free(struct cloud *c); /* drops all sandboxes */
-/* Puts its protocol beside the others of o. */
+/* Puts its protocol beside the others of o; NULL: what says how there would be one. */
 void serve_cloud(struct serve_options *o, struct cloud *c);

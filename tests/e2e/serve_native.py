@@ -582,6 +582,14 @@ def test_what_plyfs_serve_refuses(t):
     s.stop()
 
 
+def test_a_server_without_a_cloud_says_how_to_have_one(t):
+    n = Native(t)
+    for body in (None, {"working_dir": "/w"}):
+        assert "start it with --cloud" in n.post("/sandboxes", body, status=404)["detail"]
+    assert "plyfs_sandboxes" not in n.get("/v1/metrics")
+    n.server.stop()
+
+
 def test_limits_have_words(t):
     view = t.view(FILES)
     s = server.serve(t, view, "--max-body", "100000", "--max-connections", "3")
@@ -604,6 +612,11 @@ def test_limits_have_words(t):
         c.close()
     ply.wait_for("room again", lambda: s.get("/health").status == 200)
     s.stop()
+    for option, value, says in (("max-connections", "0", "1 to 100000"), ("max-sessions", "0", "1 to 100000"),
+                                ("max-connections", "100001", "1 to 100000"), ("max-body", "0", "1 or more"),
+                                ("max-output", "0", "1 or more")):
+        view.store.fails("serve", "--in", view.path, "--port", "0", "--" + option, value, code=2,
+                         says="^plyfs serve: --%s is %s, not %s\n" % (option, says, value))
     s = server.serve(t, view, env={"TMPDIR": t.at("none")})
     a = s.post("/files/write", {"path": "y", "content": "y" * 300000})
     assert (a.status, a.json) == (507, {"detail": "no room for the body of this request"})
