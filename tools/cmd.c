@@ -65,6 +65,24 @@ static bool is_damage(int r)
 	}
 }
 
+static int count_one(void *arg, const struct branch_info *info)
+{
+	return 1; /* there is one: that is all we want to know */
+}
+
+bool cmd_store_is_empty(struct cmd *c)
+{
+	return !snap_count(c->store) && !branch_each(c->store, count_one, NULL);
+}
+
+/* Where it speaks of what 'plyfs tree' lists, there has to be something. */
+static const char *sentence(struct cmd *c, int r)
+{
+	if ((r == -ERR_BRANCH_UNKNOWN || r == -ERR_SNAP_UNKNOWN) && cmd_store_is_empty(c))
+		return "there is nothing in the store yet; 'plyfs import' brings something";
+	return err_str(r);
+}
+
 static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, int r)
 {
 	char line[PATH_MAX + 1024];
@@ -74,7 +92,7 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, in
 		return; /* the client is gone, or its output's reader: as SIGPIPE would have it */
 	vsnprintf(line, sizeof(line), fmt, ap);
 	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->argv[0], kind, line_clean(line),
-		r ? ": " : "", r ? err_str(r) : "",
+		r ? ": " : "", r ? sentence(c, r) : "",
 		is_damage(r) ? "; 'plyfs check' names what it touches" : "");
 }
 

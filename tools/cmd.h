@@ -88,6 +88,9 @@ int cmd_mkdirat(struct cmd *c, const char *path, unsigned mode);
 /* The absolute path of what the client named, for libraries that want paths; malloced, given. */
 int cmd_path(struct cmd *c, const char *path, char **ret);
 
+/* There is no snapshot and no branch in it yet. */
+bool cmd_store_is_empty(struct cmd *c);
+
 /* A state that the user named, held: gc keeps it until cmd_state_release. */
 struct cmd_state {
 	struct store *store;

@@ -19,11 +19,6 @@
 /* An unmount is over in milliseconds, but closing a view may wait for its last request. */
 #define UNMOUNT_SECONDS 30
 
-static int count_one(void *arg, const struct branch_info *info)
-{
-	return 1; /* there is one: that is all we want to know */
-}
-
 /* In a new store branch main is an empty directory of the owner's, so that it can be mounted. */
 static int make_first_branch(struct cmd *c)
 {
@@ -34,7 +29,7 @@ static int make_first_branch(struct cmd *c)
 	struct fs fs;
 	int r;
 
-	if (snap_count(c->store) || branch_each(c->store, count_one, NULL))
+	if (!cmd_store_is_empty(c))
 		return -ERR_BRANCH_UNKNOWN;
 
 	r = root_empty(store_nodes(c->store), &empty);

@@ -121,6 +121,16 @@ def test_unknown_ids(t):
                 assert e.errno in (2, 22), e
 
 
+def test_names_in_a_store_that_is_empty(t):
+    store = t.store()
+    for verb in (["fork", "x"], ["fork", "--from", "y", "x"], ["diff", "a"], ["drop", "x"], ["log", "--branch", "x"],
+                 ["export", "x", "--dir", t.at("out")], ["mount", "--branch", "x", "--at", t.at("home")],
+                 ["mount", "--snapshot", "ffffffffffff", "--at", t.at("home")]):
+        says = store.fails(*verb, says="nothing in the store yet; 'plyfs import'")
+        assert "plyfs tree" not in says and len(says.splitlines()) == 1, says
+    assert store.json("tree") == {"snapshots": [], "branches": []}
+
+
 def test_ambiguous_ids(t):
     view = t.view({"f": ""})
     ids = []

@@ -44,6 +44,12 @@ def test_a_value_is_never_taken_for_an_option(t):
         assert not os.path.ismount(at), words
 
 
+def test_a_word_too_many_is_told_with_the_words_wanted(t):
+    store = t.store()
+    assert store.fails("version", "x", code=2) == "plyfs version: wants: plyfs version\n"
+    assert store.fails("tree", "x", code=2) == "plyfs tree: wants: plyfs tree [--json | --names --labels]\n"
+
+
 def test_an_output_that_cannot_be_written_is_told(t):
     view = t.view()
     for i in range(30):
