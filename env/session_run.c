@@ -39,8 +39,9 @@ static int copy_ends(struct shell *s, size_t each, struct ply_text *ret)
 	const char *data = s->out.data, *end = data + s->out.len;
 	const char *head = whole(data + each, -1), *tail = whole(end - each, 1);
 	char between[80];
-	int n = snprintf(between, sizeof(between), "\n[... %s%td bytes are left out ...]\n",
-			 s->truncated ? "more than " : "", tail - head);
+	int n = snprintf(between, sizeof(between), "\n[... %s%td byte%s left out ...]\n",
+			 s->truncated ? "more than " : "", tail - head,
+			 tail - head == 1 ? " is" : "s are");
 	int r = text_set(ret, data, (size_t)(head - data));
 
 	if (r == 0)

@@ -358,7 +358,7 @@ static const char *lost_changes(struct cmd *c, const char *branch, char text[sta
 	*text = '\0';
 	if (n)
 		snprintf(text, 80, " (with %" PRIu64 " change%s since its last snapshot)", n,
-			 n == 1 ? "" : "s");
+			 plural(n));
 	return text;
 }
 

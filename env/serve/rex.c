@@ -489,8 +489,8 @@ static json_t *observation(json_t *output, json_t *exit_code, const char *expect
 void rex_raise_limit(struct http_response *r, const struct rex_place *place)
 {
 	rex_raisef(r, "builtins.MemoryError",
-		   "the command printed more than %" PRIu64 " bytes; send its output to a file",
-		   place->output_limit);
+		   "the command printed more than %" PRIu64 " byte%s; send its output to a file",
+		   place->output_limit, plural(place->output_limit));
 }
 
 /* The patterns as an array of C strings, borrowed from the model. */

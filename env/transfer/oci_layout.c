@@ -67,8 +67,8 @@ static int open_blob(struct talk *t, int dir_fd, const char *digest, uint64_t si
 	if (r < 0)
 		return r;
 	if (have != size)
-		return talk_fail(t, -ERR_SOURCE, "blob %s has %ju bytes, not the %ju it should",
-				 digest, (uintmax_t)have, (uintmax_t)size);
+		return talk_fail(t, -ERR_SOURCE, "blob %s has %ju byte%s, not the %ju it should",
+				 digest, (uintmax_t)have, plural(have), (uintmax_t)size);
 	*ret_fd = TAKE_FD(fd);
 	return 0;
 }
