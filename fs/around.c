@@ -48,8 +48,10 @@ void vnode_lost_priv(struct view *v, uint64_t node)
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
 
-	if (n)
-		n->lost_priv = true;
+	if (!n)
+		return;
+	n->lost_priv = true;
+	vnode_save(v, n); /* before the write's record is there, so none is missed after a kill */
 }
 
 void view_hears(struct view *v, int32_t thread)

@@ -35,7 +35,7 @@
 #include "store/journal.h"
 
 /* Another layout gets another number: a program takes over the views only of its own. */
-#define MEMO_VERSION 2
+#define MEMO_VERSION 3
 
 /* The kernel takes some 1.5 KiB for each inode it knows, so nobody gets there. */
 #define MEMO_NODES_MAX (1U << 24)
@@ -56,6 +56,7 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_DISPLACED = 64,
 	MEMO_OPENED = 128, /* memo.opened has something of it */
 	MEMO_DEAD = 256,
+	MEMO_LOST_PRIV = 512,
 };
 
 struct memo_node {

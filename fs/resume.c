@@ -67,7 +67,7 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
-	n->lost_priv = true; /* maybe */
+	n->lost_priv = flags & MEMO_LOST_PRIV;
 	if (flags & MEMO_OPENED) {
 		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
 
