@@ -79,6 +79,7 @@ bool view_is_written(struct view *v, uint64_t node)
 	LOCK_GUARD(&v->table_lock);
 	const struct vnode *n = vnode_by_node(v, node);
 
-	return n && n->write && !n->lost_priv && (int32_t)(n->taken_ms - now_ms()) > 0 &&
+	return n && n->write && !n->lost_priv &&
+	       n->taken_ms - now_ms() - 1 < SYNC_MS && /* else over, 24 days or more ago as well */
 	       !has_gone_on(v, n);
 }

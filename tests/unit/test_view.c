@@ -6,9 +6,13 @@
  * test_view_model.c.
  */
 
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "fs/view_internal.h"
 #include "store/base/fault.h"
 #include "tests/unit/view_recorder.h"
 
@@ -17,6 +21,19 @@ static void setup_tight(void)
 	view_setup_tight();
 	view_set_kernel(view, &recorder);
 	told_nothing();
+}
+
+static _Atomic uint64_t stopped_ms; /* the clock shows this; 0: it goes */
+
+int clock_gettime(clockid_t clock, struct timespec *ts)
+{
+	uint64_t ms = stopped_ms;
+
+	if (clock != CLOCK_MONOTONIC || ms == 0)
+		return (int)syscall(SYS_clock_gettime, clock, ts);
+	*ts = (struct timespec){ .tv_sec = (time_t)(ms / 1000),
+				 .tv_nsec = (long)(ms % 1000) * 1000000 };
+	return 0;
 }
 
 /* ---- facts ---- */
@@ -61,6 +78,14 @@ START_TEST(who_writes_past_the_cache_is_known_to_others)
 	ck_assert(view_is_written(view, f) && view_is_written(view, g));
 
 	ck_assert_int_eq(view_write(view, f, 4, "", (size_t)1 << 62, false, &one), -EFBIG);
+	/* no write has the number 0 */
+	view->writes = UINT32_MAX;
+	ck_assert_int_eq(view_write(view, f, 4, "+", 1, false, &one), 0);
+	ck_assert(view_is_written(view, f));
+	view_hears(view, 1);
+	ck_assert(!view_is_written(view, f));
+
+	ck_assert_int_eq(view_write(view, 4711, 0, "", 1, false, &one), -ESTALE);
 	ck_assert(!view_is_written(view, 4711));
 
 	/* the kernel has to be told the mode that is left */
@@ -68,6 +93,24 @@ START_TEST(who_writes_past_the_cache_is_known_to_others)
 	ck_assert_int_eq(view_write(view, f, 0, "T", 1, true, &one), 1);
 	ck_assert_int_eq(view_write(view, f, 1, "E", 1, true, &one), 0);
 	ck_assert(!view_is_written(view, f));
+}
+END_TEST
+
+START_TEST(who_wrote_past_the_cache_and_is_not_heard_of_has_his_answer_after_a_while)
+{
+	const struct past_cache one = { .thread = 1, .sync = _i == 1 };
+	const uint64_t begin = UINT64_C(0x100000000) * 7 - 500, held = one.sync ? 60000 : 1000;
+	uint64_t f = make_file(ROOT_NODE, "f", "text");
+
+	stopped_ms = begin; /* 32 bits of it are about to wrap */
+	ck_assert_int_eq(view_write(view, f, 4, "+", 1, false, &one), 0);
+	stopped_ms = begin + held - 1;
+	ck_assert(view_is_written(view, f));
+	for (uint64_t later = held; later < UINT32_MAX; later += 3600 * 1000) {
+		stopped_ms = begin + later;
+		ck_assert_msg(!view_is_written(view, f), "after %" PRIu64 " ms", later);
+	}
+	stopped_ms = 0;
 }
 END_TEST
 
@@ -585,6 +628,8 @@ int main(void)
 	tcase_set_timeout(t, 240);
 	tcase_add_test(t, a_node_id_is_the_object_until_forgotten);
 	tcase_add_test(t, who_writes_past_the_cache_is_known_to_others);
+	tcase_add_loop_test(
+		t, who_wrote_past_the_cache_and_is_not_heard_of_has_his_answer_after_a_while, 0, 2);
 	tcase_add_test(t, an_unlinked_file_lives_until_forgotten);
 	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
