@@ -605,6 +605,7 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	_cleanup_(root_unrefp) struct root *same = NULL;
 	struct journal_receipt unkept = { 0 }, *receipt = &unkept;
 	uint64_t left_lineage = v->cur_lineage;
+	bool pinned = false; /* the target */
 	int r;
 
 	p->view = v;
@@ -614,6 +615,10 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 
 	LOCK_GUARD(&v->table_lock);
 	r = plan_make(p, left);
+	if (r >= 0 && v->realms->next) { /* somebody may ask for it when its snapshot is gone */
+		r = store_pin_root(v->store, p->now);
+		pinned = r >= 0;
+	}
 	if (r >= 0) {
 		if (v->memo)
 			receipt = memo_prepare(v, target, p);
@@ -624,6 +629,8 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	if (r < 0) {
 		if (v->memo)
 			atomic_store(&v->memo->head->switch_state, MEMO_NO_SWITCH);
+		if (pinned)
+			store_unpin_root(v->store, p->now);
 		if (p->limbo)
 			realm_unref(v, TAKE_PTR(p->limbo));
 		return r;
@@ -633,7 +640,7 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		p->limbo->snap = receipt->id ? receipt->id : UINT64_MAX;
 	if (v->base_pinned)
 		store_unpin_root(v->store, v->cur_base);
-	v->base_pinned = false;
+	v->base_pinned = pinned;
 	root_unref(v->cur_base);
 	v->cur_base = root_ref(p->now);
 	v->cur_lineage = v->cur->lineage = p->lineage;

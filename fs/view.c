@@ -94,17 +94,22 @@ static bool goes_on(const struct view *v)
  * cur_base is what the last restore made (V4). Without that nobody can tell what it had in common
  * with the state before, so files that were not looked at since are taken for different.
  */
-static void find_base(struct view *v)
+static int find_base(struct view *v)
 {
 	_cleanup_(root_unrefp) struct root *target = NULL;
 	uint64_t snap = v->memo->head->target; /* a switch may have been finished just now */
+	int r;
 
 	if (!snap || !v->branch)
-		return;
+		return 0;
 	if (snap_root(v->store, snap, &target) == 0) {
+		r = v->realms->next ? store_pin_root(v->store, target) : 0;
+		if (r < 0)
+			return r;
+		v->base_pinned = v->realms->next;
 		root_unref(v->cur_base);
 		v->cur_base = TAKE_PTR(target);
-		return;
+		return 0;
 	}
 	for (uint32_t i = 1; i < v->n_slots; i++) {
 		struct vnode *n = v->slots[i];
@@ -114,6 +119,7 @@ static void find_base(struct view *v)
 		vnode_unhash(v, n);
 		vnode_save(v, n);
 	}
+	return 0;
 }
 
 /* The node ids: of the root alone, or all that a former process had. v->cur is there. */
@@ -126,9 +132,10 @@ static int nodes_begin(struct view *v)
 	if (v->branch && branch_lost_something(v->branch))
 		return -ERR_JOURNAL_DAMAGED; /* the kernel's caches know more than we do */
 	r = vnodes_resume(v);
+	if (r >= 0)
+		r = find_base(v);
 	if (r < 0)
 		return r;
-	find_base(v);
 	vnodes_return(v); /* which a switch that was cut off may not have come to */
 	return 0;
 }
@@ -243,8 +250,6 @@ void view_close(struct view *v)
 	moved_release(&v->moved);
 	if (v->cur)
 		realm_unref(v, v->cur);
-	if (v->base_pinned)
-		store_unpin_root(v->store, v->cur_base);
 	if (v->cur_base)
 		root_unref(v->cur_base);
 	if (v->snap)

@@ -125,7 +125,7 @@ struct view {
 	struct realm *cur; /* under lock */
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */
 	uint64_t cur_lineage; /* under lock */
-	bool base_pinned;     /* under lock and table_lock: cur_base is (keep.c) */
+	bool base_pinned; /* under table_lock: cur_base is, while others than cur are listed */
 	struct store_keeper keeper;
 };
 
@@ -199,6 +199,8 @@ void vnode_save_free(struct view *v, uint32_t slot);
 int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *ret);
 /* Gives one reference back; with the last one the realm goes, and its tree and pin with it. */
 void realm_unref(struct view *v, struct realm *realm);
+/* V4: if nobody is bound to an earlier state, nobody will ask for cur_base any more. */
+void view_settled(struct view *v);
 void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */
 /*
  * A realm that goes on from a state (borrowed; a reference is taken, and it is pinned), in the

@@ -155,6 +155,14 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 	return 0;
 }
 
+void view_settled(struct view *v)
+{
+	if (!v->base_pinned || !v->realms || v->realms->next)
+		return;
+	store_unpin_root(v->store, v->cur_base);
+	v->base_pinned = false;
+}
+
 void realm_unref(struct view *v, struct realm *realm)
 {
 	struct realm **at = &v->realms;
@@ -171,6 +179,7 @@ void realm_unref(struct view *v, struct realm *realm)
 	if (realm->owns_tree)
 		tree_free(realm->tree);
 	free(realm);
+	view_settled(v);
 }
 
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm)

@@ -555,6 +555,60 @@ START_TEST(a_restore_without_a_record_is_done_when_it_comes_again)
 }
 END_TEST
 
+/* Of 300 files one is known; its neighbours differ. */
+static void restore_by_epoch(void)
+{
+	struct view_kernel few = kernel;
+	struct restore_info info;
+	struct entry d, e, a = { 0 };
+	char name[8];
+	uint64_t id;
+
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &d), 0);
+	for (int i = 0; i < 300; i++) {
+		snprintf(name, sizeof(name), "f%d", i);
+		ck_assert_int_eq(make(d.node, name, S_IFREG | 0644, &e), 0);
+		put(e.node, 0, name);
+		if (i == 150)
+			a = e;
+		else
+			view_forget(view, e.node, 1);
+	}
+	ck_assert_int_eq(view_checkpoint(view, "", true, &id), 0);
+	for (int i = 149; i > 0; i -= 100) {
+		snprintf(name, sizeof(name), "f%d", i);
+		ck_assert_int_eq(view_lookup(view, d.node, name, strlen(name), &e), 0);
+		put(e.node, 0, "left");
+		view_forget(view, e.node, 1);
+	}
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	ck_assert_int_eq(info.mode, RESTORE_EPOCH);
+	shared_id[0] = id;
+	shared_id[1] = a.node;
+}
+
+START_TEST(what_was_equal_is_known_when_the_state_that_was_restored_is_gone)
+{
+	struct gc_stats stats;
+	struct entry d, e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_by_epoch);
+	begin();
+	ck_assert_int_eq(view_lookup(view, ROOT_NODE, "d", 1, &d), 0);
+	ck_assert_int_eq(view_lookup(view, d.node, "f149", 4, &e), 0);
+	put(e.node, 0, "now");
+	ck_ok(snap_drop(store, shared_id[0]));
+	ck_assert_int_eq(store_sync(store), 0);
+	ck_ok(store_gc(store, NULL, &stats));
+	assert_holds(shared_id[1], "f150");
+	ck_assert_uint_eq(node_of(d.node, "f150"), shared_id[1]);
+	end();
+}
+END_TEST
+
 START_TEST(what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture)
 {
 	struct segments s;
@@ -604,6 +658,7 @@ int main(void)
 	tcase_add_test(
 		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);
 	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
+	tcase_add_test(c, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
 	tcase_add_test(c, what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture);
 	tcase_add_test(c, another_layout_is_not_understood);
 	return run_case("memo", c);
