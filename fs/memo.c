@@ -143,6 +143,7 @@ void memo_recovered(struct memo *m, uint64_t lsn)
 {
 	struct memo_head *h = m->head;
 	uint64_t done = atomic_load(&h->switch_journal.lsn);
+	uint64_t left = atomic_load(&h->switch_journal.id);
 
 	for (unsigned i = 0; i < MEMO_RECEIPTS; i++) {
 		struct memo_receipt *r = &m->receipts[i];
@@ -156,6 +157,9 @@ void memo_recovered(struct memo *m, uint64_t lsn)
 	}
 	if (atomic_load(&h->switch_state) == MEMO_PREPARED)
 		atomic_store(&h->switch_state, done && done <= lsn ? MEMO_DONE : MEMO_NO_SWITCH);
+	/* As branch_restore_locked: who restores the state he is in can undo what he could before. */
+	if (atomic_load(&h->switch_state) == MEMO_DONE && left && left != h->switched.target)
+		h->switched.left = left;
 	if (atomic_load(&h->switch_state) != MEMO_NO_SWITCH)
 		memo_restored(find(m, atomic_load(&h->switch_unique)), &h->switched, done);
 }

@@ -469,6 +469,7 @@ START_TEST(a_restore_that_was_cut_off_behind_its_record_is_finished)
 		first->nodes[i].flags |= MEMO_HASHED;
 	}
 	first->head->target = 0;
+	first->head->switched.left = 0; /* of before: memo_switched was not there yet */
 	first->head->switch_state = MEMO_PREPARED;
 	begin();
 	ck_assert_uint_eq(first->head->target, shared_id[0]);
