@@ -375,6 +375,9 @@ int remote_run(struct ply_env *e, const char *command, double timeout, const cha
 		r = remote_string(answer, "stderr", &result.err);
 	if (r == 0)
 		r = remote_number(answer, "exit_code", &exit_code);
+	if (r == 0 && exit_code != (int)exit_code)
+		r = fail(PLY_REMOTE, "the server's answer has %lld as an exit code",
+			 (long long)exit_code);
 	if (r < 0)
 		return r;
 	result.exit_code = (int)exit_code;

@@ -130,6 +130,15 @@ static int take_string(const json_t *reply, const char *field, struct ply_text *
 	return text_set(ret, json_is_string(s) ? json_string_value(s) : "", json_string_length(s));
 }
 
+/* Whether the server knows it. */
+static bool take_exit_code(const json_t *reply, int *ret)
+{
+	const json_t *code = json_object_get(reply, "exit_code");
+
+	*ret = (int)json_integer_value(code);
+	return json_is_integer(code) && *ret == json_integer_value(code);
+}
+
 /* JSON holds text only. */
 static int text_of(const char *what, const void *data, size_t len, json_t **ret)
 {
@@ -191,7 +200,6 @@ static int remote_run(struct swe_deploy *d, const char *command, double timeout,
 		      struct swe_answer *ret)
 {
 	json_auto_t *reply = NULL;
-	const json_t *code;
 	json_t *text;
 	int r;
 
@@ -213,9 +221,7 @@ static int remote_run(struct swe_deploy *d, const char *command, double timeout,
 	}
 	if (r < 0)
 		return r;
-	code = json_object_get(reply, "exit_code");
-	ret->exit_code_known = json_is_integer(code);
-	ret->exit_code = (int)json_integer_value(code);
+	ret->exit_code_known = take_exit_code(reply, &ret->exit_code);
 	return take_string(reply, "output", &ret->output);
 }
 
@@ -271,7 +277,8 @@ static int remote_execute(struct swe_deploy *d, const struct swe_execute *x, str
 		r = take_string(reply, "stderr", &ret->err);
 	if (r < 0)
 		return r;
-	ret->exit_code = (int)json_integer_value(json_object_get(reply, "exit_code"));
+	if (!take_exit_code(reply, &ret->exit_code))
+		return fail(PLY_NO_EXIT_CODE, "the server does not say the command's exit code");
 	return x->check && ret->exit_code != 0 ? execute_failed(x->command, ret) : 0;
 }
 
