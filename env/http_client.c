@@ -37,6 +37,8 @@ struct http {
 /* An answer on its way. */
 struct incoming {
 	CURL *easy;
+	bool once;	/* the request changes something: it is not to be sent again */
+	bool sent;
 	struct http_reply *reply;
 	int *fd;
 	int error;	/* errno of a failed write */
@@ -380,6 +382,20 @@ static size_t receive(char *data, size_t one, size_t len, void *arg)
 	return in->no_memory ? 0 : len;
 }
 
+/*
+ * libcurl's callback just before a request is sent. Where a connection that was kept ends without
+ * an answer, libcurl would send it again over a new one: a command would run twice.
+ */
+static int before_sending(void *arg, char *address, char *own_address, int port, int own_port)
+{
+	struct incoming *in = arg;
+
+	if (in->sent && in->once)
+		return CURL_PREREQFUNC_ABORT;
+	in->sent = true;
+	return CURL_PREREQFUNC_OK;
+}
+
 #define SET(easy, option, value)                                                                   \
 	do {                                                                                       \
 		if (curl_easy_setopt(easy, CURLOPT_##option, value) != CURLE_OK)                   \
@@ -442,6 +458,10 @@ static int set_rest(const struct http *h, CURL *easy, const char *url, struct cu
 	SET(easy, ERRORBUFFER, words);
 	SET(easy, WRITEFUNCTION, receive);
 	SET(easy, WRITEDATA, in);
+	SET(easy, PREREQFUNCTION, before_sending);
+	SET(easy, PREREQDATA, in);
+	/* Python's and Node's servers end a connection after five seconds of silence. */
+	SET(easy, MAXAGE_CONN, 4L);
 	return 0;
 }
 
@@ -482,6 +502,9 @@ static int explain(const struct http *h, const struct http_request *q, CURLcode 
 	if (in->too_large)
 		return fail(PLY_REMOTE, "%s%s: an answer of more than %zu bytes", h->base, q->path,
 			    BODY_BYTES);
+	if (code == CURLE_ABORTED_BY_CALLBACK)
+		return fail(PLY_REMOTE, "%s%s: the server hung up without an answer; it may have "
+			    "done what was asked", h->base, q->path);
 	if (code == CURLE_READ_ERROR && q->upload)
 		return fail(PLY_FAILED, "%s cannot be read", q->upload);
 	return fail(code == CURLE_OPERATION_TIMEDOUT ? PLY_TIMEOUT : PLY_REMOTE, "%s%s: %s",
@@ -499,7 +522,10 @@ static int ask(struct http *h, struct line *l, const struct http_request *q,
 	_cleanup_(slist_freep) struct curl_slist *headers = NULL;
 	_cleanup_(ply_text_free) struct ply_text url = { 0 };
 	_cleanup_(mime_freep) curl_mime *form = NULL;
-	struct incoming in = { .easy = l->easy, .reply = ret, .fd = q->download };
+	struct incoming in = { .easy = l->easy,
+			       .once = strcmp(q->method, "POST") == 0,
+			       .reply = ret,
+			       .fd = q->download };
 	char words[CURL_ERROR_SIZE] = "";
 	CURLcode code = CURLE_OK;
 	int r;

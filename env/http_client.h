@@ -46,7 +46,8 @@ struct http_reply {
 };
 void http_reply_release(struct http_reply *reply);
 /*
- * Any status is an answer. PLY_REMOTE: there is none, and why; PLY_TIMEOUT, PLY_CANCELLED;
+ * Any status is an answer. A POST is sent once, whatever happens to its connection.
+ * PLY_REMOTE: there is none, and why; PLY_TIMEOUT, PLY_CANCELLED;
  * PLY_FAILED: what came could not be written to *download.
  */
 int http_send(struct http *h, const struct http_request *q, struct http_reply *ret);

@@ -294,6 +294,8 @@ def test_remote_answers_that_make_no_sense(t):
             fails("PLY_REMOTE", env.list_files)
         for body in (b"{}", b'{"stdout":1,"stderr":"","exit_code":0}',
                      b'{"stdout":"","stderr":"","exit_code":"0"}',
+                     b'{"stdout":"","stderr":"","exit_code":4294967296}',
+                     b'{"stdout":"","stderr":"","exit_code":-9223372036854775808}',
                      b'{"stdout":"\\udc80","stderr":"","exit_code":0}'):
             server.tricks["/execute"] = lambda h: h.answer(200, body)
             fails("PLY_REMOTE", env.run, "true")
@@ -322,6 +324,31 @@ def test_remote_a_server_that_hangs_up(t):
         fails("PLY_REMOTE", env.run, "true")
         server.tricks.clear()
         assert env.run("echo again").out == b"again\n"
+
+
+def test_remote_what_got_no_answer_is_not_done_twice(t):
+    """Over a connection that was kept, where libcurl would ask again."""
+    with Pair(t) as (server, env):
+        for path, call in (("/execute", lambda: env.run("true")), ("/checkpoint", env.checkpoint),
+                           ("/files/write", lambda: env.write_file("a", "b")), ("/tests/run", env.run_tests)):
+            def hang_up(h):
+                h.close_connection = True
+            server.tricks[path] = hang_up
+            server.taken()
+            fails("PLY_REMOTE", call, says="%s: the server hung up without an answer" % path)
+            assert only(server)[1] == path
+            server.tricks.clear()
+            assert env.run("echo again").out == b"again\n"
+        once = []
+
+        def hang_up_once(h):
+            once.append(h)
+            if len(once) == 1:
+                h.close_connection = True
+            else:
+                h.answer(200, b'{"content":"read"}')
+        server.tricks["/files/read"] = hang_up_once
+        assert env.read_file("a") == b"read" and len(once) == 2  # changes nothing
 
 
 def test_remote_options(t):
@@ -379,6 +406,24 @@ def test_swe_an_exception_keeps_its_class_however_long_it_is(t):
         plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
                                              ctypes.byref(swe)))
         fails("PLY_EXISTS", lambda: plylib.check(lib.ply_swe_start(swe)), says="x" * 1000)
+        lib.ply_swe_free(swe)
+
+
+def test_swe_an_exit_code_that_is_not_said_is_not_0(t):
+    with remoteserver.Server(t.at("server")) as server:
+        for path in ("/create_session", "/run_in_session", "/close_session", "/close"):
+            server.tricks[path] = lambda h: h.answer(200, b'{"output":"","exit_code":0}')
+        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
+                                            "port": server.port}}).encode()
+        lib, swe = plylib.lib(), ctypes.c_void_p()
+        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
+                                             ctypes.byref(swe)))
+        plylib.check(lib.ply_swe_start(swe))
+        for body in (b"{}", b'{"stdout":"a","stderr":"","exit_code":null}', b'{"exit_code":4294967296}'):
+            server.tricks["/execute"] = lambda h: h.answer(200, body)
+            for check in (False, True):
+                fails("PLY_NO_EXIT_CODE", lambda: plylib.check(lib.ply_swe_execute(
+                    swe, b"true", check, None, ctypes.c_size_t(0), None, None)), says="exit code")
         lib.ply_swe_free(swe)
 
 
