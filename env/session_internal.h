@@ -62,6 +62,8 @@ struct shell {
 	bool idle;	     /* at its prompt, all that was typed is answered */
 	uint64_t typed;	     /* number of the last trigger typed */
 	uint64_t begun;	     /* of the last that the shell has begun */
+	uint64_t told;	     /* of the last whose end it has told */
+	uint64_t second;     /* second lines typed that are not answered */
 	bool stale;	     /* since then it read one again whose command was gone */
 	uint64_t command;    /* of the one that runs what the user wants */
 	bool over;	     /* that command has ended */
@@ -90,6 +92,7 @@ struct shell {
 	struct ply_text complaint; /* what bash said when it refused */
 	struct buffer out;	   /* output not yet handed out */
 	struct buffer reported;	   /* from reports, not a whole message yet */
+	size_t longest;		   /* that one can be */
 };
 
 /* ---- session_pty.c ---- */

@@ -406,6 +406,9 @@ static struct iovec item(const char *text)
 	return (struct iovec){ .iov_base = (void *)text, .iov_len = strlen(text) };
 }
 
+/* A report's, but for what bash says of a text that it cannot parse: a word and a line of it. */
+#define REPORT_MAX ((size_t)1 << 20)
+
 static int shell_type(struct shell *s, const char *text, size_t len, enum shell_check check)
 {
 	_cleanup_(ply_text_free) struct ply_text prefix = { 0 };
@@ -443,6 +446,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 		return fail_errno(errno, "handing a command to the shell");
 	s->typed++;
 	s->idle = false;
+	s->longest = REPORT_MAX + 2 * len;
 	pty_reset(s);
 	return pty_type(s, trigger, sizeof(trigger) - 1, now_seconds() + 1);
 }
@@ -478,7 +482,12 @@ int shell_type_probe(struct shell *s, bool hard)
 	return shell_type(s, "", 0, NO_CHECK);
 }
 
-/* ---- reports ---- */
+/*
+ * ---- reports ----
+ *
+ * Programs do not inherit the pipe, but one that looks for it can write into it. That harms its own
+ * session and nobody else: each line that was typed is answered once, what else comes is dropped.
+ */
 
 void shell_drop(struct shell *s, size_t at, size_t len)
 {
@@ -546,6 +555,8 @@ static int begun(struct shell *s, char *const *field)
 	bool aborted;
 	int r;
 
+	if (number > s->typed || (number && number <= s->begun))
+		return 0; /* nobody asked */
 	s->stale = number == 0;
 	if (s->stale && shell_descriptor(s, "114") == 0)
 		return mute(s);
@@ -555,8 +566,6 @@ static int begun(struct shell *s, char *const *field)
 	 */
 	if (s->stale && (s->over || s->begun != s->command))
 		return 0;
-	if (!s->stale)
-		s->begun = number;
 	s->lost = false;
 	s->lost_at = 0;
 	if (!s->group)
@@ -578,7 +587,10 @@ static int begun(struct shell *s, char *const *field)
 	}
 	prompt = *field[1] ? field[1] : *field[3] ? field[3] : s->ps1.len ? s->ps1.data : "";
 	ply_text_free(&s->prompt);
-	return text_set(&s->prompt, prompt, strlen(prompt));
+	r = text_set(&s->prompt, prompt, strlen(prompt));
+	if (r == 0 && !s->stale)
+		s->begun = number;
+	return r;
 }
 
 /* What the next prefix restores. A readonly PS1 cannot be hidden, so it is not. */
@@ -586,9 +598,10 @@ static int remember(struct shell *s, const char *flags, const char *ps1, bool re
 {
 	char *to = s->flags;
 
-	for (const char *p = flags; *p; p++)
-		if (*p == 'x' || *p == 'v')
-			*to++ = *p;
+	if (strchr(flags, 'x'))
+		*to++ = 'x';
+	if (strchr(flags, 'v'))
+		*to++ = 'v';
 	*to = '\0';
 	ply_text_free(&s->ps1);
 	return readonly ? 0 : text_set(&s->ps1, ps1, strlen(ps1));
@@ -598,7 +611,7 @@ static int ended(struct shell *s, char *const *field)
 {
 	int r;
 
-	if (s->stale)
+	if (s->stale || s->told == s->begun)
 		return 0;
 	if (*field[4] && !s->refused) /* 37 could not be opened: a limit is lower than that */
 		return mute(s);
@@ -617,7 +630,12 @@ static int ended(struct shell *s, char *const *field)
 	}
 	shell_drop_key(s);
 	pty_reset(s); /* or it would be echoed, if that is what the command has set */
-	return pty_type(s, second_line, sizeof(second_line) - 1, now_seconds() + 1);
+	r = pty_type(s, second_line, sizeof(second_line) - 1, now_seconds() + 1);
+	if (r < 0)
+		return r;
+	s->told = s->begun;
+	s->second++;
+	return 0;
 }
 
 /* Does the output end with the prompt, and then some whole lines of another? */
@@ -658,10 +676,14 @@ static int drain_prompt(struct shell *s, const char *prompt)
 
 static int at_prompt(struct shell *s, char *const *field)
 {
-	int r = drain_prompt(s, field[0]);
+	int r;
 
+	if (!s->second)
+		return 0;
+	r = drain_prompt(s, field[0]);
 	if (r < 0)
 		return r;
+	s->second--;
 	/* If one can be seen: that in front of the second line; the next may be still to come. */
 	s->owed = drop_end(s, field[0]) < 2;
 	if (s->begun != s->typed)
@@ -694,17 +716,16 @@ static const struct {
 } messages[] = { { 'B', 4, begun }, { 'C', 2, checked },  { 'S', 5, ended },
 		 { 'E', 1, at_prompt }, { 'V', 1, no_bash } };
 
-/* One message of those reported, if it is there as a whole: its length, or 0. */
-static int take_message(struct shell *s, size_t *ret_len)
+/* The message at a place of those reported, if it is there as a whole: its length, or 0. */
+static int take_message(struct shell *s, size_t at, size_t *ret_len)
 {
-	char *data = s->reported.data, *end, *field[5], *p;
+	char *data = s->reported.data + at, *end = s->reported.data + s->reported.len;
+	char *field[5], *p = data + 1;
 	size_t kind = 0;
 
 	*ret_len = 0;
-	if (!s->reported.len)
+	if (data == end)
 		return 0;
-	end = data + s->reported.len;
-	p = data + 1;
 	while (kind < ARRAY_SIZE(messages) && messages[kind].letter != *data)
 		kind++;
 	if (kind == ARRAY_SIZE(messages)) {
@@ -724,27 +745,42 @@ static int take_message(struct shell *s, size_t *ret_len)
 	return messages[kind].take(s, field);
 }
 
+/* All whole ones. One that there was no memory for stays: it may be the last. */
+static int take_messages(struct shell *s)
+{
+	size_t at = 0, len;
+	int r;
+
+	do {
+		r = take_message(s, at, &len);
+		at += r < 0 ? 0 : len;
+	} while (r == 0 && len);
+	buffer_cut(&s->reported, at);
+	return r;
+}
+
+/*
+ * What a pipe holds. Any program of the session may find the pipe and write into it without end:
+ * we look at other things in between.
+ */
+#define REPORTS_SHARE ((size_t)65536)
+
 int shell_take_reports(struct shell *s)
 {
-	for (;;) {
-		size_t len;
+	for (size_t taken = 0;;) {
 		ssize_t n;
 		int r;
 
-		/* Before more is read: there may be one that there was no memory for, the last. */
-		do {
-			r = take_message(s, &len);
-			if (r < 0)
-				return r;
-			buffer_cut(&s->reported, len);
-		} while (len);
-		if (s->reports < 0)
-			return 0;
+		r = take_messages(s);
+		if (r < 0 || s->reports < 0 || taken >= REPORTS_SHARE)
+			return r;
+		if (s->reported.len > s->longest)
+			s->reported.len = 0; /* no end of it will be the shell's */
 		r = buffer_room(&s->reported, 4096);
 		if (r < 0)
 			return r;
 		n = read(s->reports, s->reported.data + s->reported.len,
-			 s->reported.room - s->reported.len);
+			 MIN(s->reported.room - s->reported.len, REPORTS_SHARE));
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)
@@ -756,5 +792,6 @@ int shell_take_reports(struct shell *s)
 			return shell_descriptor(s, "114") > 0 ? mute(s) : 0;
 		}
 		s->reported.len += (size_t)n;
+		taken += (size_t)n;
 	}
 }

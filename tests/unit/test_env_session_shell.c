@@ -139,6 +139,33 @@ START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
 }
 END_TEST
 
+/* 115 is the pipe that our lines report through: what begins with B, C, S or E. */
+static const char *const forgers[] = {
+	"tr '\\0' B </dev/zero >&115",
+	"yes >&115",
+	"yes E | tr '\\n' '\\0' >&115",
+	"printf 'S0\\0%064d\\0\\0\\0\\0' 0 | tr 0 x >&115; sleep 9999",
+	"while :; do printf 'S0\\0\\0\\0\\0\\0'; done >&115",
+	"while :; do printf 'B0\\0\\0%d\\0\\0' {0..99}; done >&115",
+	"while :; do printf 'C%d\\0%d\\0' {0..99}; done >&115",
+};
+
+START_TEST(what_a_program_reports_in_the_shells_name_stops_nobody)
+{
+	const char *command = forgers[_i];
+	struct ply_observation o;
+	int r = try(command, 0.3, &o);
+
+	/* A word of it may have been believed: that the command is over. */
+	ck_assert_msg(r == 0 || r == PLY_TIMEOUT, "%s: %s", command, ply_error());
+	ply_observation_free(&o);
+	ck_assert_msg(ply_session_interrupt(session, 0.2, 3, NULL) == 0, "%s: %s", command,
+		      ply_error());
+	(void)out("set +x", 0); /* so much was believed */
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
 START_TEST(a_builtin_that_is_hidden_costs_an_interrupt)
 {
 	struct ply_observation o;
@@ -184,6 +211,8 @@ int main(void)
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
 	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
 	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
+	tcase_add_loop_test(t, what_a_program_reports_in_the_shells_name_stops_nobody, 0,
+			    ARRAY_SIZE(forgers));
 	tcase_add_test(t, a_builtin_that_is_hidden_costs_an_interrupt);
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	return run_case("env_session_shell", t);
