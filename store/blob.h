@@ -30,7 +30,8 @@ int blob_adopt(struct stage *s, uint32_t file, uint32_t off, uint32_t len, struc
 void stage_adopted(struct stage *s);
 
 /*
- * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. -ENOSPC when the disk
+ * A blob with a copy of len (1 to BLOB_MAX) bytes; one reference, given. What a record of a branch
+ * will refer to is made under that branch's lock (stage_internal.h, 9). -ENOSPC when the disk
  * has less room left than sealing what is staged would take (a reserve is kept so that commits,
  * drop and gc go on working).
  */

@@ -2,14 +2,16 @@
 
 /*
  * Group commits: what is in the page cache becomes durable, in the background each second and at
- * once for whoever asks (fsync, syncfs). No sealing and no index: two syncs.
+ * once for whoever asks (fsync, syncfs). No sealing and no index: two syncs, or one.
  *
  *  C1 First nothing is overwritten in place any more, and every operation that was under way ends.
  *  C2 Then the journal's last number is taken, and a new generation of blobs begins: from now on
  *     bytes are overwritten again, but none that a record up to that number refers to (blob.c,
- *     rule 6). Then the stage is synced.
- *  C3 Then a mark with that number is appended, and the journal is synced. A mark on disk therefore
- *     means that what records up to its number refer to is there, unchanged (J5).
+ *     rule 6). Then the stage is synced, or, where little is new there, a copy of that made.
+ *  C3 Then a mark with that number, and with that copy, is appended, and the journal is synced. A
+ *     mark on disk therefore means that what records up to its number refer to is there, unchanged
+ *     (J5).
+ *  C4 Copies keep their segments (J9). Where these are let go of, the stage is synced first.
  *
  * After a power cut the journal is replayed up to the last mark: a prefix of what was answered that
  * holds everything before the last commit.
@@ -23,9 +25,11 @@
 #include "store/stage.h"
 #include "store/store_internal.h"
 
-static int commit_locked(struct store *s)
+static int commit_locked(struct store *s, bool whole)
 {
+	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
 	uint64_t lsn;
+	size_t len = 0;
 	int r;
 
 	stage_hold_still(s->stage, true);
@@ -34,12 +38,16 @@ static int commit_locked(struct store *s)
 	stage_hold_still(s->stage, false);
 	if (r < 0)
 		return r;
-	r = stage_sync(s->stage);
+	copy = whole ? NULL : stage_copy(s->stage, &len);
+	r = copy ? 0 : stage_sync(s->stage);
 	if (r < 0) {
 		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
 		return r;
 	}
-	return journal_mark(s->journal, lsn);
+	r = journal_mark(s->journal, lsn, copy, len);
+	if (r == 0 && copy)
+		stage_copy_is_durable(s->stage);
+	return r;
 }
 
 /* Whoever waits for the lock finds its work done by the one before, as often as not. */
@@ -48,7 +56,13 @@ static int commit(struct store *s)
 	uint64_t lsn = journal_lsn(s->journal);
 
 	LOCK_GUARD(&s->commit_lock);
-	return journal_synced(s->journal) >= lsn ? 0 : commit_locked(s);
+	return journal_synced(s->journal) >= lsn ? 0 : commit_locked(s, false);
+}
+
+int commit_whole(struct store *s)
+{
+	LOCK_GUARD(&s->commit_lock);
+	return commit_locked(s, true);
 }
 
 int store_flush(struct store *s)

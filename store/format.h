@@ -126,3 +126,12 @@ struct journal_record_bytes {
 	uint8_t sum[8]; /* hash64 of the payload; seed: the segment's sum XOR that of these 16 */
 };
 static_assert(sizeof(struct journal_record_bytes) == 24, "journal record");
+
+/* A mark's payload: the number alone, or with bytes of a stage file that the mark relies on. */
+struct journal_mark_bytes {
+	uint8_t lsn[8];   /* what records up to it refer to is durable */
+	uint8_t file[4];  /* the stage file's number; 0 where no bytes follow */
+	uint8_t place[4]; /* in it */
+	uint8_t bytes[];
+};
+static_assert(sizeof(struct journal_mark_bytes) == 16, "journal mark");

@@ -24,7 +24,7 @@
 /* Only the table's small records may use the last so many bytes of a segment. */
 #define KEPT_FOR_TABLE ((size_t)64 << 10)
 
-#define MARK_BYTES (RECORD_OVERHEAD + 8)
+#define MARK_BYTES (RECORD_OVERHEAD + sizeof(struct journal_mark_bytes))
 
 /*
  * Before records come to a piece of a segment of this size, zeros are written there: the kernel
@@ -45,8 +45,7 @@ void segment_name(uint32_t number, char buf[static 16])
 
 /* ---- bytes ---- */
 
-static void header_put(const struct journal *j, const struct segment *s,
-		       struct journal_header_bytes *b)
+static void header_put(const struct segment *s, struct journal_header_bytes *b)
 {
 	*b = (struct journal_header_bytes){ .magic = JOURNAL_MAGIC };
 	put_le16(b->version, JOURNAL_VERSION);
@@ -54,12 +53,11 @@ static void header_put(const struct journal *j, const struct segment *s,
 	put_le64(b->after, s->after);
 	put_le64(b->base, s->base);
 	put_le64(b->synced, s->synced);
-	memcpy(b->boot, j->boot, BOOT_BYTES);
+	memcpy(b->boot, s->boot, BOOT_BYTES);
 	put_le64(b->sum, hash64(b, offsetof(struct journal_header_bytes, sum), 0));
 }
 
-static bool header_get(const struct journal *j, const struct journal_header_bytes *b,
-		       struct segment *ret)
+static bool header_get(const struct journal_header_bytes *b, struct segment *ret)
 {
 	if (memcmp(b->magic, JOURNAL_MAGIC, sizeof(b->magic)) != 0 ||
 	    get_le16(b->version) != JOURNAL_VERSION || get_le32(b->number) != ret->number ||
@@ -69,7 +67,7 @@ static bool header_get(const struct journal *j, const struct journal_header_byte
 	ret->base = ret->last = get_le64(b->base);
 	ret->synced = get_le64(b->synced);
 	ret->seed = get_le64(b->sum);
-	ret->this_boot = memcmp(b->boot, j->boot, BOOT_BYTES) == 0;
+	memcpy(ret->boot, b->boot, BOOT_BYTES);
 	return ret->base >= ret->after;
 }
 
@@ -155,7 +153,7 @@ static int open_one(void *arg, const char *name)
 	r = s->size < sizeof(header) ? END : os_pread_full(fd, &header, sizeof(header), 0);
 	if (r < 0)
 		return r;
-	if (r == END || !header_get(j, &header, s))
+	if (r == END || !header_get(&header, s))
 		return header_lost(j, name, s->size);
 
 	s->last = UINT64_MAX; /* until it is read: nobody may take it for covered */
@@ -253,16 +251,27 @@ static void segment_finish(struct journal *j)
 	j->map = NULL;
 }
 
-void journal_release(struct journal *j, uint64_t covered)
+static bool is_covered(const struct journal *j, const struct segment *s)
+{
+	return s && s->last <= j->covered && !(j->map && s == j->newest);
+}
+
+/* J9 */
+static bool copies_count(const struct journal *j, const struct segment *s)
+{
+	return s->copied > j->whole_mark && j->covered < j->last;
+}
+
+bool journal_release(struct journal *j, uint64_t covered)
 {
 	LOCK_GUARD(&j->lock);
 
 	j->covered = MAX(j->covered, covered);
 	j->synced = MAX(j->synced, j->covered); /* the index is durable */
-	while (j->oldest && j->oldest->last <= j->covered &&
-	       !(j->map && j->oldest == j->newest) && drop_oldest(j, true))
+	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j, true))
 		;
 	j->asked_bytes = j->bytes;
+	return is_covered(j, j->oldest) && copies_count(j, j->oldest);
 }
 
 void journal_close(struct journal *j)
@@ -270,7 +279,7 @@ void journal_close(struct journal *j)
 	if (!j)
 		return;
 	segment_finish(j);
-	while (j->oldest && j->oldest->last <= j->covered && drop_oldest(j, false))
+	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j, false))
 		;
 	if (j->dir_fd >= 0)
 		(void)os_unlinkat(j->dir_fd, SPARE, 0); /* the next open does */
@@ -389,10 +398,10 @@ static int segment_make(struct journal *j, size_t room)
 	s->base = s->last = j->lsn;
 	s->after = j->fresh ? j->read_last : s->base;
 	s->synced = j->synced;
-	s->this_boot = true;
+	memcpy(s->boot, j->boot, BOOT_BYTES);
 	if (j->bytes + s->size > JOURNAL_LIMIT)
 		return -ENOSPC;
-	header_put(j, s, &header);
+	header_put(s, &header);
 	s->seed = get_le64(header.sum);
 	r = segment_file(j, s, &header);
 	if (r < 0)
@@ -567,27 +576,32 @@ static int sync_finished(struct journal *j, uint32_t from, uint32_t to)
 }
 
 /* Under the lock. AGAIN: what comes before the newest segment is to be synced first (J7). */
-static int append_mark(struct journal *j, uint64_t *lsn, int *ret_fd)
+static int append_mark(struct journal *j, uint64_t *lsn, struct journal_mark_bytes *copy,
+		       size_t copied, uint64_t *ret_number, int *ret_fd)
 {
-	uint8_t value[8];
+	struct journal_mark_bytes whole, *mark = copy ? copy : &whole;
+	size_t len = copy ? sizeof(*copy) + copied : sizeof(whole.lsn);
 	int r;
 
-	if (!j->map || j->newest->used + j->reserved + MARK_BYTES > j->newest->size) {
-		r = segment_make(j, j->reserved);
+	if (!j->map || j->newest->used + j->reserved + MARK_BYTES + copied > j->newest->size) {
+		r = segment_make(j, j->reserved + copied);
 		if (r < 0)
 			return r;
 	}
 	if (!j->settled)
 		return AGAIN;
-	r = make_writable(j, j->reserved + MARK_BYTES);
+	r = make_writable(j, j->reserved + MARK_BYTES + copied);
 	if (r < 0)
 		return r;
 	*ret_fd = fcntl(j->fd, F_DUPFD_CLOEXEC, 0);
 	if (*ret_fd < 0)
 		return -errno;
-	put_le64(value, *lsn);
-	if (append(j, JOURNAL_MARK, value, sizeof(value), NULL, NULL) == *lsn + 1)
+	put_le64(mark->lsn, *lsn);
+	*ret_number = append(j, JOURNAL_MARK, mark, len, NULL, NULL);
+	if (*ret_number == *lsn + 1)
 		*lsn += 1; /* nothing came between: the mark is as durable as what it marks */
+	if (copy)
+		j->newest->copied = *ret_number;
 	return 0;
 }
 
@@ -639,20 +653,19 @@ void journal_sync_failed(struct journal *j)
 	j->torn = true;
 }
 
-int journal_mark(struct journal *j, uint64_t lsn)
+int journal_mark(struct journal *j, uint64_t lsn, struct journal_mark_bytes *copy, size_t len)
 {
 	LOCK_GUARD(&j->mark_lock);
 	_cleanup_close_ int fd = -1;
+	uint64_t number = 0;
 	int r;
 
 	for (;;) {
 		{
 			LOCK_GUARD(&j->lock);
-			if (lsn <= j->synced)
-				return 0;
 			r = leave_torn(j);
 			if (r == 0)
-				r = append_mark(j, &lsn, &fd);
+				r = append_mark(j, &lsn, copy, len, &number, &fd);
 		}
 		if (r < 0)
 			return r;
@@ -672,5 +685,7 @@ int journal_mark(struct journal *j, uint64_t lsn)
 
 	LOCK_GUARD(&j->lock);
 	j->synced = MAX(j->synced, lsn);
+	if (!copy)
+		j->whole_mark = number;
 	return 0;
 }

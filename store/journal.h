@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 struct journal;
+struct journal_mark_bytes;
 struct noter;
 
 /*
@@ -38,7 +39,7 @@ struct noter;
 enum journal_kind {
 	JOURNAL_CHANGE = 1, /* one operation on a branch's tree: oplog.h */
 	JOURNAL_TABLE = 2,  /* snapshots and branches: tableop.h */
-	JOURNAL_MARK = 3,   /* what was appended before is durable; the journal's own */
+	JOURNAL_MARK = 3,   /* what was appended before is durable; see journal_mark() */
 };
 
 /* What a record takes beside its payload, padding included. */
@@ -70,6 +71,10 @@ struct journal_found {
  * Hands out each record but marks, in order; fn's < 0 stops and is returned. Once, before
  * journal_start. Same boot as when they were written: up to the last whole record. Another boot:
  * up to the last mark. A record that is not whole is the end, like one that was never begun.
+ *
+ * Another boot: before all that come the marks (JOURNAL_MARK; payload: struct journal_mark_bytes)
+ * whose bytes are the only ones sure to be there. They are to be put in place, in order, and synced
+ * before journal_start.
  */
 int journal_read(struct journal *j,
 		 int (*fn)(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
@@ -129,8 +134,12 @@ uint64_t journal_lsn(struct journal *j);
  */
 const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 
-/* Everything up to `covered` is in the index: segments that hold nothing beyond are let go of. */
-void journal_release(struct journal *j, uint64_t covered);
+/*
+ * Everything up to `covered` is in the index: segments that hold nothing beyond are let go of.
+ * True: one would go, but for bytes in its marks (J9): once the stage was synced, and a mark says
+ * so, it can.
+ */
+bool journal_release(struct journal *j, uint64_t covered);
 
 /* Bytes of segments that are not let go of yet. No lock. */
 uint64_t journal_bytes(struct journal *j);
@@ -140,8 +149,11 @@ bool journal_wants_round(struct journal *j);
 /*
  * A group commit in three steps: `lsn` = journal_lsn(), then the caller syncs the bytes that
  * records up to it refer to, then journal_mark() writes a mark that says so and syncs the journal.
+ *
+ * Or the bytes that are not synced yet go into the mark: `copy` (borrowed; NULL: there is none; its
+ * lsn is set here), with len bytes behind its head. It counts on those of earlier marks.
  */
-int journal_mark(struct journal *j, uint64_t lsn);
+int journal_mark(struct journal *j, uint64_t lsn, struct journal_mark_bytes *copy, size_t len);
 /*
  * A sync of what records refer to failed, here or at the caller's: until everything appended so far
  * is covered, journal_mark fails with -EIO.

@@ -18,7 +18,11 @@
  *     present segment has room for all that is set aside. Blocks are allocated when it is made, and
  *     where that is no promise (btrfs) its pages are made writable when room is set aside.
  *  J5 A mark with value n is appended only after the bytes that records up to n refer to were
- *     synced: whoever finds the mark on disk knows that they are.
+ *     synced: whoever finds the mark on disk knows that they are. But a mark may have some of them
+ *     in itself (a *copy*): then they are where it says once it, and the copies of all marks before
+ *     it up to one without (a *whole* mark), were put there, in this order. A copy's end may be of
+ *     bytes that were just being written; no record up to n refers to those, and the next copy has
+ *     them again.
  *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
  *     the index. The caller says so with journal_release.
  *  J7 Before a mark is appended, every segment before its own is durable, and so are all names, the
@@ -28,6 +32,11 @@
  *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
  *     not say (the pages count as clean). So a new segment is begun, and no mark is made until all
  *     that came before it is covered.
+ *  J9 A segment with a copy goes when a whole mark has come after that, or nothing is left that is
+ *     not covered: a record behind it may refer to bytes of the same blob, which grew.
+ *  J10 Who finds another boot's journal puts the copies that count in place, and syncs them, before
+ *     he makes a segment. So where the boot id changes between two segments copies before that do
+ *     not count: by the second's `after` the last of them may be cut off.
  *
  * A segment is OPEN (the last one, mapped), then FULL, then gone; one of the normal size is kept,
  * as file "spare", so that a full disk does not stop the journal that could help to empty it.
@@ -58,7 +67,8 @@ struct segment {
 	uint64_t last;       /* number of its last record; base when it has none */
 	uint64_t limit;      /* while reading: later ones are given up (J3) */
 	uint64_t seed;       /* J2 */
-	bool this_boot;
+	uint64_t copied;     /* number of its last mark with a copy; 0: it has none */
+	uint8_t boot[BOOT_BYTES]; /* as in the header */
 };
 
 struct journal {
@@ -82,6 +92,7 @@ struct journal {
 	size_t damaged_at;
 	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
 	uint64_t covered;
+	uint64_t whole_mark; /* copies before this record do not count (J5, J10) */
 	_Atomic uint64_t synced; /* records up to it, or what they did, are durable */
 	_Atomic uint64_t bytes;
 	uint64_t asked_bytes; /* when a round was last asked for */

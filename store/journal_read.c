@@ -37,6 +37,11 @@ int segment_load(struct journal *j, const struct segment *s, uint8_t **ret)
 	return 0;
 }
 
+static bool of_this_boot(const struct journal *j, const struct segment *s)
+{
+	return memcmp(s->boot, j->boot, BOOT_BYTES) == 0;
+}
+
 /*
  * The record behind number `before` should be at `at` and is not whole; whole ones with numbers
  * greater than `last` may follow in this segment. Are they what damage left? Under the boot that
@@ -66,7 +71,7 @@ static bool is_damage(const struct journal *j, const struct segment *s, const ui
 		if (record_at(s, bytes, at, &lsn, &kind, &len) == 0)
 			continue;
 		marks += kind == JOURNAL_MARK;
-		if (j->newest->this_boot || marks > flying)
+		if (of_this_boot(j, j->newest) || marks > flying)
 			return true;
 	}
 	return false;
@@ -79,10 +84,13 @@ struct reader {
 	void *arg;
 	const struct segment *first;  /* that was not given up as a whole */
 	const struct segment *before; /* the one that is read now; NULL: none */
+	const uint8_t *boot; /* of the last one that was read; NULL: none was */
 	uint64_t end;    /* no record beyond it is handed out */
 	uint64_t kept;   /* the last number up to `end` that a segment leads to */
 	uint64_t synced; /* the greatest mark */
+	uint64_t whole_mark; /* the last one, or a later place that ends copies as well (J10) */
 	uint64_t beyond; /* whole records behind `end` */
+	bool copies;     /* hands out the copies that count, and nothing else */
 	struct journal_found *found;
 };
 
@@ -108,6 +116,21 @@ static void found_gap(struct reader *rd, struct segment *s, size_t at)
 	rd->found->segment = rd->before->number + rd->found->missing;
 }
 
+static int read_mark(struct reader *rd, struct segment *s, uint64_t lsn, const uint8_t *payload,
+		     size_t len)
+{
+	uint64_t marked = len >= 8 ? get_le64(payload) : 0;
+
+	rd->synced = MAX(rd->synced, marked + 1 == lsn ? lsn : marked);
+	if (len < sizeof(struct journal_mark_bytes)) {
+		rd->whole_mark = MAX(rd->whole_mark, lsn);
+		return 0;
+	}
+	s->copied = lsn;
+	return rd->copies && lsn > rd->whole_mark ?
+		       rd->fn(rd->arg, lsn, JOURNAL_MARK, payload, len) : 0;
+}
+
 /* *last: the last record so far. 0, END: nothing behind this segment belongs to the journal. */
 static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 {
@@ -123,7 +146,8 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 	if (r < 0)
 		return r;
 	if (s != rd->first && s->after != *last) {
-		if (rd->j->newest->this_boot || is_damage(rd->j, s, bytes, at, s->base, *last, 0))
+		if (of_this_boot(rd->j, rd->j->newest) ||
+		    is_damage(rd->j, s, bytes, at, s->base, *last, 0))
 			found_gap(rd, s, at);
 		return END;
 	}
@@ -131,6 +155,9 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 	if (s->base <= rd->end)
 		rd->kept = s->base;
 	rd->synced = MAX(rd->synced, s->synced);
+	if (rd->boot && memcmp(s->boot, rd->boot, BOOT_BYTES) != 0)
+		rd->whole_mark = MAX(rd->whole_mark, s->base);
+	rd->boot = s->boot;
 
 	for (; (span = record_at(s, bytes, at, &lsn, &kind, &len)) > 0; at += span) {
 		if (lsn != *last + 1 || lsn > s->limit)
@@ -139,11 +166,13 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 		if (lsn <= rd->end)
 			rd->kept = lsn;
 		if (kind == JOURNAL_MARK) {
-			uint64_t marked = len == 8 ? get_le64(bytes + at + RECORD_HEADER) : 0;
-
-			rd->synced = MAX(rd->synced, marked + 1 == lsn ? lsn : marked);
+			r = read_mark(rd, s, lsn, bytes + at + RECORD_HEADER, len);
+			if (r < 0)
+				return r;
 			continue;
 		}
+		if (rd->copies)
+			continue;
 		if (lsn > rd->end) {
 			rd->beyond++;
 			continue;
@@ -168,6 +197,7 @@ static int read_all(struct reader *rd, uint64_t *ret_last)
 	*rd->found = (struct journal_found){ 0 };
 	rd->beyond = rd->kept = 0;
 	rd->before = NULL;
+	rd->boot = NULL;
 	for (struct segment *s = rd->j->oldest; s; s = s->next) {
 		r = read_segment(rd, s, &last);
 		if (r < 0)
@@ -187,6 +217,7 @@ int journal_read(struct journal *j,
 {
 	struct reader rd = { .j = j, .end = UINT64_MAX, .arg = arg, .found = ret };
 	uint64_t last, limit;
+	bool power_went;
 	int r;
 
 	for (struct segment *s = j->oldest; s; s = s->next) {
@@ -197,14 +228,20 @@ int journal_read(struct journal *j,
 	for (rd.first = j->oldest; rd.first && given_up(rd.first); rd.first = rd.first->next)
 		;
 
-	/* Once to know how far, once to do it. */
+	/* Once to know how far, once for what the records refer to, once to do them. */
+	power_went = j->newest && !of_this_boot(j, j->newest);
 	r = read_all(&rd, &last);
 	if (r < 0)
 		return r;
 	limit = last;
-	if (rd.first && !j->newest->this_boot) /* what the first goes on after is covered */
+	if (rd.first && power_went) /* what the first goes on after is covered */
 		limit = MAX(MIN(last, rd.synced), rd.first->base);
 	rd.fn = fn;
+	rd.copies = power_went;
+	r = power_went ? read_all(&rd, &last) : 0;
+	if (r < 0)
+		return r;
+	rd.copies = false;
 	rd.end = limit;
 	r = read_all(&rd, &last);
 	if (r < 0)
@@ -213,12 +250,15 @@ int journal_read(struct journal *j,
 	ret->lost = rd.beyond;
 	limit = j->read_last = rd.kept; /* not a number that no segment leads to (J3) */
 	j->synced = MIN(rd.synced, limit);
-	if (j->newest && !j->newest->this_boot)
+	if (power_went)
 		j->synced = limit;
+	j->whole_mark = rd.whole_mark;
 	j->lsn = limit;
-	/* What was given up goes away with what is covered. */
-	for (struct segment *s = j->oldest; s; s = s->next)
-		s->last = MIN(s->last, limit);
+	for (struct segment *s = j->oldest; s; s = s->next) {
+		s->last = MIN(s->last, limit); /* what was given up goes with what is covered */
+		if (power_went)
+			s->copied = 0; /* they are in place now */
+	}
 	return 0;
 }
 

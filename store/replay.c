@@ -16,6 +16,7 @@
 
 #include "store/base/os.h"
 #include "store/blob.h"
+#include "store/format.h"
 #include "store/journal.h"
 #include "store/journal_lost.h"
 #include "store/oplog.h"
@@ -29,6 +30,7 @@ struct replay {
 	struct oplog *way_back; /* owned; for all records, as they are many and small */
 	uint64_t last_lsn;
 	bool again; /* this record is tried a second time */
+	bool put_back; /* bytes of the stage, which are not synced yet */
 };
 
 static void replay_release(struct replay *rp)
@@ -375,6 +377,21 @@ static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload,
 	return 0;
 }
 
+/* What a mark has of the stage is only there (J5). The first of all. */
+static int put_back(struct replay *rp, const uint8_t *payload, size_t len)
+{
+	const struct journal_mark_bytes *mark = (const void *)payload;
+	int r = stage_put_back(rp->store->stage, mark, len - sizeof(*mark));
+
+	rp->put_back = true;
+	if (r < 0)
+		return note(&rp->store->noter, r,
+			    "what was synced before the power went is in the journal and cannot "
+			    "be put back into the stage: %s",
+			    err_str(r));
+	return 0;
+}
+
 static int replay_one(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
 		      size_t len)
 {
@@ -383,6 +400,8 @@ static int replay_one(void *arg, uint64_t lsn, enum journal_kind kind, const uin
 	struct replay *rp = arg;
 	int r;
 
+	if (kind == JOURNAL_MARK)
+		return put_back(rp, payload, len);
 	rp->last_lsn = lsn;
 	rp->again = false;
 	r = fn(rp, lsn, payload, len);
@@ -545,6 +564,8 @@ int store_replay(struct store *s, const struct store_options *options)
 		r = oplog_new(NULL, "", NULL, &rp.way_back);
 		if (r == 0)
 			r = journal_read(s->journal, replay_one, &rp, &found);
+		if (r == 0 && rp.put_back)
+			r = stage_sync(s->stage); /* J10 */
 		if (r == 0 && options && options->recovered)
 			options->recovered(options->arg, s, MAX(floor, journal_lsn(s->journal)));
 		if (r == 0)

@@ -583,7 +583,9 @@ static void let_go(struct store *s)
 		LOCK_GUARD(&s->table);
 		covered = log_covered(s);
 	}
-	journal_release(s->journal, covered);
+	/* Where that fails they stay for another round. */
+	if (journal_release(s->journal, covered) && commit_whole(s) == 0)
+		(void)journal_release(s->journal, covered);
 	stage_release(s->stage, covered);
 }
 

@@ -18,6 +18,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/format.h"
 
 /*
  * Every byte written to a view goes through a stage file, and writing over blocks that are there
@@ -68,6 +69,11 @@
  */
 #define BEHIND_SHARE 3 /* of what is free beside it */
 #define BEHIND_MIN ((uint64_t)1 << 20)
+
+/*
+ * TODO number
+ */
+#define COPY_MAX ((uint64_t)64 << 10)
 
 /* Sealing adds a record header and padding to each blob's bytes. */
 #define SEAL_OVERHEAD 48
@@ -357,17 +363,24 @@ static int open_leftover(void *arg, const char *name)
 	return 0;
 }
 
+/* A file that an earlier daemon left has `end` bytes by now. */
+static void leftover_grew(struct stage *s, struct stage_file *file, uint64_t end)
+{
+	if (end <= file->size)
+		return;
+	s->disk += end - file->size;
+	file->size = end;
+	file_end(s, file, end);
+}
+
 /* For behind_recover. */
 static struct stage_file *find_leftover(void *arg, uint32_t number, uint64_t end)
 {
 	struct stage *s = arg;
 	struct stage_file *file = stage_find(s, number, 0);
 
-	if (file && end > file->size) {
-		s->disk += end - file->size;
-		file->size = end;
-		file_end(s, file, end);
-	}
+	if (file)
+		leftover_grew(s, file, end);
 	return file;
 }
 
@@ -461,6 +474,14 @@ void stage_release(struct stage *s, uint64_t covered)
 	}
 }
 
+/* Lock held: the file may go again. */
+static void file_let_go(struct stage *s, struct stage_file *file)
+{
+	file->syncing--;
+	if (s->lsn && file->live == 0 && file->until <= s->covered && !file->syncing)
+		file_delete(s, file);
+}
+
 /* Syncs one file that is dirty. ABSENT: none is left. */
 static int sync_one(struct stage *s)
 {
@@ -479,11 +500,9 @@ static int sync_one(struct stage *s)
 	r = os_fdatasync(file->fd);
 
 	LOCK_GUARD(&s->lock);
-	file->syncing--;
 	if (r < 0)
 		file->dirty = true;
-	else if (s->lsn && file->live == 0 && file->until <= s->covered)
-		file_delete(s, file);
+	file_let_go(s, file);
 	return r;
 }
 
@@ -499,8 +518,19 @@ void stage_turn(struct stage *s)
 
 void stage_hold_still(struct stage *s, bool still)
 {
+	LOCK_GUARD(&s->lock);
+
 	assert((atomic_load(&s->generation) & 1) != still);
 	atomic_fetch_add(&s->generation, 1);
+	for (struct stage_file *file = s->files; still && file; file = file->next)
+		file->begun = file->end;
+}
+
+/* Lock held. */
+static void begun_is_durable(struct stage *s)
+{
+	for (struct stage_file *file = s->files; file; file = file->next)
+		file->durable = file->begun;
 }
 
 int stage_sync(struct stage *s)
@@ -521,11 +551,86 @@ int stage_sync(struct stage *s)
 		s->names_dirty = false;
 	}
 	r = names ? os_fsync(s->dir_fd) : 0;
-	if (r < 0) {
-		LOCK_GUARD(&s->lock);
+
+	LOCK_GUARD(&s->lock);
+	if (r < 0)
 		s->names_dirty = true;
-	}
+	else
+		begun_is_durable(s);
 	return r;
+}
+
+/* Lock held: the only file with bytes that are not durable. False: there are several. */
+static bool find_undurable(struct stage *s, struct stage_file **ret)
+{
+	*ret = NULL;
+	for (struct stage_file *file = s->files; file; file = file->next) {
+		if (file->durable >= file->end)
+			continue;
+		if (*ret)
+			return false;
+		*ret = file;
+	}
+	return true;
+}
+
+struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len)
+{
+	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
+	struct stage_file *file;
+	uint64_t len;
+	int r = behind_settle(s->behind);
+
+	if (r < 0)
+		return NULL;
+	{
+		LOCK_GUARD(&s->lock);
+		if (s->names_dirty || !find_undurable(s, &file))
+			return NULL;
+		len = file ? file->end - file->durable : 0;
+		copy = len <= COPY_MAX ? os_calloc(1, sizeof(*copy) + len) : NULL;
+		if (!copy)
+			return NULL;
+		if (file) {
+			put_le32(copy->file, file->number);
+			put_le32(copy->place, (uint32_t)file->durable);
+			file->syncing++;
+		}
+	}
+	if (file) {
+		r = os_pread_full(file->fd, copy->bytes, len, get_le32(copy->place));
+
+		LOCK_GUARD(&s->lock);
+		file_let_go(s, file);
+	}
+	if (r != 0) /* perhaps END: who writes there has only begun */
+		return NULL;
+	*ret_len = len;
+	return TAKE_PTR(copy);
+}
+
+void stage_copy_is_durable(struct stage *s)
+{
+	LOCK_GUARD(&s->lock);
+
+	begun_is_durable(s);
+}
+
+int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_t len)
+{
+	uint64_t place = get_le32(copy->place);
+	struct stage_file *file = stage_find(s, get_le32(copy->file), 0);
+	int r;
+
+	if (!file || len == 0)
+		return 0;
+	if (place + len > STAGE_FILE_MAX)
+		return -ERR_JOURNAL_DAMAGED;
+	r = os_pwrite_full(file->fd, copy->bytes, len, place);
+	if (r < 0)
+		return r;
+	leftover_grew(s, file, place + len);
+	return 0;
 }
 
 bool stage_is_behind(struct stage *s)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct chunks;
+struct journal_mark_bytes;
 struct noter;
 struct stage;
 
@@ -47,6 +48,15 @@ void stage_turn(struct stage *s);
  */
 void stage_hold_still(struct stage *s, bool still);
 int stage_sync(struct stage *s);
+/*
+ * Instead of stage_sync, where little was written: what that would write, for a mark of the journal
+ * (given: free; *ret_len bytes are behind its head). NULL: it is too much, or there is something
+ * else to sync. Once the mark is durable, stage_copy_is_durable.
+ */
+struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len);
+void stage_copy_is_durable(struct stage *s);
+/* While a store is opened: puts it back; stage_sync afterwards. -errno: there is no room. */
+int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_t len);
 
 /*
  * What new blobs may take of the disk's free bytes, not all at once: until one is sealed its bytes

@@ -37,6 +37,10 @@
  *      name of a lost chunk. Nothing new is put into its file, whose room goes back to the disk.
  *
  *   8. Bytes may be pending (behind.h): they are in the file only after behind_settle().
+ *   9. file[0 .. durable) needs no sync: it had one, or is in marks of the journal that count (J5).
+ *      It ends where the file did when the commit began that saw to it: what was placed by then
+ *      had been written, and was not overwritten any more, when all operations had ended that were
+ *      under way (invariant 6).
  *
  * Order of locks: blob lock > stage lock > chunk locks; a slot's lock after all of them.
  */
@@ -65,6 +69,8 @@ struct stage_file {
 	uint64_t size; /* bytes on disk: the highest end since it was cut, and GROW_BYTES */
 	uint64_t live; /* invariant 2 */
 	uint64_t until; /* with nothing alive: the last record of its time (invariant 5) */
+	uint64_t begun; /* the end when the last group commit began (invariant 9) */
+	uint64_t durable; /* invariant 9 */
 	unsigned syncing; /* somebody syncs it: it must not go */
 	bool bad;      /* some of it cannot be read: its room is not used again */
 	atomic_bool dirty; /* has bytes that are not synced; set after they were written */

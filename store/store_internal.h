@@ -57,7 +57,7 @@
 #include "store/table.h"
 #include "store/tree.h"
 
-#define FORMAT_VERSION 2
+#define FORMAT_VERSION 3
 #define FORMAT_VERSION_READ 1 /* the oldest that is understood; it is raised at open */
 
 /*
@@ -445,6 +445,8 @@ uint64_t log_covered(struct store *s);
 
 /* commit.c */
 int committer_start(struct store *s);
+/* A group commit with nothing in its mark. Takes all locks that operations take. */
+int commit_whole(struct store *s);
 void committer_stop(struct store *s);
 
 /* replay.c: what the journal has and the index has not comes back; before the sealer runs. */

@@ -182,6 +182,11 @@ static int record(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t
 	struct oplog_head head;
 	struct table_op op;
 
+	if (kind == JOURNAL_MARK) { /* before all others */
+		MUST(len >= sizeof(struct journal_mark_bytes) && rd->count == 0);
+		rd->hash = hash64(payload, len, rd->hash ^ lsn);
+		return 0;
+	}
 	MUST(lsn > rd->last);
 	rd->last = lsn;
 	rd->count++;

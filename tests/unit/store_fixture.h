@@ -65,8 +65,8 @@ _unused_ static void change_blob(struct branch *b, uint64_t a, const void *data,
 	_cleanup_(blob_unrefp) struct blob *blob = NULL;
 	const struct key k = key_at(a);
 
-	ck_ok(blob_new(store_stage(store), data, len, &blob));
 	BRANCH_CHANGE_GUARD(b);
+	ck_ok(blob_new(store_stage(store), data, len, &blob));
 	const struct val v = { .data = "b", .len = 1, .ref = { .kind = REF_BLOB, .blob = blob } };
 	ck_ok(tree_put(b->tree, &k, &v));
 	b->changes++;

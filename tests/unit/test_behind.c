@@ -11,6 +11,7 @@
 #include "store/base/fault.h"
 #include "store/behind.h"
 #include "store/boot.h"
+#include "store/format.h"
 
 #define LEN 100000
 
@@ -139,6 +140,27 @@ START_TEST(a_sync_has_them)
 	stage_hold_still(s.stage, false);
 	ck_ok(stage_sync(s.stage));
 	ck_assert(is_copied(a, first));
+	leave(slot);
+}
+END_TEST
+
+START_TEST(a_copy_for_the_journal_has_them)
+{
+	enum { LITTLE = 50000 };
+	_cleanup_(blob_unrefp) struct blob *a = NULL, *b = NULL;
+	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
+	uint8_t *slot, *data = slot_with(first, LITTLE, &slot);
+	size_t len;
+
+	ck_ok(blob_new(s.stage, second, 1, &a));
+	stage_hold_still(s.stage, true);
+	stage_hold_still(s.stage, false);
+	ck_ok(stage_sync(s.stage));
+	ck_ok(blob_new(s.stage, data, LITTLE, &b));
+	copy = stage_copy(s.stage, &len);
+	ck_assert_ptr_nonnull(copy);
+	ck_assert_uint_eq(len, LITTLE);
+	ck_assert_mem_eq(copy->bytes, first, LITTLE);
 	leave(slot);
 }
 END_TEST
@@ -591,6 +613,7 @@ int main(void)
 	const TTest *const tests[] = {
 		bytes_are_copied_after_the_answer_or_when_somebody_needs_them,
 		a_sync_has_them,
+		a_copy_for_the_journal_has_them,
 		what_comes_later_is_not_overwritten_by_what_was_left,
 		a_blob_that_goes_leaves_nothing_to_copy,
 		short_bytes_and_those_of_other_memory_are_copied_at_once,

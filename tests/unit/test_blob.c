@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "store/base/fault.h"
+#include "store/format.h"
 
 static struct scratch s;
 
@@ -172,6 +173,128 @@ START_TEST(what_a_commit_makes_durable_is_fixed)
 	ck_err(blob_write(before, 0, data, 1), AGAIN);
 	ck_err(blob_write(meanwhile, 0, data, 1), AGAIN);
 	ck_ok(blob_write(after, 0, data, 1));
+}
+END_TEST
+
+/* ---- what a mark of the journal has of it ---- */
+
+static void commit_begins(void)
+{
+	stage_hold_still(s.stage, true);
+	stage_hold_still(s.stage, false);
+}
+
+static void expect_copy(const char *text)
+{
+	size_t len;
+	_cleanup_free_ struct journal_mark_bytes *copy = stage_copy(s.stage, &len);
+
+	ck_assert_ptr_nonnull(copy);
+	ck_assert_uint_eq(len, strlen(text));
+	ck_assert_mem_eq(copy->bytes, text, len);
+}
+
+static bool is_copied(void)
+{
+	size_t len;
+	_cleanup_free_ struct journal_mark_bytes *copy = stage_copy(s.stage, &len);
+
+	return copy;
+}
+
+START_TEST(a_mark_has_what_no_sync_and_no_mark_had_before)
+{
+	static uint8_t much[BLOB_MAX];
+	_cleanup_(blob_unrefp) struct blob *a = make("aa", 2), *b = NULL, *c = NULL, *d = NULL;
+
+	commit_begins();
+	ck_assert(!is_copied()); /* nor is the file's name durable */
+	ck_ok(stage_sync(s.stage));
+	expect_copy("");
+
+	b = make("bbb", 3);
+	commit_begins();
+	expect_copy("bbb");
+	expect_copy("bbb"); /* the journal did not take it */
+	ck_ok(blob_append(b, 3, "B", 1)); /* perhaps in the midst of the copy */
+	expect_copy("bbbB");
+	stage_copy_is_durable(s.stage);
+	expect_copy("B");
+	c = make("c", 1);
+	commit_begins();
+	expect_copy("Bc");
+	stage_copy_is_durable(s.stage);
+	expect_copy("");
+
+	d = make(much, sizeof(much));
+	commit_begins();
+	ck_assert(!is_copied());
+	ck_ok(stage_sync(s.stage));
+	expect_copy("");
+}
+END_TEST
+
+START_TEST(a_mark_has_nothing_of_two_files)
+{
+	static uint8_t much[BLOB_MAX];
+	_cleanup_(blob_unrefp) struct blob *late = NULL, *next = NULL;
+	struct blob *many[33];
+
+	for (size_t i = 0; i < ARRAY_SIZE(many); i++) /* enough for a turn */
+		many[i] = make(much, sizeof(much));
+	commit_begins();
+	ck_ok(stage_sync(s.stage));
+	late = make("late", 4);
+	stage_turn(s.stage);
+	next = make("next", 4);
+	commit_begins();
+	ck_assert(!is_copied());
+	ck_ok(stage_sync(s.stage));
+	expect_copy("");
+	for (size_t i = 0; i < ARRAY_SIZE(many); i++)
+		blob_unref(many[i]);
+}
+END_TEST
+
+START_TEST(what_a_mark_has_is_put_back)
+{
+	static const _Atomic uint64_t lsn = 1; /* of a record that refers to it */
+	const struct noter noter = { .fn = scratch_note, .arg = &s };
+	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
+	struct blob *before = make("before", 6), *b;
+	uint32_t number, off;
+	char path[32];
+	size_t len;
+
+	stage_hold(s.stage, &lsn);
+	commit_begins();
+	ck_ok(stage_sync(s.stage));
+	b = make("this", 4);
+	blob_place(b, &number, &off);
+	commit_begins();
+	copy = stage_copy(s.stage, &len);
+	ck_assert_ptr_nonnull(copy);
+	blob_unref(before);
+	blob_unref(b);
+	stage_close(s.stage);
+
+	snprintf(path, sizeof(path), "stage/%08x", number);
+	{
+		_cleanup_close_ int fd = openat(s.dir_fd, path, O_RDWR | O_CLOEXEC);
+
+		ck_assert_int_eq(ftruncate(fd, 6), 0); /* as a power cut may leave it */
+	}
+	ck_ok(stage_open(s.dir_fd, s.chunks, &noter, &s.stage));
+	ck_err(blob_adopt(s.stage, number, off, 4, &b), ABSENT);
+	ck_ok(stage_put_back(s.stage, copy, len));
+	ck_ok(blob_adopt(s.stage, number, off, 4, &b));
+	expect(b, "this", 4);
+	blob_unref(b);
+	put_le32(copy->file, number + 1); /* one that is gone: nobody waits for it */
+	ck_ok(stage_put_back(s.stage, copy, len));
+	put_le32(copy->file, number);
+	put_le32(copy->place, UINT32_MAX);
+	ck_err(stage_put_back(s.stage, copy, len), -ERR_JOURNAL_DAMAGED);
 }
 END_TEST
 
@@ -489,6 +612,9 @@ int main(void)
 		a_blob_grows_while_it_is_last,
 		a_sole_owner_writes_in_place,
 		what_a_commit_makes_durable_is_fixed,
+		a_mark_has_what_no_sync_and_no_mark_had_before,
+		a_mark_has_nothing_of_two_files,
+		what_a_mark_has_is_put_back,
 		dropped_blobs_cost_nothing,
 		small_blobs_find_pages_made_for_them,
 		without_room_for_pages_in_advance_a_blob_is_made_all_the_same,

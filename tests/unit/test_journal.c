@@ -13,11 +13,21 @@ static struct journal *journal;
 static uint64_t seen[20000];
 static unsigned n_seen;
 static struct journal_found found;
+static char copies[100]; /* the bytes of marks that were handed out */
 
 static int see(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload, size_t len)
 {
+	const struct journal_mark_bytes *mark = (const void *)payload;
 	unsigned wrong = 0;
 
+	if (kind == JOURNAL_MARK) {
+		ck_assert_uint_eq(n_seen, 0); /* before all others */
+		ck_assert_uint_gt(len, sizeof(*mark));
+		ck_assert_uint_eq(get_le32(mark->file), 7);
+		ck_assert_uint_eq(get_le32(mark->place), 4096);
+		strncat(copies, (const char *)mark->bytes, len - sizeof(*mark));
+		return 0;
+	}
 	ck_assert_int_eq(kind, JOURNAL_CHANGE);
 	ck_assert_uint_ge(len, 8);
 	ck_assert_uint_lt(n_seen, ARRAY_SIZE(seen));
@@ -34,6 +44,7 @@ static void journal_up(void)
 	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
 
 	n_seen = 0;
+	copies[0] = '\0';
 	ck_ok(journal_open(scratch.dir_fd, &noter, &journal));
 	ck_ok(journal_read(journal, see, NULL, &found));
 	journal_start(journal, 0);
@@ -419,7 +430,7 @@ START_TEST(another_boot_believes_only_what_was_marked)
 	for (uint64_t i = 0; i < 10; i++)
 		add(i, 100);
 	marked = journal_lsn(journal);
-	ck_ok(journal_mark(journal, marked));
+	ck_ok(journal_mark(journal, marked, NULL, 0));
 	ck_assert_uint_ge(journal_synced(journal), marked);
 	for (uint64_t i = 10; i < 15; i++)
 		add(i, 100);
@@ -447,6 +458,78 @@ START_TEST(another_boot_believes_only_what_was_marked)
 }
 END_TEST
 
+static void mark_with(uint64_t lsn, const char *text)
+{
+	size_t len = strlen(text);
+	_cleanup_free_ struct journal_mark_bytes *copy = calloc(1, sizeof(*copy) + len);
+
+	put_le32(copy->file, 7);
+	put_le32(copy->place, 4096);
+	memcpy(copy->bytes, text, len);
+	ck_ok(journal_mark(journal, lsn, copy, len));
+}
+
+START_TEST(another_boot_gets_what_marks_have_of_the_stage)
+{
+	uint64_t earlier;
+
+	for (uint64_t i = 0; i < 4; i++) {
+		add(i, 100);
+		mark_with(journal_lsn(journal), (char[]){ (char)('a' + i), '\0' });
+		if (i == 1) /* the stage was synced, and has what is before */
+			ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	}
+	earlier = journal_lsn(journal);
+	add(4, 100);
+	mark_with(earlier, "e"); /* it says nothing of the record before it */
+	journal_down();
+	journal_up();
+	ck_assert_str_eq(copies, ""); /* they are in the page cache */
+	expect_seen(0, 5);
+	journal_down();
+
+	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
+	for (int again = 0; again < 2; again++) {
+		journal_up();
+		ck_assert_str_eq(copies, "cde");
+		expect_seen(0, 4);
+		ck_assert_uint_eq(found.lost, 1);
+		if (again)
+			add(4, 100);
+		journal_down();
+	}
+
+	/* Who wrote that segment had put them in place. */
+	setenv("PLYFS_TEST_BOOT_ID", "a second one", 1);
+	journal_up();
+	ck_assert_str_eq(copies, "");
+	expect_seen(0, 4);
+}
+END_TEST
+
+START_TEST(what_marks_have_of_the_stage_stays_until_a_whole_mark)
+{
+	for (int whole = 0; whole < 2; whole++) {
+		uint64_t lsn;
+
+		add(0, 4000);
+		mark_with(journal_lsn(journal), "x");
+		do
+			lsn = add(1, 4000);
+		while (journal_bytes(journal) < 2 * SEGMENT_BYTES);
+		add(2, 4000);
+		ck_assert(journal_release(journal, lsn));
+		ck_assert_uint_eq(journal_bytes(journal), 2 * SEGMENT_BYTES);
+		if (whole)
+			ck_ok(journal_mark(journal, lsn, NULL, 0));
+		else /* or until nothing can refer to it */
+			lsn = journal_lsn(journal);
+		ck_assert(!journal_release(journal, lsn));
+		ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES);
+	}
+}
+END_TEST
+
 /* The sync of the directory fails first, then that of a segment. */
 START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 {
@@ -455,21 +538,22 @@ START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 		int was;
 
 		fault_arm(0, 1, EIO);
-		ck_err(journal_mark(journal, lsn), -EIO);
+		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
 		fault_disarm();
-		ck_err(journal_mark(journal, lsn), -EIO); /* it would succeed, and prove nothing */
+		/* it would succeed, and prove nothing */
+		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
 		before = journal_lsn(journal);
 		lsn = add(2, 100);
-		ck_err(journal_mark(journal, lsn), -EIO);
+		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
 		was = files();
 		journal_release(journal, before);
 		ck_assert_int_le(files(), was); /* gone, or the spare one */
-		ck_ok(journal_mark(journal, lsn));
+		ck_ok(journal_mark(journal, lsn, NULL, 0));
 		ck_assert_uint_ge(journal_synced(journal), lsn);
 		journal_release(journal, journal_lsn(journal));
 	}
 	add(3, 100);
-	ck_ok(journal_mark(journal, journal_lsn(journal)));
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
 	journal_down();
 	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
 	journal_up();
@@ -581,6 +665,8 @@ int main(void)
 		what_cannot_be_read_is_given_up_and_the_rest_counted,
 		every_flipped_byte_is_noticed,
 		another_boot_believes_only_what_was_marked,
+		another_boot_gets_what_marks_have_of_the_stage,
+		what_marks_have_of_the_stage_stays_until_a_whole_mark,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		a_full_disk_is_told_when_room_is_asked_for,
 		without_room_for_a_new_file_the_spare_one_is_taken,

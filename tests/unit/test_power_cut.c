@@ -146,7 +146,7 @@ static void go_to(const char *path)
 	ck_assert_int_ge(scratch.dir_fd, 0);
 }
 
-static void run(bool make)
+static void run(void (*process)(bool make), bool make)
 {
 	pid_t child;
 	int status;
@@ -156,7 +156,7 @@ static void run(bool make)
 	child = fork();
 	ck_assert_int_ge(child, 0);
 	if (child == 0)
-		live(make);
+		process(make);
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "seed %llu: it ended with %x",
 		      (unsigned long long)seed, (unsigned)status);
@@ -245,7 +245,7 @@ static void history(void)
 		uint64_t how = 0;
 		char path[4200];
 
-		run(!made);
+		run(live, !made);
 		choose_places(places);
 		for (unsigned i = 0; i < CUTS; i++) {
 			disk_advance(places[i], hear, &told);
@@ -266,6 +266,101 @@ START_TEST(a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest)
 {
 	history_setup(_i);
 	history();
+}
+END_TEST
+
+/* ---- what is durable in the journal alone ---- */
+
+#define SECOND_CUTS 12 /* half find the second process's segment, which was not synced */
+
+static void open_by_hand(void)
+{
+	const struct store_options options = { .commit_ms = 0 };
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+
+	ck_ok(store_open_with(scratch.dir_fd, &options, &noter, &store));
+}
+
+static void write_a_little(bool make)
+{
+	struct branch *b;
+
+	disk_record();
+	if (make)
+		ck_ok(store_init(scratch.dir_fd));
+	open_by_hand();
+	b = make ? branch_make("main") : branch_at("main");
+	change(b, 1, make ? "first" : "second");
+	if (make) {
+		ck_ok(store_flush(store)); /* names of files are new: the stage is synced */
+		change_blob(b, 2, "little", 6);
+		ck_ok(store_flush(store));
+		change_blob(b, 3, "more", 4);
+		ck_ok(store_flush(store));
+	}
+	disk_end();
+	_exit(0);
+}
+
+/* Goes on with what the disk may have when the power goes now. */
+static void cut_here(const char *name)
+{
+	char path[4200];
+
+	disk_advance(disk_length(), NULL, NULL);
+	snprintf(path, sizeof(path), "%s/%s", scratch.path, name);
+	disk_cut(scratch_random(&sh->rng), path);
+	disk_close();
+	remove_tree(base);
+	strcpy(base, path);
+	reboot();
+}
+
+static void expect_bytes(struct branch *b, uint64_t a, const char *bytes)
+{
+	const struct key k = key_at(a);
+	char got[16] = { 0 };
+	struct val v;
+
+	READ_GUARD(&b->lock);
+	ck_ok(tree_get(b->tree, &k, &v));
+	if (v.ref.kind == REF_BLOB)
+		ck_ok(blob_read(v.ref.blob, v.ref.off, got, strlen(bytes)));
+	else
+		ck_ok(chunk_read(store_chunks(store), &v.ref.name, v.ref.off, got, strlen(bytes)));
+	ck_assert_str_eq(got, bytes);
+}
+
+/* The power goes again when the next process has begun a segment. */
+START_TEST(what_marks_had_of_the_stage_survives_a_second_cut)
+{
+	unsigned went_on = 0;
+
+	history_setup(0);
+	for (unsigned i = 0; i < SECOND_CUTS; i++) {
+		struct branch *b;
+
+		snprintf(base, sizeof(base), "%s/base", scratch.path);
+		ck_assert_int_eq(mkdir(base, 0700), 0);
+		run(write_a_little, true);
+		cut_here("first");
+		run(write_a_little, false);
+		cut_here("second");
+
+		go_to(base);
+		went_on += faccessat(scratch.dir_fd, "journal/00000002", F_OK, 0) == 0;
+		open_by_hand();
+		expect_quiet();
+		b = branch_at("main");
+		expect_bytes(b, 2, "little");
+		expect_bytes(b, 3, "more");
+		expect_sound(NULL);
+		branch_close(b);
+		ck_ok(store_close(store));
+		store = NULL;
+		remove_tree(base);
+	}
+	ck_assert_uint_gt(went_on, 0);
 }
 END_TEST
 
@@ -372,6 +467,7 @@ int main(void)
 	tcase_add_checked_fixture(tcase, setup, teardown);
 	tcase_add_loop_test(tcase, a_power_cut_leaves_what_was_synced_and_a_prefix_of_the_rest, 0,
 			    histories);
+	tcase_add_test(tcase, what_marks_had_of_the_stage_survives_a_second_cut);
 	tcase_add_test(tcase, reads_go_on_while_commits_fail);
 	return run_case("power_cut", tcase);
 }

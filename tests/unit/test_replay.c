@@ -485,30 +485,37 @@ START_TEST(inode_numbers_in_the_journal_are_not_given_out_again)
 }
 END_TEST
 
+static void write_format_of(int version)
+{
+	_cleanup_close_ int fd = openat(scratch.dir_fd, "format", O_RDWR | O_TRUNC);
+	const uint8_t *uuid = store_uuid(store);
+	char text[FORMAT_TEXT_MAX];
+	int len = snprintf(text, sizeof(text), "plyfs store\nversion %d\nuuid ", version);
+
+	for (int i = 0; i < 16; i++)
+		len += snprintf(text + len, 3, "%02x", uuid[i]);
+	len += snprintf(text + len, 2, "\n");
+	len += snprintf(text + len, 40, "checksum %016llx\n",
+			(unsigned long long)hash64(text, (size_t)len, 0));
+	ck_ok(os_pwrite_full(fd, text, (size_t)len, 0));
+}
+
 START_TEST(an_old_store_is_opened_and_marked_as_new)
 {
-	uint8_t uuid[16];
+	for (int version = FORMAT_VERSION_READ; version < FORMAT_VERSION; version++) {
+		uint8_t uuid[16];
 
-	store_up();
-	memcpy(uuid, store_uuid(store), sizeof(uuid));
-	ck_ok(store_close(store));
-	store = NULL;
-	{
-		_cleanup_close_ int fd = openat(scratch.dir_fd, "format", O_RDWR | O_TRUNC);
-		char text[FORMAT_TEXT_MAX];
-		int len = snprintf(text, sizeof(text), "plyfs store\nversion 1\nuuid ");
-
-		for (int i = 0; i < 16; i++)
-			len += snprintf(text + len, 3, "%02x", uuid[i]);
-		len += snprintf(text + len, 2, "\n");
-		len += snprintf(text + len, 40, "checksum %016llx\n",
-				(unsigned long long)hash64(text, (size_t)len, 0));
-		ck_ok(os_pwrite_full(fd, text, (size_t)len, 0));
+		store_up();
+		write_format_of(version);
+		ck_ok(store_close(store));
+		store = NULL;
+		ck_err(store_read_format(scratch.dir_fd, uuid), EXISTS);
+		store_up();
+		ck_ok(store_read_format(scratch.dir_fd, uuid));
+		expect_main();
+		ck_ok(store_close(store));
+		store = NULL;
 	}
-	ck_err(store_read_format(scratch.dir_fd, uuid), EXISTS);
-	store_up();
-	ck_ok(store_read_format(scratch.dir_fd, uuid));
-	expect_main();
 }
 END_TEST
 

@@ -103,11 +103,11 @@ START_TEST(the_format_file_is_text_and_checked)
 	ck_ok(store_close(store));
 	store = NULL;
 	read_format_text(text, sizeof(text));
-	ck_assert(strncmp(text, "plyfs store\nversion 2\nuuid ", 27) == 0);
+	ck_assert(strncmp(text, "plyfs store\nversion 3\nuuid ", 27) == 0);
 	/* on a slow machine a first commit was made, and a store with packs can be salvaged */
 	(void)os_unlinkat(scratch.dir_fd, "packs/00000001.pack", 0);
 
-	write_file("format", "plyfs store\nversion 3\nand whatever they think of\n");
+	write_file("format", "plyfs store\nversion 4\nand whatever they think of\n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_NEWER);
 	write_file("format", "plyfs store\nversion 0\n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_OLDER);
@@ -115,7 +115,7 @@ START_TEST(the_format_file_is_text_and_checked)
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_NOT_A_STORE);
 	write_file("format", "plyfs store\nversion \n");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
-	write_file("format", "plyfs store\nversion 2\nuuid 12");
+	write_file("format", "plyfs store\nversion 3\nuuid 12");
 	ck_err(store_open(scratch.dir_fd, NULL, &s), -ERR_FORMAT_DAMAGED);
 
 	uuid = strstr(text, "uuid ") + 5;
