@@ -157,7 +157,7 @@ void memo_recovered(struct memo *m, uint64_t lsn)
 	}
 	if (atomic_load(&h->switch_state) == MEMO_PREPARED)
 		atomic_store(&h->switch_state, done && done <= lsn ? MEMO_DONE : MEMO_NO_SWITCH);
-	/* As branch_restore_locked: who restores the state he is in can undo what he could before. */
+	/* As branch_restore_locked: who restores the state he is in can undo as before. */
 	if (atomic_load(&h->switch_state) == MEMO_DONE && left && left != h->switched.target)
 		h->switched.left = left;
 	if (atomic_load(&h->switch_state) != MEMO_NO_SWITCH)
