@@ -49,6 +49,9 @@ START_TEST(a_node_id_is_the_object_until_forgotten)
 	struct inode i;
 	ck_assert_int_eq(view_getattr(view, a, &i), -ESTALE);
 	ck_assert_uint_ne(node_of(ROOT_NODE, "a"), a); /* never the same id again */
+	ck_assert_int_eq(view_getattr(view, a, &i), -ESTALE);
+	view_forget(view, ROOT_NODE, 1);
+	ck_ok(view_getattr(view, ROOT_NODE, &i)); /* it goes with the mount */
 }
 END_TEST
 
@@ -129,6 +132,55 @@ START_TEST(an_unlinked_file_lives_until_forgotten)
 	READ_GUARD(&b->lock);
 	struct fs fs = { .store = store, .tree = b->tree };
 	ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT); /* purged */
+}
+END_TEST
+
+START_TEST(a_file_that_never_had_a_name_lives_until_forgotten)
+{
+	struct fs_new n = { .dir = ROOT_NODE, .mode = S_IFREG | 0600 };
+	struct branch *b = view_branch(view);
+	struct fs fs = { .store = store, .tree = b->tree };
+	struct entry e, named;
+
+	ck_ok(view_tmpfile(view, &n, &e));
+	ck_ok(view_tmpfile(view, &n, &named));
+	ck_ok(view_link(view, named.node, ROOT_NODE, "named", 5, &named));
+	view_forget(view, e.node, 1);
+	view_forget(view, named.node, 2);
+
+	READ_GUARD(&b->lock);
+	ck_assert_int_eq(fs_stat(&fs, e.inode.ino, &e.inode), -ENOENT); /* purged */
+	ck_ok(fs_stat(&fs, named.inode.ino, &named.inode));
+}
+END_TEST
+
+static int32_t backing_closed;
+
+static void close_backing(void *arg, int32_t id)
+{
+	backing_closed = id;
+}
+
+START_TEST(what_opens_were_answered_with_goes_with_the_last_one_or_the_node)
+{
+	struct view_kernel k = recorder;
+	uint64_t f = make_file(ROOT_NODE, "f", "");
+	int32_t id = 0;
+
+	k.backing_close = close_backing;
+	backing_closed = 0;
+	view_set_kernel(view, &k);
+	ck_assert_int_eq(view_opened(view, f, -1, &id), ABSENT);
+	ck_assert_int_eq(view_opened(view, f, 7, &id), 0);
+	ck_assert_int_eq(view_opened(view, f, 8, &id), EXISTS);
+	ck_assert_int_eq(id, 7);
+	ck_assert_int_eq(view_closed(view, f), 0);
+	ck_assert_int_eq(view_closed(view, f), 7);
+	ck_assert_int_eq(view_closed(view, f), 0);
+	ck_assert_int_eq(view_opened(view, f, 9, &id), 0);
+	ck_assert_int_eq(backing_closed, 0);
+	view_forget(view, f, 1);
+	ck_assert_int_eq(backing_closed, 9);
 }
 END_TEST
 
@@ -611,6 +663,26 @@ START_TEST(nodes_beyond_the_budget_go_and_come_back)
 }
 END_TEST
 
+START_TEST(what_is_open_is_kept_from_gc_as_long_as_it_is)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "old"), id = checkpoint();
+	char text[4000] = "";
+
+	memset(text, 'x', sizeof(text) - 1); /* a chunk of its own */
+	rewrite(a, text);
+	for (int i = 0; i < 3; i++) { /* the state it is from is nobody's from the second on */
+		restore(id);
+		ck_assert_int_eq(store_sync(store), 0);
+		make_file(ROOT_NODE, "later", "");
+	}
+	(void)collected();
+	ck_assert_uint_eq(collected(), 0);
+	ck_assert_str_eq(text_of(a), text);
+	view_forget(view, a, 1);
+	ck_assert_uint_gt(collected(), 0);
+}
+END_TEST
+
 START_TEST(a_snapshot_view_lets_go_as_well)
 {
 	uint64_t id;
@@ -682,6 +754,8 @@ int main(void)
 	tcase_add_loop_test(
 		t, who_wrote_past_the_cache_and_is_not_heard_of_has_his_answer_after_a_while, 0, 2);
 	tcase_add_test(t, an_unlinked_file_lives_until_forgotten);
+	tcase_add_test(t, a_file_that_never_had_a_name_lives_until_forgotten);
+	tcase_add_test(t, what_opens_were_answered_with_goes_with_the_last_one_or_the_node);
 	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
 	tcase_add_test(t, a_changed_file_nobody_looks_at_is_let_go_after_the_answer);
@@ -702,9 +776,11 @@ int main(void)
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
 	tcase_add_test(t, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
+	tcase_add_test(t, what_is_open_is_kept_from_gc_as_long_as_it_is);
 	tcase_add_checked_fixture(tight, setup_tight, view_teardown);
 	tcase_set_timeout(tight, 240);
 	tcase_add_test(tight, nodes_beyond_the_budget_go_and_come_back);
+	tcase_add_test(tight, what_is_open_is_kept_from_gc_as_long_as_it_is);
 	tcase_add_test(tight, a_snapshot_view_lets_go_as_well);
 	tcase_add_test(tight, readers_notice_nothing);
 	return run_case("view", t) | run_case("view", tight);

@@ -185,11 +185,80 @@ START_TEST(a_dead_directory_that_comes_back_by_its_path_brings_nothing_along)
 	make_file(third, "third", "");
 	ck_assert_int_eq(look(d, "third", &e), -ENOENT);
 	view_forget(view, third, 1);
+	ck_assert_int_eq(look(d, "third", &e), -ENOENT);
 
 	restore(with_new);
 	ck_assert(was_told(d, "new") && !was_expired(d, "new"));
 	ck_assert(was_told_inode(d));
 	(void)node_of(d, "new");
+}
+END_TEST
+
+/* By names and by epoch. */
+static void set_mode(int epoch)
+{
+	struct view_kernel k = recorder;
+
+	k.names_max = epoch ? 1 : 0;
+	view_set_kernel(view, &k);
+}
+
+START_TEST(a_directory_that_is_dead_stays_so_until_the_next_restore)
+{
+	uint64_t without = checkpoint(), d, with;
+	struct inode i;
+	struct entry e;
+
+	d = make_dir(ROOT_NODE, "d");
+	make_file(d, "f", "");
+	with = checkpoint();
+	set_mode(_i);
+	ck_assert_int_eq(restore(without).mode, _i ? RESTORE_EPOCH : RESTORE_NAMES);
+	ck_ok(view_getattr(view, d, &i));
+	ck_assert_uint_eq(i.nlink, 0);
+	view_forget(view, make_dir(ROOT_NODE, "d"), 1);
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT);
+	ck_ok(view_getattr(view, d, &i));
+	ck_assert_uint_eq(i.nlink, 0);
+	restore(with);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+}
+END_TEST
+
+START_TEST(a_directory_that_the_kernel_removed_is_another_one_when_it_comes_back)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), with = checkpoint(), back;
+	struct entry e;
+
+	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* and is somebody's working directory */
+	make_file(ROOT_NODE, "x", "");
+	make_file(ROOT_NODE, "y", "");
+	set_mode(_i);
+	ck_assert_int_eq(restore(with).mode, _i ? RESTORE_EPOCH : RESTORE_NAMES);
+	back = node_of(ROOT_NODE, "d");
+	ck_assert_uint_ne(back, d);
+	make_file(back, "f", "");
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT);
+}
+END_TEST
+
+/* Another file stands in the way that leads to it. */
+START_TEST(a_directory_below_what_is_a_file_now_is_dead)
+{
+	uint64_t with, d, sub;
+	struct inode i;
+	struct entry e;
+
+	make_file(ROOT_NODE, "d", "");
+	with = checkpoint();
+	ck_ok(view_unlink(view, ROOT_NODE, "d", 1));
+	d = make_dir(ROOT_NODE, "d");
+	sub = make_dir(d, "sub");
+	set_mode(_i);
+	ck_assert_int_eq(restore(with).mode, _i ? RESTORE_EPOCH : RESTORE_NAMES);
+	ck_assert_int_eq(look(sub, "x", &e), -ENOENT);
+	ck_ok(view_getattr(view, sub, &i));
+	ck_assert_uint_eq(i.nlink, 0);
 }
 END_TEST
 
@@ -260,6 +329,10 @@ int main(void)
 	tcase_add_test(t, rights_are_told_before_names);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
+	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
+	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_comes_back,
+			    0, 2);
+	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, many_dead_directories_come_back);
 	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
