@@ -11,10 +11,12 @@
 #include "tests/unit/view_fixture.h"
 
 static struct memo *first; /* keeps the memo's file */
-static unsigned epochs, inodes;
+static unsigned epochs, inodes, barriers, expired;
 
-static int no_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+static int count_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
 {
+	barriers += name[0] == '/';
+	expired += expire;
 	return 0;
 }
 
@@ -31,7 +33,7 @@ static int count_epoch(void *arg)
 }
 
 static const struct view_kernel kernel = {
-	.inval_entry = no_entry, .inval_inode = count_inode, .inc_epoch = count_epoch
+	.inval_entry = count_entry, .inval_inode = count_inode, .inc_epoch = count_epoch
 };
 
 static struct memo *same_memo(void)
@@ -310,6 +312,8 @@ static void some_nodes(void)
 	ck_assert_int_eq(make(d.node, "a", S_IFREG | 0644, &a), 0);
 	ck_assert_int_eq(make(d.node, "b", S_IFREG | 0644, &b), 0);
 	ck_assert_int_eq(view_lookup(view, d.node, "a", 1, &a), 0); /* twice */
+	ck_assert_int_eq(view_lookup(view, d.node, "a", 1, &a), 0);
+	view_forget(view, a.node, 1);
 	put(a.node, 0, "of a");
 	put(b.node, 0, "of b");
 	ck_assert_int_eq(view_unlink(view, d.node, "b", 1), 0); /* open */
@@ -610,6 +614,186 @@ START_TEST(what_was_equal_is_known_when_the_state_that_was_restored_is_gone)
 }
 END_TEST
 
+static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
+		    uint64_t next_cookie)
+{
+	return 0;
+}
+
+/* From now on each restore is told by epoch, or none is. */
+static void tell_by_epoch(bool yes)
+{
+	struct view_kernel k = kernel;
+
+	k.names_max = yes ? 1 : 1000;
+	view_set_kernel(view, &k);
+}
+
+static void restore_to(uint64_t id)
+{
+	struct restore_info info;
+
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+}
+
+static uint64_t make_node(uint64_t dir, const char *name, uint32_t mode)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(dir, name, mode, &e), 0);
+	return e.node;
+}
+
+/* One of each, settled or left after a restore by epoch. */
+static void nodes_of_all_kinds(void)
+{
+	uint64_t id, f, dir, adopted, retired;
+	struct inode i;
+
+	dir = make_node(make_node(ROOT_NODE, "up", S_IFDIR | 0755), "dir", S_IFDIR | 0755);
+	f = make_node(dir, "f", S_IFREG | 0644);
+	put(f, 0, "of f");
+	adopted = make_node(ROOT_NODE, "adopted", S_IFREG | 0644);
+	retired = make_node(ROOT_NODE, "retired", S_IFREG | 0644);
+	put(retired, 0, "old");
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	put(retired, 0, "new");
+	make_node(ROOT_NODE, "late", S_IFREG | 0644);
+	tell_by_epoch(true);
+	restore_to(id);
+	ck_assert_int_eq(view_getattr(view, dir, &i), 0);
+	ck_assert_int_eq(view_getattr(view, f, &i), 0);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "adopted"), adopted);
+	shared_id[3] = node_of(ROOT_NODE, "retired");
+	ck_assert_uint_ne(shared_id[3], retired);
+
+	/* What they were settled from is gone with the next one. */
+	tell_by_epoch(false);
+	make_node(ROOT_NODE, "later", S_IFREG | 0644);
+	restore_to(id);
+	ck_assert_int_eq(view_readdir(view, ROOT_NODE, 0, true, take_all, NULL), 0);
+	shared_id[0] = id;
+	shared_id[1] = adopted;
+	shared_id[2] = f;
+	first->receipts[MEMO_RECEIPTS - 2].restored.target = dir;
+}
+
+START_TEST(nodes_that_restores_settled_stay_so)
+{
+	uint64_t id, adopted, now;
+	struct entry e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(nodes_of_all_kinds);
+	killed_after(nothing);
+	id = shared_id[0];
+	adopted = shared_id[1];
+	now = shared_id[3];
+	begin();
+	ck_assert_uint_eq(node_of(ROOT_NODE, "retired"), now);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "adopted"), adopted);
+	assert_holds(shared_id[2], "of f");
+	ck_assert_int_eq(
+		view_lookup(view, first->receipts[MEMO_RECEIPTS - 2].restored.target, "f", 1, &e),
+		0);
+
+	/* The name of one that an epoch made old is never merely expired (S3). */
+	tell_by_epoch(false);
+	put(adopted, 0, "changed");
+	expired = 0;
+	restore_to(id);
+	ck_assert_uint_eq(expired, 0);
+
+	/* Whose listing was answered before gets a barrier (S4). */
+	tell_by_epoch(true);
+	barriers = 0;
+	make_node(ROOT_NODE, "x", S_IFREG | 0644);
+	make_node(ROOT_NODE, "y", S_IFREG | 0644);
+	restore_to(id);
+	ck_assert_uint_eq(barriers, 1);
+	end();
+}
+END_TEST
+
+/* As somebody's working directory. */
+static void dead_directory(void)
+{
+	uint64_t without, d;
+	struct inode i;
+
+	ck_assert_int_eq(view_checkpoint(view, "", false, &without), 0);
+	d = make_node(ROOT_NODE, "d", S_IFDIR | 0755);
+	make_node(d, "f", S_IFREG | 0644);
+	ck_assert_int_eq(view_checkpoint(view, "", false, &shared_id[0]), 0);
+	tell_by_epoch(true);
+	restore_to(without);
+	ck_assert_int_eq(view_getattr(view, d, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	shared_id[1] = d;
+}
+
+static void dead_directory_that_came_back(void)
+{
+	dead_directory();
+	restore_to(shared_id[0]);
+}
+
+static void removed_directory(void)
+{
+	uint64_t id;
+
+	shared_id[0] = make_node(ROOT_NODE, "d", S_IFDIR | 0755);
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	ck_assert_int_eq(view_rmdir(view, ROOT_NODE, "d", 1), 0);
+	tell_by_epoch(true);
+	restore_to(id);
+}
+
+START_TEST(a_directory_that_the_kernel_removed_stays_another_one)
+{
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(removed_directory);
+	killed_after(nothing);
+	begin();
+	ck_assert_uint_ne(node_of(ROOT_NODE, "d"), shared_id[0]);
+	end();
+}
+END_TEST
+
+START_TEST(a_dead_directory_stays_dead)
+{
+	struct inode i;
+	struct entry e;
+	uint64_t d;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(dead_directory);
+	killed_after(nothing);
+	d = shared_id[1];
+	begin();
+	view_forget(view, make_node(ROOT_NODE, "d", S_IFDIR | 0755), 1);
+	ck_assert_int_eq(view_getattr(view, d, &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	restore_to(shared_id[0]);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	ck_assert_int_eq(view_lookup(view, d, "f", 1, &e), 0);
+	end();
+}
+END_TEST
+
+START_TEST(a_directory_that_was_dead_is_alive)
+{
+	struct entry e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(dead_directory_that_came_back);
+	killed_after(nothing);
+	begin();
+	ck_assert_int_eq(view_lookup(view, shared_id[1], "f", 1, &e), 0);
+	end();
+}
+END_TEST
+
 START_TEST(what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture)
 {
 	struct segments s;
@@ -660,6 +844,10 @@ int main(void)
 		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);
 	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
 	tcase_add_test(c, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
+	tcase_add_test(c, nodes_that_restores_settled_stay_so);
+	tcase_add_test(c, a_directory_that_the_kernel_removed_stays_another_one);
+	tcase_add_test(c, a_dead_directory_stays_dead);
+	tcase_add_test(c, a_directory_that_was_dead_is_alive);
 	tcase_add_test(c, what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture);
 	tcase_add_test(c, another_layout_is_not_understood);
 	return run_case("memo", c);
