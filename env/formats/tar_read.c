@@ -17,6 +17,10 @@
 	(128 * 1024) /* at a time from the file: pipes give 64 KiB at most, disks like more */
 #define RAW_BYTES (64 * 1024) /* between the two archives of a layer */
 
+/* Of a device: Linux has 12 and 20 bits. */
+#define MAJOR_MAX ((1U << 12) - 1)
+#define MINOR_MAX ((1U << 20) - 1)
+
 struct reader {
 	struct chan *c;
 	struct archive *archive;
@@ -127,6 +131,26 @@ static void inode_of(struct archive_entry *entry, struct inode *ret)
 					 archive_entry_birthtime_nsec(entry));
 }
 
+/*
+ * Numbers that Linux has no room for would be those of others: 2^32 is root's. And the last one is
+ * nobody's, since chown(2) takes it for "as it is".
+ */
+static void check_numbers(struct reader *tr, struct archive_entry *entry, const char *member)
+{
+	la_int64_t uid = archive_entry_uid(entry), gid = archive_entry_gid(entry);
+	unsigned type = archive_entry_filetype(entry);
+
+	if (uid < 0 || uid >= UINT32_MAX || gid < 0 || gid >= UINT32_MAX)
+		program_fail(tr->c, -ERR_SOURCE, "member '%s': no owner is %jd:%jd", member,
+			     (intmax_t)uid, (intmax_t)gid);
+	if ((type == AE_IFCHR || type == AE_IFBLK) &&
+	    (archive_entry_rdevmajor(entry) > MAJOR_MAX ||
+	     archive_entry_rdevminor(entry) > MINOR_MAX))
+		program_fail(tr->c, -ERR_SOURCE, "member '%s': no device is %ju:%ju", member,
+			     (uintmax_t)archive_entry_rdevmajor(entry),
+			     (uintmax_t)archive_entry_rdevminor(entry));
+}
+
 static void put_data(struct reader *tr, const char *member)
 {
 	for (;;) {
@@ -137,7 +161,7 @@ static void put_data(struct reader *tr, const char *member)
 
 		if (r == ARCHIVE_EOF)
 			return;
-		if (r < ARCHIVE_WARN)
+		if (r != ARCHIVE_OK && r != ARCHIVE_WARN)
 			fail(tr, tr->archive, member);
 		program_must(tr->c, chan_put_data(tr->c, (uint64_t)off, data, len));
 	}
@@ -186,7 +210,8 @@ static void put_xattrs(struct reader *tr, struct archive_entry *entry, const cha
 			"system.posix_acl_default");
 }
 
-static void put_member(struct reader *tr, struct archive_entry *entry)
+/* warned: by libarchive, which has made what it could of a header. */
+static void put_member(struct reader *tr, struct archive_entry *entry, bool warned)
 {
 	struct member m = {
 		.path = archive_entry_pathname(entry),
@@ -197,6 +222,9 @@ static void put_member(struct reader *tr, struct archive_entry *entry)
 
 	if (!m.path)
 		program_fail(tr->c, -ERR_SOURCE, "a member without a name");
+	if (warned && archive_errno(tr->archive) != EILSEQ) /* a name that is not ASCII: tar.h */
+		program_skip(tr->c, "member '%s': %s", m.path, archive_error_string(tr->archive));
+	check_numbers(tr, entry, m.path);
 	inode_of(entry, &m.inode);
 	r = chan_put_member(tr->c, &m);
 	if (r == -ENAMETOOLONG)
@@ -236,9 +264,9 @@ void tar_read(struct chan *c, bool layer)
 		r = archive_read_next_header(tr->archive, &entry);
 		if (r == ARCHIVE_EOF)
 			break;
-		if (r < ARCHIVE_WARN) /* a warning: names that are not ASCII; see tar.h */
+		if (r != ARCHIVE_OK && r != ARCHIVE_WARN) /* it would look for more behind damage */
 			fail(tr, tr->archive, "reading the archive");
-		put_member(tr, entry);
+		put_member(tr, entry, r == ARCHIVE_WARN);
 	}
 	if (layer)
 		end_blob(tr, digest);

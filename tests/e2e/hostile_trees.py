@@ -71,6 +71,51 @@ def test_absolute_names_are_refused_or_taken_relative_like_tar_does(t):
         assert "abs" in p.stderr, p.stderr
 
 
+def raw(t, *members, name="raw.tar", **how):
+    """members: (TarInfo's fields, content)"""
+    path = t.at(name)
+    with tarfile.open(path, "w", **how) as f:
+        for fields, data in members:
+            info = tarfile.TarInfo()
+            for key, value in dict(fields, size=len(data)).items():
+                setattr(info, key, value)
+            f.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_owners_and_devices_that_linux_does_not_have_are_refused_and_named(t):
+    store = t.store()
+    for owner in ("uid", "gid"):
+        for value, how in ((1 << 32, tarfile.PAX_FORMAT), ((1 << 32) - 1, tarfile.PAX_FORMAT),
+                           (-1, tarfile.GNU_FORMAT)):
+            path = raw(t, ({"name": "odd", owner: value}, b"x"), format=how)
+            store.fails("import", path, says=["member 'odd'", str(value)])
+    for device in ({"devmajor": 1 << 12}, {"devminor": 1 << 20}):
+        path = raw(t, (dict(device, name="odd", type=tarfile.CHRTYPE), b""))
+        store.fails("import", path, says=["member 'odd'", str(max(device.values()))])
+    store.import_(raw(t, ({"name": "last", "uid": (1 << 32) - 2}, b"x"), format=tarfile.PAX_FORMAT))
+    assert os.stat(store.mount().at("last")).st_uid == (1 << 32) - 2
+
+
+def test_a_header_that_makes_no_sense_is_told_though_its_member_comes(t):
+    store = t.store()
+    for i, header in enumerate([b"99 path=x\n", b"0 path=x\n", b"10 path=xy", b"9999999 path=x\n"]):
+        path = raw(t, ({"name": "h", "type": tarfile.XHDTYPE}, header), ({"name": "named"}, b"x"))
+        told = store.ply("import", path, "--branch", "b%d" % i).stderr
+        assert "'named'" in told and "pax" in told, (header, told)
+    path = raw(t, ({"name": "a"}, b"x"), ({"name": "b"}, b"x"))
+    with open(path, "r+b") as f:
+        f.seek(1024 + 148)  # the second one's checksum
+        f.write(b"000000")
+    store.fails("import", path, "--branch", "x", says="[Dd]amaged")
+
+
+def test_symlinks_have_the_mode_that_linux_gives_them(t):
+    store = t.store()
+    store.import_(raw(t, ({"name": "l", "type": SYM, "linkname": "x", "mode": 0o640}, b"")))
+    assert os.lstat(store.mount().at("l")).st_mode & 0o7777 == 0o777
+
+
 def test_a_name_in_a_message_cannot_write_on_the_terminal(t):
     store = t.store()
     for name in ("../\033]0;owned\007\033[2J", "../a\nplyfs import: all is well"):
