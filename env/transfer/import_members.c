@@ -8,7 +8,8 @@
  *  1. A member lands below the root or nowhere: absolute names and ".." are refused, and a name is
  *     resolved in the new tree component by component, through directories only. A symlink that the
  *     archive made earlier is never followed, neither by names nor by hard link targets (one that
- *     a lower layer made is, within the tree).
+ *     a lower layer made is, within the tree). An absolute name in a layer begins at the tree's
+ *     root: it is of a machine whose root that is, and some programs write all of them so.
  *  2. The last member of a name wins. Of a directory that means its attributes; what it holds
  *    stays.
  *  3. Inode numbers follow the members; directories that no member describes come into being, with
@@ -76,7 +77,7 @@ static int clean_name(struct import *im, const char *member, const char *name, c
 		*clean = p;
 		*cap = bigger;
 	}
-	if (name[0] == '/')
+	if (name[0] == '/' && !im->layer)
 		return talk_fail(&im->b->talk, -ERR_UNSAFE_PATH, "member '%s': absolute name '%s'",
 				 member, name);
 	while (*name) {
@@ -373,6 +374,8 @@ static int whiteout(struct import *im, const char *member)
 		return 0; /* there is no such directory: nothing to hide */
 	if (r < 0)
 		return r;
+	free(im->last_dir); /* a symlink on the way to it may be what goes */
+	im->last_dir = NULL;
 	if (strcmp(name, WHITEOUT WHITEOUT ".opq") == 0) {
 		r = layer_hide_below(im->layer, dir);
 	} else if (strncmp(name, WHITEOUT WHITEOUT, 2 * strlen(WHITEOUT)) != 0) {
@@ -456,6 +459,7 @@ static int begin_member(struct import *im, const struct record *rec)
 			return talk_fail(&im->b->talk, -ERR_SOURCE,
 					 "member '%s': a symlink without a target", m.path);
 		i->size = strlen(m.target);
+		i->mode |= 0777; /* Linux has no others */
 		break;
 	case S_IFDIR:
 		i->size = BLOCK_BYTES;

@@ -227,10 +227,31 @@ def test_symlinks_of_lower_layers_are_followed_within_the_tree(t):
                     says="loop|symlink|symbolic")
 
 
+def test_names_from_the_root_are_names_in_the_tree(t):
+    # As images have them that kaniko and ko made: Docker, containerd and umoci take them so.
+    second = tar(member("/", mode=0o750), member("/app", b"program"), member("/etc/again", link="/etc/a"),
+                 member("/dir/.wh.one", b""), member("//dir//sub/new", b"n"))
+    store = t.store()
+    store.out("import", "--oci", image(t, BASE, second).path)
+    view = store.mount()
+    assert tree_of(view) == sorted(["app", "dir", "dir/sub", "dir/sub/deep", "dir/sub/new", "etc", "etc/a",
+                                    "etc/again", "etc/b", "keep", "lnk"]), tree_of(view)
+    assert view.read("app") == "program" and os.stat(view.path).st_mode & 0o777 == 0o750
+    assert os.stat(view.at("etc/again")).st_ino == os.stat(view.at("etc/a")).st_ino
+
+
+def test_a_symlink_that_a_whiteout_hid_is_followed_no_more(t):
+    base = tar(member("usr/lib"), member("lib", symlink="usr/lib"))
+    second = tar(member("lib/before", b""), member(".wh.lib", b""), member("lib/after", b""))
+    store = t.store()
+    store.out("import", "--oci", image(t, base, second).path)
+    assert tree_of(store.mount()) == ["lib", "lib/after", "usr", "usr/lib", "usr/lib/before"]
+
+
 def test_hostile_layers_are_refused_like_hostile_tars(t):
     store = t.store()
     for i, bad in enumerate([
-            member("../x", b""), member("/etc/x", b""), member("etc/../../x", b""),
+            member("../x", b""), member("/../x", b""), member("etc/../../x", b""),
             member("lnk/x", b""), member("etc/.wh...", b""), member("etc/.wh..", b""),
             member("etc/.wh.", b""), member("lnk/.wh.x", b""), member("x", link="../../etc/passwd"),
             member("x", link="lnk/a")]):
