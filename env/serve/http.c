@@ -734,7 +734,9 @@ int http_start(const struct http_options *o, struct http_server **ret)
 		(void)close(fd);
 		server_free(s);
 		return fail(PLY_FAILED, "the HTTP server did not start%s",
-			    o->certificate ? "; are certificate and key PEM, and a pair?" : "");
+			    o->certificate ? "; are certificate and key PEM, and a pair, and the key "
+					     "without a passphrase?" :
+					     "");
 	}
 	return 0;
 }

@@ -38,6 +38,15 @@ struct serve {
 	struct metrics metrics;
 };
 
+/* A header's value has neither blanks at its ends nor control characters in it. */
+static bool can_be_sent(const char *token)
+{
+	for (const char *p = token; *p; p++)
+		if (((unsigned char)*p < ' ' && *p != '\t') || *p == 0x7f)
+			return false;
+	return !*token || !(strchr(" \t", *token) || strchr(" \t", token[strlen(token) - 1]));
+}
+
 /* In time that depends on the length of what was given only; blanks at its end are HTTP's. */
 static bool same_token(const char *ours, const char *given)
 {
@@ -265,6 +274,11 @@ int serve_start(const struct serve_options *o, struct serve **ret)
 
 	if (!s)
 		return fail_memory();
+	if (!can_be_sent(o->token)) {
+		free(s);
+		return fail(PLY_INVALID, "nobody can send the token in a header: it begins or ends "
+					 "with a blank, or has a control character in it");
+	}
 	/*
 	 * Each connection has a thread of its own. What one freed is to serve the next: glibc would
 	 * make up to eight arenas a core, and keep larger and larger blocks that were freed.

@@ -42,8 +42,8 @@ struct serve_options {
 struct serve;
 
 /*
- * As http_start, but *ret is untouched by a failure. Options are borrowed for the call, what the
- * place and the args point at longer.
+ * As http_start, but *ret is untouched by a failure; PLY_INVALID: the token, too. Options are
+ * borrowed for the call, what the place and the args point at longer.
  */
 int serve_start(const struct serve_options *o, struct serve **ret);
 uint16_t serve_port(const struct serve *s);

@@ -544,6 +544,7 @@ def test_a_container_is_served_as_its_commands_see_it(t):
 def test_what_plyfs_serve_refuses(t):
     view = t.view(FILES)
     at = ["--in", view.path, "--port", "0"]
+    ply.write(t.at("blank"), "behind it \n")
     for words, code, says in [
         (["--host", "0.0.0.0"], 2, "token"), (["--host", "::"], 2, "token"),
         (["--port", "70000"], 2, "--port"), (["--port", "x"], 2, "number"),
@@ -551,7 +552,9 @@ def test_what_plyfs_serve_refuses(t):
         (["--host", "no.such"], 2, "token"), (["--host", "no.such", "--auth-token", "x"], 1, "no address"),
         (["--certificate", "x"], 2, "--key"), (["--token-file", t.at("none")], 1, "No such file"),
         (["--from", "x"], 2, "--in"), (["--timeout", "x"], 2, "timeout"), (["word"], 2, "wants"),
-        (["--nonsense"], 2, "nonsense"),
+        (["--nonsense"], 2, "nonsense"), (["--auth-token", " x"], 1, "the token"), (["--auth-token", "x\t"], 1, "the token"),
+        (["--auth-token", "x\ny"], 1, "the token"), (["--auth-token", "x\x7f"], 1, "the token"),
+        (["--token-file", t.at("blank")], 1, "the token"), (["--certificate", t.at("blank"), "--key", t.at("blank")], 1, "PEM"),
     ]:
         p = t.run([ply.PLYFS, "serve", *at, *words], check=False)
         assert p.returncode == code and re.search(says, p.stderr), (words, p)
