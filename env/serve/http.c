@@ -45,6 +45,7 @@
 #define THREAD_STACK (1024 * 1024)
 
 #define ENDING "this server is about to end"
+#define TOO_LARGE "the body of this request is too large"
 
 struct http_server {
 	struct MHD_Daemon *daemon;
@@ -78,7 +79,8 @@ struct exchange { /* one request */
 	uint64_t received;
 	struct http_response refusal;
 	bool refused;
-	bool endless; /* refused, and nobody knows where its body ends: no more of it is read */
+	/* Refused, and no more of its body is read: nobody knows its end, or it is yet to be sent. */
+	bool unread;
 };
 
 /* ---- what a handler asks ---- */
@@ -392,7 +394,7 @@ static void refuse_ambiguous(struct exchange *x, const char *version)
 	(void)MHD_get_connection_values(x->q.connection, MHD_HEADER_KIND, look_at_framing, &f);
 	if (!f.ambiguous && !(f.coded && strcmp(version, MHD_HTTP_VERSION_1_0) == 0))
 		return;
-	x->endless = true;
+	x->unread = true;
 	refuse_and_close(x, 400,
 			 "where this request ends is not certain: two lengths, another coding "
 			 "than chunked, or a blank or a line's end within a header");
@@ -428,7 +430,7 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 {
 	struct exchange *x = calloc(1, sizeof(*x));
 	const struct connection *from;
-	const char *type;
+	const char *type, *length;
 
 	if (!x)
 		return NULL;
@@ -452,6 +454,10 @@ static struct exchange *exchange_new(struct http_server *s, struct MHD_Connectio
 		x->refused = !s->o.admit(s->o.arg, &x->q, &r);
 		x->refusal = r;
 	}
+	length = http_header(&x->q, "Content-Length");
+	if (length && strtoull(length, NULL, 10) > s->o.max_body)
+		refuse(x, 413, TOO_LARGE);
+	x->unread |= x->refused && http_header(&x->q, "Expect");
 	type = http_header(&x->q, "Content-Type");
 	/* urlencoded is what curl -d calls everything, JSON as well: that is a body like others. */
 	x->q.is_form = type && strncasecmp(type, "multipart/form-data", 19) == 0;
@@ -469,7 +475,7 @@ static void exchange_piece(struct exchange *x, const char *data, size_t len)
 	arrival_body(x->server->arrivals, x->arrival, len);
 	x->received += len;
 	if (x->received > x->server->o.max_body)
-		refuse(x, 413, "the body of this request is too large");
+		refuse(x, 413, TOO_LARGE);
 	if (!x->form && x->received > HTTP_JSON_MAX)
 		refuse(x, 413, "a body of JSON is too large; upload a file instead");
 	if (x->refused)
@@ -527,7 +533,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 		x = *state = exchange_new(s, c, method, cut ? "" : path, version);
 		if (!x)
 			return MHD_NO;
-		return x->endless ? answer_refusal(x, c) : MHD_YES;
+		return x->unread ? answer_refusal(x, c) : MHD_YES;
 	}
 	if (*len > 0) {
 		exchange_piece(x, data, *len);

@@ -335,6 +335,18 @@ def test_bodies_in_chunks_and_after_100_continue(t):
     assert a.split(b" ")[1] in (b"403", b"405", b"501"), a
 
 
+def test_who_asks_before_the_body_hears_a_refusal_at_once(t):
+    s = server.serve(t, t.view(), "--max-body", "1000")
+    right = b"X-API-Key: " + s.token.encode() + b"\r\n"
+    for key, length, status in ((b"", 10, b"403"), (b"X-API-Key: wrong\r\n", 10, b"401"), (right, 1001, b"413"),
+                                (right, 1 << 62, b"413")):
+        a = s.raw(b"POST /execute HTTP/1.1\r\nHost: x\r\n" + key + b"Expect: 100-Continue\r\n"
+                  b"Content-Length: %d\r\n\r\n" % length)
+        assert a.split(b" ")[1] == status and a.count(b"HTTP/1.1") == 1, (key, a)
+        assert b"\r\nConnection: close\r\n" in a and a.endswith(b'"}'), a
+    s.stop()
+
+
 def test_one_connection_serves_many_requests(t):
     s = rex(t)
     c = s.connection()
