@@ -157,6 +157,8 @@ static int next_dir(struct import *im, const char *member, const struct inode *l
 		r = layer_touch(im->layer, *dir, at, n);
 	if (r < 0)
 		return r;
+	if (!member && !S_ISDIR(i.mode))
+		return -ENOENT;
 	if (S_ISLNK(i.mode))
 		return talk_fail(&im->b->talk, -ERR_UNSAFE_PATH, "member '%s': '%.*s' is a symlink",
 				 member, (int)n, at);
@@ -169,7 +171,7 @@ static int next_dir(struct import *im, const char *member, const struct inode *l
 
 /*
  * The directory that path lies in, through directories only. like: made where missing, from this
- * member; NULL: -ENOENT.
+ * member; NULL: -ENOENT. member: whose note it is that something is no directory; NULL: -ENOENT.
  */
 static int find_parent(struct import *im, const char *member, const char *path,
 		       const struct inode *like, uint64_t *ret_dir, const char **ret_name)
@@ -200,7 +202,8 @@ static int find_parent(struct import *im, const char *member, const char *path,
 	while (rest[pos]) {
 		r = next_dir(im, member, like, &dir, &rest, &pos);
 		if (r == AGAIN && ++links > LINKS_MAX)
-			return talk_fail(&im->b->talk, -ELOOP, "member '%s'", member);
+			return member ? talk_fail(&im->b->talk, -ELOOP, "member '%s'", member)
+				      : -ENOENT;
 		if (r < 0)
 			return r;
 	}
@@ -369,9 +372,9 @@ static int whiteout(struct import *im, const char *member)
 	name = name ? name + 1 : im->clean;
 	if (strncmp(name, WHITEOUT, strlen(WHITEOUT)) != 0)
 		return ABSENT;
-	r = find_parent(im, member, im->clean, NULL, &dir, &name);
+	r = find_parent(im, NULL, im->clean, NULL, &dir, &name);
 	if (r == -ENOENT)
-		return 0; /* there is no such directory: nothing to hide */
+		return 0; /* there is no such directory, or no more: nothing to hide */
 	if (r < 0)
 		return r;
 	free(im->last_dir); /* a symlink on the way to it may be what goes */
