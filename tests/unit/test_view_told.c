@@ -225,7 +225,7 @@ START_TEST(a_directory_that_is_dead_stays_so_until_the_next_restore)
 }
 END_TEST
 
-START_TEST(a_directory_that_the_kernel_removed_is_another_one_when_it_comes_back)
+START_TEST(a_directory_that_the_kernel_removed_is_another_one_when_it_is_back)
 {
 	uint64_t d = make_dir(ROOT_NODE, "d"), with = checkpoint(), back;
 	struct entry e;
@@ -330,7 +330,7 @@ int main(void)
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
 	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
-	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_comes_back,
+	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
 			    0, 2);
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
