@@ -79,7 +79,7 @@ struct exchange { /* one request */
 	uint64_t received;
 	struct http_response refusal;
 	bool refused;
-	/* Refused, and no more of its body is read: nobody knows its end, or it is yet to be sent. */
+	/* Refused, and no more of its body is read: none knows its end, or it is to be sent yet. */
 	bool unread;
 };
 
@@ -740,8 +740,8 @@ int http_start(const struct http_options *o, struct http_server **ret)
 		(void)close(fd);
 		server_free(s);
 		return fail(PLY_FAILED, "the HTTP server did not start%s",
-			    o->certificate ? "; are certificate and key PEM, and a pair, and the key "
-					     "without a passphrase?" :
+			    o->certificate ? "; are certificate and key PEM, and a pair, and the "
+					     "key without a passphrase?" :
 					     "");
 	}
 	return 0;
