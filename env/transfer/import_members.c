@@ -458,7 +458,10 @@ static int begin_member(struct import *im, const struct record *rec)
 			return talk_fail(&im->b->talk, -EFBIG, "member '%s'", m.path);
 		break;
 	case S_IFLNK:
-		if (!m.target || !*m.target || strlen(m.target) > TARGET_MAX)
+		if (m.target && strlen(m.target) > TARGET_MAX)
+			return talk_fail(&im->b->talk, -ENAMETOOLONG, "member '%s': its target",
+					 m.path);
+		if (!m.target || !*m.target)
 			return talk_fail(&im->b->talk, -ERR_SOURCE,
 					 "member '%s': a symlink without a target", m.path);
 		i->size = strlen(m.target);

@@ -110,6 +110,11 @@ def test_a_header_that_makes_no_sense_is_told_though_its_member_comes(t):
     store.fails("import", path, "--branch", "x", says="[Dd]amaged")
 
 
+def test_a_symlink_with_too_long_a_target_is_refused_for_that(t):
+    path = raw(t, ({"name": "l", "type": SYM, "linkname": "x" * 4096}, b""), format=tarfile.PAX_FORMAT)
+    t.store().fails("import", path, says=["member 'l'", "too long"])
+
+
 def test_symlinks_have_the_mode_that_linux_gives_them(t):
     store = t.store()
     store.import_(raw(t, ({"name": "l", "type": SYM, "linkname": "x", "mode": 0o640}, b"")))
