@@ -103,6 +103,11 @@ void pty_reset(struct shell *s); /* modes as at the start */
 void pty_flush(struct shell *s); /* forgets what was typed and not read */
 /* Process group in the foreground; -1: none. */
 pid_t pty_foreground(struct shell *s);
+/*
+ * kill, for what is of this terminal's session: what was has perhaps ended, and its number may be a
+ * stranger's. (A group whose first process has ended keeps its number to itself.)
+ */
+int pty_signal(struct shell *s, pid_t whom, int signal);
 /* Types; what does not fit waits until `end` (< 0: for ever) while output is taken. */
 int pty_type(struct shell *s, const char *data, size_t len, double end);
 /* Appends what can be read now to s->out, at most `most` bytes. */
@@ -112,7 +117,7 @@ int pty_drain(struct shell *s, size_t most);
 
 int buffer_room(struct buffer *b, size_t len); /* makes room for len more */
 void buffer_cut(struct buffer *b, size_t len); /* takes away the first len bytes */
-/* The first len bytes, of which `keep` are wanted, as a text; they are gone from b. */
+/* The first len bytes, of which `keep` are wanted, as a text; they are gone from b: not full. */
 int buffer_take(struct buffer *b, size_t keep, size_t len, struct ply_text *ret);
 
 /* ---- session_shell.c ---- */

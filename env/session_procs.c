@@ -119,7 +119,7 @@ static bool is_own(struct shell *s, pid_t pid, const struct facts *f)
 		return false;
 	if (f->signal) {
 		(void)any_grandchild(s, pid, f, is_own); /* as long as they are its */
-		(void)kill(pid, f->signal);		 /* fails when it has just ended */
+		(void)pty_signal(s, pid, f->signal);	 /* fails when it has just ended */
 		return false;				 /* to the next */
 	}
 	return true;

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -117,8 +118,9 @@ void pty_close(struct shell *s)
 
 void pty_reset(struct shell *s)
 {
-	/* Fails only on a terminal that was hung up; the shell's end is noticed elsewhere. */
+	/* They fail only on a terminal that was hung up; the shell's end is noticed elsewhere. */
 	(void)tcsetattr(s->slave, TCSANOW, &s->modes);
+	(void)tcflow(s->slave, TCOON); /* who has stopped its output may have ended since */
 }
 
 void pty_flush(struct shell *s)
@@ -130,6 +132,17 @@ void pty_flush(struct shell *s)
 pid_t pty_foreground(struct shell *s)
 {
 	return tcgetpgrp(s->master);
+}
+
+int pty_signal(struct shell *s, pid_t whom, int signal)
+{
+	pid_t session = getsid(whom < 0 ? -whom : whom);
+
+	if (session >= 0 && session != tcgetsid(s->master)) {
+		errno = ESRCH;
+		return -1;
+	}
+	return kill(whom, signal);
 }
 
 int pty_type(struct shell *s, const char *data, size_t len, double end)
@@ -183,7 +196,7 @@ static void hold_limit(struct shell *s)
 	s->changed_at = MIN(s->changed_at, limit);
 }
 
-/* The kernel gives 4 KiB at most; room for some more reads than one before the next realloc. */
+/* A read gives 4 KiB mostly: room for some more than one before the next realloc. */
 #define READ_ROOM ((size_t)16384)
 
 int pty_drain(struct shell *s, size_t most)
@@ -196,7 +209,8 @@ int pty_drain(struct shell *s, size_t most)
 
 		if (r < 0)
 			return r;
-		n = read(s->master, s->out.data + s->out.len, s->out.room - s->out.len);
+		/* One is left for buffer_take: as the writer goes on, a read fills all there is. */
+		n = read(s->master, s->out.data + s->out.len, s->out.room - s->out.len - 1);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)

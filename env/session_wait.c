@@ -103,7 +103,7 @@ static pid_t victim(struct shell *s, struct stop *stop)
 
 	if (group > 0 && group != s->group)
 		stop->front = group;
-	if (stop->front > 0 && kill(-stop->front, 0) < 0)
+	if (stop->front > 0 && pty_signal(s, -stop->front, 0) < 0)
 		stop->front = 0;
 	return stop->front;
 }
@@ -123,7 +123,7 @@ static int force(struct shell *s, struct stop *stop, int signal)
 		if (!s->repaired)
 			return shell_type_probe(s, true);
 		/* Busy, perhaps with programs so short that each Ctrl-C missed them. */
-		(void)kill(s->group, SIGINT);
+		(void)pty_signal(s, s->group, SIGINT);
 		return 0;
 	}
 	if (signal == SIGKILL && s->cut == SIZE_MAX) {
@@ -134,11 +134,11 @@ static int force(struct shell *s, struct stop *stop, int signal)
 		s->cut = s->out.len;
 	}
 	/* They fail when it has just ended, which the next look sees. */
-	(void)kill(s->group, SIGINT);
+	(void)pty_signal(s, s->group, SIGINT);
 	if (own)
 		shell_signal_own(s, signal);
 	else
-		(void)kill(-group, signal);
+		(void)pty_signal(s, -group, signal);
 	return 0;
 }
 
@@ -156,13 +156,13 @@ static int press_ctrl_c(struct shell *s, struct stop *stop, double window)
 	if (tcgetattr(s->slave, &now) == 0 && now.c_cc[VINTR]) {
 		key = (char)now.c_cc[VINTR];
 		if (stop->front > 0 && (now.c_lflag & (ISIG | NOFLSH | ECHO)) == (ISIG | NOFLSH) &&
-		    (kill(-stop->front, SIGINT) == 0 || errno == ESRCH))
+		    (pty_signal(s, -stop->front, SIGINT) == 0 || errno == ESRCH))
 			return 0;
 	}
 	r = pty_type(s, &key, 1, now_seconds() + window);
 	s->pressed = true;
 	if (victim(s, stop) && pty_foreground(s) == s->group)
-		(void)kill(-stop->front, SIGINT); /* fails when it has just ended */
+		(void)pty_signal(s, -stop->front, SIGINT); /* fails when it has just ended */
 	return r;
 }
 
@@ -180,9 +180,10 @@ static int next_step(struct shell *s, struct stop *stop)
 			return r;
 		s->mark = s->out.len;
 		s->prompts = 0;
-		if (s->group > 0 && pid_state(s->group) == 'T') /* a command of its own did that */
-			(void)kill(s->group, SIGCONT);
 	}
+	/* A command of its own did that; what still runs of it may do it again. */
+	if (s->group > 0 && pid_state(s->group) == 'T')
+		(void)pty_signal(s, s->group, SIGCONT);
 	s->prompts++;
 	if (pty_foreground(s) != s->group) /* else a line of ours may be there as well */
 		shell_drop_key(s); /* that of the step before */

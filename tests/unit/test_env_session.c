@@ -115,6 +115,8 @@ START_TEST(state_stays)
 	gives("echo quiet", "quiet\n");
 	out("stty echo opost; true", 0); /* each command finds the terminal as it was */
 	gives("echo plain", "plain\n");
+	out("python3 -c 'import termios; termios.tcflow(1, termios.TCOOFF)'", 0);
+	gives("echo not held up", "not held up\n");
 	out("PS1='(venv) '$PS1", 0);
 	gives("echo \"$PS1\"", "(venv) SHELLPS1PREFIX\n");
 }

@@ -4,8 +4,13 @@
 
 #include "env/session.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "store/base/util.h"
@@ -144,6 +149,75 @@ START_TEST(a_shell_that_stopped_itself_goes_on)
 }
 END_TEST
 
+START_TEST(a_shell_that_is_stopped_again_and_again_goes_on)
+{
+	goes_on("echo before; sh -c 'trap \"\" INT TERM; while :; do kill -STOP $PPID; done'",
+		"before\n");
+	ck_assert_msg(ply_session_interrupt(session, 0.05, 2, NULL) == 0, "%s", ply_error());
+	(void)out("true", 0); /* has the "Killed" */
+	gives("echo one", "one\n");
+}
+END_TEST
+
+/* Leads a session and a group of its own, with this number. -1: we may not choose one. */
+static pid_t start_stranger(pid_t pid)
+{
+	struct clone_args args = { .exit_signal = SIGCHLD,
+				   .set_tid = (uintptr_t)&pid,
+				   .set_tid_size = 1 };
+	pid_t child = (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+
+	if (child == 0) {
+		(void)signal(SIGINT, SIG_DFL); /* Check's handlers would kill the test */
+		(void)signal(SIGTERM, SIG_DFL);
+		(void)setsid();
+		for (;;)
+			pause();
+	}
+	return child;
+}
+
+/* A program puts a group in front that ends, and goes on behind it. */
+START_TEST(a_strangers_group_of_the_number_that_was_in_front_is_not_killed)
+{
+	static const char command[] =
+		"python3 -c 'import os, signal\n"
+		"signal.signal(signal.SIGTTOU, signal.SIG_IGN)\n"
+		"pid = os.fork()\n"
+		"if pid == 0:\n"
+		"  os.setpgid(0, 0)\n"
+		"  os.tcsetpgrp(0, os.getpid())\n"
+		"  os._exit(0)\n"
+		"os.waitpid(pid, 0)\n"
+		"open(\"new\", \"w\").write(str(pid))\n"
+		"os.rename(\"new\", \"number\")\n"
+		"signal.pause()'";
+	const struct ply_session_run run = { .command = command, .timeout = 0.1 };
+	struct ply_observation o;
+	char path[128];
+	int number, status;
+	pid_t stranger;
+	FILE *f;
+
+	ck_assert_int_eq(ply_session_run(session, &run, &o), PLY_TIMEOUT);
+	ply_observation_free(&o);
+	wait_for_file("number");
+	snprintf(path, sizeof(path), "%s/number", dir);
+	f = fopen(path, "r");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_eq(fscanf(f, "%d", &number), 1);
+	fclose(f);
+	stranger = start_stranger(number);
+	if (stranger < 0) /* an ordinary user, or somebody else has it already */
+		return;
+	/* The shell waits for a program that nobody can find. */
+	ck_assert_int_eq(ply_session_interrupt(session, 0.05, 2, NULL), PLY_TIMEOUT);
+	ck_assert_int_eq(waitpid(stranger, &status, WNOHANG), 0);
+	ck_assert_int_eq(kill(stranger, SIGKILL), 0);
+	ck_assert_int_eq(waitpid(stranger, &status, 0), stranger);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("session_interrupt");
@@ -155,5 +229,7 @@ int main(void)
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
 	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
+	tcase_add_test(t, a_shell_that_is_stopped_again_and_again_goes_on);
+	tcase_add_test(t, a_strangers_group_of_the_number_that_was_in_front_is_not_killed);
 	return run_case("env_session_interrupt", t);
 }
