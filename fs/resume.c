@@ -81,9 +81,11 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	if ((flags & MEMO_HASHED) && !vnode_by_ino(v, n->ino))
 		vnode_hash(v, n);
 	v->slots[(uint32_t)n->node] = n;
-	vnode_save(v, n);
 	/* after a switch that was not told, the kernel is told all, as by an epoch */
-	return (flags & MEMO_DEAD) && !v->untold ? vnode_dies(v, n) : 0;
+	if ((flags & MEMO_DEAD) && !v->untold)
+		return vnode_dies(v, n); /* K1: what is dead is saved as dead, or not at all */
+	vnode_save(v, n);
+	return 0;
 }
 
 /* K5: its record is there, and nobody knows how many of the nodes' records followed. */

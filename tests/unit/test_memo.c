@@ -328,6 +328,46 @@ static void nothing(void)
 {
 }
 
+static void two_files(void)
+{
+	struct entry a, b;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &a), 0);
+	ck_assert_int_eq(make(ROOT_NODE, "b", S_IFREG | 0644, &b), 0);
+	view_forget(view, a.node, 1);
+	shared_id[0] = a.node;
+	shared_id[1] = b.node;
+}
+
+/* K1: one was about to go, the other to come. */
+START_TEST(a_node_id_that_was_half_written_is_nobodys)
+{
+	struct memo_node *a, *b;
+	struct inode i;
+	struct entry e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(two_files);
+	a = &first->nodes[(uint32_t)shared_id[0]];
+	b = &first->nodes[(uint32_t)shared_id[1]];
+	a->node = shared_id[0]; /* whose serial was raised */
+	a->nlookup = 1;
+	b->nlookup = 0;
+	killed_after(nothing);
+	begin();
+	ck_assert_uint_eq(nodes_known(), 1);
+	for (int n = 0; n < 2; n++) {
+		ck_assert_int_eq(view_getattr(view, shared_id[n], &i), -ESTALE);
+		ck_assert_int_eq(view_lookup(view, ROOT_NODE, n ? "b" : "a", 1, &e), 0);
+		ck_assert_uint_ne(e.node, shared_id[0]);
+		ck_assert_uint_ne(e.node, shared_id[1]);
+		ck_assert_uint_lt((uint32_t)e.node, first->head->n_slots);
+	}
+	ck_assert_uint_eq(first->head->n_slots, 4); /* both places serve again */
+	end();
+}
+END_TEST
+
 START_TEST(node_ids_mean_what_they_meant)
 {
 	uint64_t d, a, b, known;
@@ -477,7 +517,10 @@ START_TEST(a_restore_that_was_cut_off_behind_its_record_is_finished)
 	first->head->switch_state = MEMO_PREPARED;
 	begin();
 	ck_assert_uint_eq(first->head->target, shared_id[0]);
+	barriers = 0;
 	assert_restored();
+	ck_assert_uint_ge(epochs, 1);
+	ck_assert_uint_ge(barriers, 1); /* nobody knows what was listed */
 	end();
 }
 END_TEST
@@ -835,6 +878,7 @@ int main(void)
 	tcase_add_test(c, what_has_no_record_was_not_done);
 	tcase_add_test(c, a_checkpoint_is_made_once);
 	tcase_add_test(c, receipts_nobody_asks_for_are_free_at_the_first_new_request);
+	tcase_add_test(c, a_node_id_that_was_half_written_is_nobodys);
 	tcase_add_test(c, node_ids_mean_what_they_meant);
 	tcase_add_test(c, who_goes_on_writing_past_the_cache_is_known_to_others);
 	tcase_add_test(c, a_restore_that_was_over_is_not_done_again);
