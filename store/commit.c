@@ -39,15 +39,19 @@ static int commit_locked(struct store *s, bool whole)
 	if (r < 0)
 		return r;
 	copy = whole ? NULL : stage_copy(s->stage, &len);
-	r = copy ? 0 : stage_sync(s->stage);
+	if (copy) {
+		r = journal_mark(s->journal, lsn, copy, len);
+		if (r == 0)
+			stage_copy_is_durable(s->stage);
+		if (r != -ENOSPC && r != -EDQUOT) /* a mark alone takes hardly any room */
+			return r;
+	}
+	r = stage_sync(s->stage);
 	if (r < 0) {
 		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
 		return r;
 	}
-	r = journal_mark(s->journal, lsn, copy, len);
-	if (r == 0 && copy)
-		stage_copy_is_durable(s->stage);
-	return r;
+	return journal_mark(s->journal, lsn, NULL, 0);
 }
 
 /* Whoever waits for the lock finds its work done by the one before, as often as not. */

@@ -71,7 +71,9 @@
 #define BEHIND_MIN ((uint64_t)1 << 20)
 
 /*
- * TODO number
+ * So much that is new goes into the journal's mark, and spares an fsync the stage's sync: what
+ * SQLite or git write between two (4 to 30 KiB), with room to spare. It is written twice by that,
+ * and the sealer is asked for a round each 24 MiB of journal: after 400 such marks at the earliest.
  */
 #define COPY_MAX ((uint64_t)64 << 10)
 
