@@ -562,7 +562,11 @@ int http_send(struct http *h, const struct http_request *q, struct http_reply *r
 	if (r < 0)
 		return r;
 	r = ask(h, l, q, &reply);
-	give_line(h, l);
+	/* uvicorn answers an exception, and then ends the connection without a word of it. */
+	if (reply.status >= 500)
+		line_free(l);
+	else
+		give_line(h, l);
 	if (r < 0)
 		return r;
 	*ret = reply;
