@@ -82,6 +82,8 @@ static void live(bool make)
 			branch_closep(&handles[i]);
 		ck_ok(store_close(store));
 		disk_event(SYNCED, sh->steps);
+	} else { /* a mark that is stored into the mapping behind disk_end would not be recorded */
+		pthread_mutex_lock(&store->commit_lock);
 	}
 	disk_end();
 	_exit(0);
