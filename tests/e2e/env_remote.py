@@ -394,17 +394,21 @@ def test_remote_a_proxy_is_not_for_this_machine(t):
 
 # ---- a SWE-ReX server ----
 
+def swe_of(server):
+    config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
+                                        "port": server.port}}).encode()
+    lib, swe = plylib.lib(), ctypes.c_void_p()
+    plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)), ctypes.byref(swe)))
+    return lib, swe
+
+
 def test_swe_an_exception_keeps_its_class_however_long_it_is(t):
     exception = {"message": "x" * 200000, "class_path": "swerex.exceptions.SessionExistsError",
                  "traceback": "", "extra_info": {}}
     with remoteserver.Server(t.at("server")) as server:
         server.tricks["/create_session"] = lambda h: h.answer(
             511, json.dumps({"swerexception": exception}).encode())
-        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
-                                            "port": server.port}}).encode()
-        lib, swe = plylib.lib(), ctypes.c_void_p()
-        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
-                                             ctypes.byref(swe)))
+        lib, swe = swe_of(server)
         fails("PLY_EXISTS", lambda: plylib.check(lib.ply_swe_start(swe)), says="x" * 1000)
         lib.ply_swe_free(swe)
 
@@ -413,11 +417,7 @@ def test_swe_an_exit_code_that_is_not_said_is_not_0(t):
     with remoteserver.Server(t.at("server")) as server:
         for path in ("/create_session", "/run_in_session", "/close_session", "/close"):
             server.tricks[path] = lambda h: h.answer(200, b'{"output":"","exit_code":0}')
-        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
-                                            "port": server.port}}).encode()
-        lib, swe = plylib.lib(), ctypes.c_void_p()
-        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
-                                             ctypes.byref(swe)))
+        lib, swe = swe_of(server)
         plylib.check(lib.ply_swe_start(swe))
         for body in (b"{}", b'{"stdout":"a","stderr":"","exit_code":null}', b'{"exit_code":4294967296}'):
             server.tricks["/execute"] = lambda h: h.answer(200, body)
@@ -433,11 +433,7 @@ def test_swe_what_json_cannot_say_is_told(t):
             server.tricks[path] = lambda h: h.answer(200, b'{"output":"","exit_code":0}')
         server.tricks["/execute"] = lambda h: h.answer(
             200, b'{"stdout":"","stderr":"","exit_code":0}')
-        config = json.dumps({"deployment": {"type": "remote", "auth_token": "k",
-                                            "port": server.port}}).encode()
-        lib, swe = plylib.lib(), ctypes.c_void_p()
-        plylib.check(lib.ply_swe_from_config(config, ctypes.c_size_t(len(config)),
-                                             ctypes.byref(swe)))
+        lib, swe = swe_of(server)
         plylib.check(lib.ply_swe_start(swe))
 
         def execute(command, env, cwd):
