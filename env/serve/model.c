@@ -14,20 +14,68 @@
 #include "env/json_memory.h"
 #include "store/base/util.h"
 
-static void complain(struct model *m, const char *type, const char *msg, json_t *loc, json_t *input)
+/*
+ * More say nothing new: each item of a list may be wrong, and a list may have millions of them.
+ * Every detail has its input, that of a field that is missing the whole body.
+ */
+#define DETAILS_MAX 100
+#define NO_STRING "Input should be a valid string"
+
+static bool is_full(const struct model *m)
+{
+	return json_array_size(m->detail) >= DETAILS_MAX;
+}
+
+/* loc and ctx are taken; ctx NULL: none. */
+static void complain_with(struct model *m, const char *type, const char *msg, json_t *loc,
+			  json_t *input, json_t *ctx)
 {
 	json_t *d = json_pack("{s:s, s:o, s:s}", "type", type, "loc", loc, "msg", msg);
 
 	m->is_wrong = true;
-	if (d && json_object_set(d, "input", input ? input : json_null()) == 0)
-		(void)json_array_append_new(m->detail, d); /* out of memory: one detail less */
-	else
-		json_decref(d);
+	/* Out of memory: one detail less. */
+	if (d && !is_full(m) &&
+	    json_object_set(d, "input", input ? input : json_null()) == 0 &&
+	    (!ctx || json_object_set(d, "ctx", ctx) == 0))
+		(void)json_array_append(m->detail, d);
+	json_decref(d);
+	json_decref(ctx);
 }
 
-static json_t *loc_of(const char *name)
+static void complain(struct model *m, const char *type, const char *msg, json_t *loc, json_t *input)
 {
-	return name ? json_pack("[ss]", "body", name) : json_pack("[s]", "body");
+	complain_with(m, type, msg, loc, input, NULL);
+}
+
+/* Of all (NULL), of a field, or of that one of the kinds (branch; NULL) that a field may be. */
+static json_t *loc_of(const struct model *m, const char *name, const char *branch)
+{
+	const char *const words[] = { "body", name ? m->tag : NULL, name, branch };
+	json_t *loc = json_array();
+
+	for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+		if (words[i]) /* out of memory: a shorter one */
+			(void)json_array_append_new(loc, json_string(words[i]));
+	return loc;
+}
+
+/* 'a', 'b' or 'c': the words, quoted, with this before the last. Malloced; NULL: no memory. */
+static char *words_text(const char *const *words, const char *before_last)
+{
+	char *text = NULL;
+
+	for (size_t i = 0; words[i]; i++) {
+		const char *between = i == 0 ? "" : words[i + 1] ? ", " : before_last;
+		char *longer;
+
+		if (asprintf(&longer, "%s%s'%s'", text ? text : "", between, words[i]) < 0)
+			longer = NULL;
+		free(text);
+		text = longer;
+		if (!text)
+			return NULL;
+	}
+	return text;
 }
 
 /* Length of what Python's JSON has for a float at p, and JSON has not; 0: it is none. */
@@ -147,14 +195,18 @@ void model_parse(struct model *m, const char *body, size_t len)
 	if (r == -ENOMEM) {
 		m->is_wrong = m->no_memory = true;
 	} else if (json_is_null(m->object)) {
-		complain(m, "missing", "Field required", loc_of(NULL), NULL);
+		complain(m, "missing", "Field required", loc_of(m, NULL, NULL), NULL);
 	} else if (!m->object) {
-		complain(m, "json_invalid", "JSON decode error",
-			 json_pack("[si]", "body", e.position), NULL);
+		json_t *none = json_object();
+
+		complain_with(m, "json_invalid", "JSON decode error",
+			      json_pack("[si]", "body", e.position), none,
+			      json_pack("{s:s}", "error", e.text));
+		json_decref(none);
 	} else if (!json_is_object(m->object)) {
 		complain(m, "model_attributes_type",
 			 "Input should be a valid dictionary or object to extract fields from",
-			 loc_of(NULL), m->object);
+			 loc_of(m, NULL, NULL), m->object);
 	}
 }
 
@@ -193,22 +245,38 @@ static int word_of(json_t *v, const char *const *words)
 	return -1;
 }
 
-int model_tag(struct model *m, const char *name, const char *const *words, bool lenient)
+/* The tag is none of the words. */
+static void complain_of_tag(struct model *m, const char *name, json_t *v, const char *const *words)
+{
+	_cleanup_free_ char *expected = words_text(words, ", "), *msg = NULL;
+	size_t len;
+	_cleanup_free_ char *other = json_is_string(v) ? NULL : model_dump(v, &len);
+	const char *tag = json_is_string(v) ? json_string_value(v) : other;
+
+	if (!expected || !tag ||
+	    asprintf(&msg,
+		     "Input tag '%s' found using '%s' does not match any of the expected tags: %s",
+		     tag, name, expected) < 0) {
+		msg = NULL;
+		m->is_wrong = m->no_memory = true;
+		return;
+	}
+	complain_with(m, "union_tag_invalid", msg, loc_of(m, NULL, NULL), m->object,
+		      json_pack("{s:s++, s:s, s:s}", "discriminator", "'", name, "'", "tag", tag,
+				"expected_tags", expected));
+}
+
+int model_tag(struct model *m, const char *name, const char *const *words)
 {
 	json_t *v = json_object_get(m->object, name);
-	int i = word_of(v, words);
+	int i = v ? word_of(v, words) : 0;
 
 	if (!model_ok(m))
 		return -1;
-	if (!v && lenient)
-		return 0;
-	if (!v)
-		complain(m, "union_tag_not_found", "Unable to extract tag using discriminator",
-			 loc_of(NULL), m->object);
-	else if (i < 0)
-		complain(m, "union_tag_invalid",
-			 "Input tag does not match any of the expected tags", loc_of(NULL),
-			 m->object);
+	if (i < 0)
+		complain_of_tag(m, name, v, words);
+	else
+		m->tag = words[i];
 	return i;
 }
 
@@ -249,8 +317,8 @@ static int truth_of(json_t *v)
 	return -1;
 }
 
-/* Where in an array or an object the first item that is no string is: its index or key, given. */
-static json_t *find_no_string(json_t *v, json_t **ret_item)
+/* Of an array or an object; true for what is neither. */
+static bool has_only_strings(json_t *v)
 {
 	size_t i;
 	json_t *item;
@@ -258,22 +326,64 @@ static json_t *find_no_string(json_t *v, json_t **ret_item)
 
 	json_object_foreach(v, key, item)
 	{
-		*ret_item = item;
 		if (!json_is_string(item))
-			return json_string(key);
+			return false;
 	}
 	json_array_foreach(v, i, item)
 	{
-		*ret_item = item;
 		if (!json_is_string(item))
-			return json_integer((json_int_t)i);
+			return false;
 	}
-	return NULL;
+	return true;
+}
+
+/* place: its index or key, taken. */
+static void complain_of_item(struct model *m, const struct model_field *f, const char *branch,
+			     json_t *place, json_t *item)
+{
+	json_t *loc = loc_of(m, f->name, branch);
+
+	(void)json_array_append_new(loc, place);
+	complain(m, "string_type", NO_STRING, loc, item);
+}
+
+/* What of an array or an object is no string; branch: which of several kinds it is, or NULL. */
+static void complain_of_items(struct model *m, const struct model_field *f, const char *branch,
+			      json_t *v)
+{
+	size_t i;
+	json_t *item;
+	const char *key;
+
+	json_object_foreach(v, key, item)
+	{
+		if (!json_is_string(item) && !is_full(m))
+			complain_of_item(m, f, branch, json_string(key), item);
+	}
+	json_array_foreach(v, i, item)
+	{
+		if (!json_is_string(item) && !is_full(m))
+			complain_of_item(m, f, branch, json_integer((json_int_t)i), item);
+	}
+}
+
+/* A field's word that is none of those it may be. */
+static void complain_of_word(struct model *m, const struct model_field *f, json_t *v)
+{
+	_cleanup_free_ char *expected = words_text(f->words, " or "), *msg = NULL;
+
+	if (!expected || asprintf(&msg, "Input should be %s", expected) < 0) {
+		msg = NULL;
+		m->is_wrong = m->no_memory = true;
+		return;
+	}
+	complain_with(m, "literal_error", msg, loc_of(m, f->name, NULL), v,
+		      json_pack("{s:s}", "expected", expected));
 }
 
 static void complain_of_nul(struct model *m, const struct model_field *f, json_t *v)
 {
-	complain(m, "value_error", "Value error, embedded null byte", loc_of(f->name), v);
+	complain(m, "value_error", "Value error, embedded null byte", loc_of(m, f->name, NULL), v);
 }
 
 static void read_string(struct model *m, const struct model_field *f, json_t *v, char *to)
@@ -282,7 +392,7 @@ static void read_string(struct model *m, const struct model_field *f, json_t *v,
 	size_t len = json_string_length(v);
 
 	if (!s && !(json_is_null(v) && f->type == MODEL_STRING_OR_NULL)) {
-		complain(m, "string_type", "Input should be a valid string", loc_of(f->name), v);
+		complain(m, "string_type", NO_STRING, loc_of(m, f->name, NULL), v);
 		return;
 	}
 	if (!f->offset_len && has_nul(v)) {
@@ -298,9 +408,15 @@ static void read_float(struct model *m, const struct model_field *f, json_t *v, 
 {
 	double d = NAN;
 
-	if (!(json_is_null(v) && f->type == MODEL_FLOAT_OR_NULL) && !number_of(v, &d)) {
-		complain(m, json_is_string(v) ? "float_parsing" : "float_type",
-			 "Input should be a valid number", loc_of(f->name), v);
+	if (json_is_null(v) && f->type == MODEL_FLOAT_OR_NULL) {
+		/* NAN */
+	} else if (!number_of(v, &d)) {
+		bool text = json_is_string(v);
+
+		complain(m, text ? "float_parsing" : "float_type",
+			 text ? "Input should be a valid number, unable to parse string as a number"
+			      : "Input should be a valid number",
+			 loc_of(m, f->name, NULL), v);
 		return;
 	}
 	memcpy(to + f->offset, &d, sizeof(d));
@@ -308,15 +424,27 @@ static void read_float(struct model *m, const struct model_field *f, json_t *v, 
 
 static void read_int(struct model *m, const struct model_field *f, json_t *v, char *to)
 {
-	double d;
+	bool number, whole;
+	double d = 0;
 	int i;
 
-	if (!number_of(v, &d) || d != floor(d) || fabs(d) > INT_MAX) {
-		complain(m, json_is_string(v) ? "int_parsing" : "int_type",
-			 "Input should be a valid integer", loc_of(f->name), v);
+	number = number_of(v, &d);
+	whole = number && d == floor(d) && !isinf(d);
+	if (!whole && json_is_string(v))
+		complain(m, "int_parsing",
+			 "Input should be a valid integer, unable to parse string as an integer",
+			 loc_of(m, f->name, NULL), v);
+	else if (!whole && number)
+		complain(m, "int_from_float",
+			 "Input should be a valid integer, got a number with a fractional part",
+			 loc_of(m, f->name, NULL), v);
+	else if (!whole)
+		complain(m, "int_type", "Input should be a valid integer",
+			 loc_of(m, f->name, NULL), v);
+	if (!whole)
 		return;
-	}
-	i = (int)d;
+	/* Python's have no end; nobody counts further than ours. */
+	i = (int)fmin(fmax(d, INT_MIN), INT_MAX);
 	memcpy(to + f->offset, &i, sizeof(i));
 }
 
@@ -324,33 +452,38 @@ static void read_bool(struct model *m, const struct model_field *f, json_t *v, c
 {
 	int truth = truth_of(v);
 	bool b = truth == 1;
+	/* It might have been one: a word, or a number without a fraction. */
+	bool near = json_is_string(v) ||
+		    (json_is_number(v) && json_number_value(v) == floor(json_number_value(v)));
 
 	if (truth < 0)
-		complain(m, json_is_string(v) || json_is_number(v) ? "bool_parsing" : "bool_type",
-			 "Input should be a valid boolean", loc_of(f->name), v);
+		complain(m, near ? "bool_parsing" : "bool_type",
+			 near ? "Input should be a valid boolean, unable to interpret input"
+			      : "Input should be a valid boolean",
+			 loc_of(m, f->name, NULL), v);
 	else
 		memcpy(to + f->offset, &b, sizeof(b));
 }
 
 static void read_json(struct model *m, const struct model_field *f, json_t *v, char *to)
 {
-	bool map = f->type == MODEL_MAP_OR_NULL;
+	bool map = f->type == MODEL_MAP_OR_NULL, either = f->type == MODEL_STRING_OR_STRINGS;
 	bool fits = map ? json_is_object(v) || json_is_null(v)
-			: json_is_array(v) ||
-				  (f->type == MODEL_STRING_OR_STRINGS && json_is_string(v));
-	json_t *item, *place;
+			: json_is_array(v) || (either && json_is_string(v));
+	/* What is neither a string nor a list of them is wrong as the one and as the other. */
+	const char *branch = either ? "list[str]" : NULL;
 
+	if (either && !(fits && has_only_strings(v)))
+		complain(m, "string_type", NO_STRING, loc_of(m, f->name, "str"), v);
 	if (!fits) {
 		complain(m, map ? "dict_type" : "list_type",
 			 map ? "Input should be a valid dictionary"
 			     : "Input should be a valid list",
-			 loc_of(f->name), v);
+			 loc_of(m, f->name, branch), v);
 		return;
 	}
-	place = find_no_string(v, &item);
-	if (place) {
-		complain(m, "string_type", "Input should be a valid string",
-			 json_pack("[sso]", "body", f->name, place), item);
+	if (!has_only_strings(v)) {
+		complain_of_items(m, f, branch, v);
 		return;
 	}
 	for (size_t i = 0; f->type == MODEL_STRINGS && i < json_array_size(v); i++) {
@@ -374,7 +507,7 @@ void model_read(struct model *m, const struct model_field *fields, size_t n, voi
 
 		if (!v) {
 			if (f->required)
-				complain(m, "missing", "Field required", loc_of(f->name),
+				complain(m, "missing", "Field required", loc_of(m, f->name, NULL),
 					 m->object);
 			continue;
 		}
@@ -396,10 +529,7 @@ void model_read(struct model *m, const struct model_field *fields, size_t n, voi
 		case MODEL_WORD:
 			word = word_of(v, f->words);
 			if (word < 0)
-				complain(m, "literal_error",
-					 "Input should be one of the words "
-					 "that this field knows",
-					 loc_of(f->name), v);
+				complain_of_word(m, f, v);
 			else
 				memcpy((char *)to + f->offset, &word, sizeof(word));
 			break;

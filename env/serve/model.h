@@ -37,6 +37,8 @@ struct model_field {
 struct model {
 	json_t *object; /* owned; strings and arrays of the filled struct live as long as it does */
 	json_t *detail; /* owned: an array, empty when all is well; short of one without memory */
+	/* Of model_tag: it stands in the place of each field; borrowed; NULL: there is none. */
+	const char *tag;
 	bool is_wrong;	/* whatever the details say */
 	bool no_memory; /* it may be right: nobody knows */
 };
@@ -51,11 +53,11 @@ char *model_dump(const json_t *v, size_t *ret_len);
 /* The object, or a detail for what is none. Release in any case. */
 void model_parse(struct model *m, const char *body, size_t len);
 /*
- * The value of the field that tells the kinds of body apart: index into words, or -1 and a detail
- * (missing counts as the first word where `lenient`).
+ * The value of the field that tells the kinds of body apart: index into words, or -1 and a detail.
+ * A missing one counts as the first word.
  */
-int model_tag(struct model *m, const char *name, const char *const *words, bool lenient);
-/* Fills *to; each field that does not fit adds a detail. */
+int model_tag(struct model *m, const char *name, const char *const *words);
+/* Fills *to; each field that does not fit adds a detail, or one for each of its items. */
 void model_read(struct model *m, const struct model_field *fields, size_t n, void *to);
 bool model_ok(const struct model *m);
 /* {"detail": [...]}: malloced, given; NULL: no memory. */

@@ -426,7 +426,7 @@ static void create_session(void *arg, const struct http_request *q, struct http_
 	struct model m;
 
 	model_parse(&m, q->body, q->body_len);
-	(void)model_tag(&m, "session_type", session_types, true);
+	(void)model_tag(&m, "session_type", session_types);
 	model_read(&m, fields, ARRAY_SIZE(fields), &c);
 	if (!reply_complaint(r, 422, &m))
 		make_session(arg, &c, r);
@@ -449,7 +449,7 @@ static void close_session(void *arg, const struct http_request *q, struct http_r
 	struct model m;
 
 	model_parse(&m, q->body, q->body_len);
-	(void)model_tag(&m, "session_type", session_types, true);
+	(void)model_tag(&m, "session_type", session_types);
 	model_read(&m, fields, ARRAY_SIZE(fields), &c);
 	if (reply_complaint(r, 422, &m)) {
 		/* answered */
@@ -736,7 +736,7 @@ static void run_in_session(void *arg, const struct http_request *q, struct http_
 	int tag;
 
 	model_parse(&m, q->body, q->body_len);
-	tag = model_tag(&m, "action_type", action_types, true);
+	tag = model_tag(&m, "action_type", action_types);
 	if (tag == 1) {
 		a.timeout = 0.2;
 		model_read(&m, interrupt, ARRAY_SIZE(interrupt), &a);

@@ -344,6 +344,17 @@ static bool is_word(const struct http_part *part, const char *const *words)
 	return false;
 }
 
+/* As of a body that does not fit (model.h). */
+static void add_detail(json_t *detail, const char *type, const char *name, const char *msg,
+		       const struct http_part *input)
+{
+	/* Out of memory: one less. */
+	(void)json_array_append_new(
+		detail, json_pack("{s:s, s:[ss], s:s, s:o}", "type", type, "loc", "body", name,
+				  "msg", msg, "input",
+				  input ? rex_text(input->data, input->len) : json_null()));
+}
+
 void rex_upload(void *arg, const struct http_request *q, struct http_response *r)
 {
 	static const char *const yes[] = { "1", "true", "t", "yes", "y", "on", NULL };
@@ -353,19 +364,16 @@ void rex_upload(void *arg, const struct http_request *q, struct http_response *r
 	_cleanup_free_ char *path = NULL;
 	json_t *detail = json_array();
 
-	if (!file || !file->filename)
-		(void)json_array_append_new(detail, json_pack("{s:s, s:[ss], s:s, s:n}", "type",
-							      "missing", "loc", "body", "file",
-							      "msg", "Field required", "input"));
+	if (!file)
+		add_detail(detail, "missing", "file", "Field required", NULL);
+	else if (!file->filename)
+		add_detail(detail, "value_error", "file",
+			   "Value error, Expected UploadFile, received: <class 'str'>", file);
 	if (!target)
-		(void)json_array_append_new(
-			detail, json_pack("{s:s, s:[ss], s:s, s:n}", "type", "missing", "loc",
-					  "body", "target_path", "msg", "Field required", "input"));
+		add_detail(detail, "missing", "target_path", "Field required", NULL);
 	if (unzip && !is_word(unzip, yes) && !is_word(unzip, no))
-		(void)json_array_append_new(
-			detail, json_pack("{s:s, s:[ss], s:s, s:o}", "type", "bool_parsing", "loc",
-					  "body", "unzip", "msg", "Input should be a valid boolean",
-					  "input", rex_text(unzip->data, unzip->len)));
+		add_detail(detail, "bool_parsing", "unzip",
+			   "Input should be a valid boolean, unable to interpret input", unzip);
 	if (json_array_size(detail) > 0) {
 		reply_json(r, 422, json_pack("{s:O}", "detail", detail));
 	} else if (strlen(target->data) != target->len) {

@@ -159,7 +159,7 @@ static void fuzz_model(const char *data, size_t len)
 	char *text;
 
 	model_parse(&m, data, len);
-	(void)model_tag(&m, "w", words, true);
+	(void)model_tag(&m, "w", words);
 	model_read(&m, fields, ARRAY_SIZE(fields), &to);
 	text = model_complaint(&m, &n);
 	MUST(text && strlen(text) == n);

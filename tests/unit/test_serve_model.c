@@ -174,7 +174,7 @@ START_TEST(a_detail_names_the_kind_and_the_very_place)
 		  "[\"body\",\"map\",\"a\"]" },
 		{ "{\"map\": []}", "dict_type", "[\"body\",\"map\"]" },
 		{ "{\"map\": \"x\"}", "dict_type", "[\"body\",\"map\"]" },
-		{ "{\"either\": [\"a\", 5]}", "string_type", "[\"body\",\"either\",1]" },
+		{ "{\"either\": [\"a\", 5]}", "string_type", "[\"body\",\"either\",\"str\"]" },
 		{ "{\"list\": [\"a\", \"b\", null]}", "string_type", "[\"body\",\"list\",2]" },
 		{ "{\"list\": {}}", "list_type", "[\"body\",\"list\"]" },
 		{ "null", "missing", "[\"body\"]" },
@@ -192,6 +192,31 @@ START_TEST(a_detail_names_the_kind_and_the_very_place)
 		free(loc);
 		model_release(&m);
 	}
+}
+END_TEST
+
+START_TEST(each_item_that_is_wrong_is_told_but_not_millions_of_them)
+{
+	static const char *const kinds[] = { "one", "other", NULL };
+	char body[4096] = "{\"kind\": \"other\", \"list\": [\"a\"";
+	struct model m;
+	struct all a;
+	json_t *last;
+	char *loc;
+
+	for (int i = 0; i < 1000; i++)
+		strcat(body, ",1");
+	strcat(body, "]}");
+	model_parse(&m, body, strlen(body));
+	ck_assert_int_eq(model_tag(&m, "kind", kinds), 1);
+	model_read(&m, fields, ARRAY_SIZE(fields), &a);
+	ck_assert(!model_ok(&m));
+	ck_assert_uint_eq(json_array_size(m.detail), 100);
+	last = json_array_get(m.detail, 99);
+	loc = json_dumps(json_object_get(last, "loc"), JSON_COMPACT);
+	ck_assert_str_eq(loc, "[\"body\",\"other\",\"list\",100]");
+	free(loc);
+	model_release(&m);
 }
 END_TEST
 
@@ -562,6 +587,7 @@ int main(void)
 	tcase_add_test(tc, values_arrive_and_defaults_stay);
 	tcase_add_test(tc, literals_of_pythons_json_are_numbers);
 	tcase_add_test(tc, a_detail_names_the_kind_and_the_very_place);
+	tcase_add_test(tc, each_item_that_is_wrong_is_told_but_not_millions_of_them);
 	tcase_add_test(tc, a_complaint_is_a_list_of_details);
 	tcase_add_test(tc, forms_are_read_in_whatever_pieces_they_come);
 	tcase_add_test(tc, headers_of_a_part_have_an_end);
