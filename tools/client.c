@@ -283,7 +283,8 @@ const char *client_store_name(struct client *cl)
 	if (cl->store_option)
 		return name;
 	r = look_here(cl);
-	if (cl->in_view || r == -ENOTCONN || r == -ETIMEDOUT || client_look_is_unclear(r))
+	if (cl->in_view || r == -ENOTCONN || r == -ETIMEDOUT || r == -EPERM ||
+	    client_look_is_unclear(r))
 		return NULL;
 	return name;
 }
@@ -326,7 +327,8 @@ int client_store(struct client *cl)
 		return client_fail(
 			cl, "this directory's view is dead; 'plyfs unmount' its mount point");
 	if (r == -EPERM)
-		return client_fail(cl, "this view's store belongs to another user");
+		return client_fail(cl, "this view's store belongs to another user; "
+				       "--store names one of your own");
 	if (r == -EACCES || r == -ETIMEDOUT || client_look_is_unclear(r))
 		return client_look_failed(cl, r, ".");
 	if (!cl->in_view)

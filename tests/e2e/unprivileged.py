@@ -259,6 +259,14 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
 
     u.env["PLYFS_STORE"] = store
     u.ply("init", store)
+    u.sh("mkdir source")
+    u.ply("import", u.at("source"))
+    for words in (("drop", "main"), ("diff",), ("import", "--replace", view.path), ("fork", "f")):
+        p = u.ply(*words, cwd=view.path, check=False)  # as in any view, not of PLYFS_STORE
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, (words, p)
+        assert "another user" in p.stderr or "only root and the owner" in p.stderr, (words, p)
+    assert u.ply("tree", "--names").stdout == u.ply("tree", "--names", "--store", store,
+                                                    cwd=view.path).stdout == "main\n"
     os.mkdir(t.at("mnt"))
     u.own(t.at("mnt"))
     closed = """
