@@ -52,6 +52,7 @@ static void draw_bar(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	struct cmd *c = arg;
 	const uint64_t now = now_ns();
+	char text[64]; /* the longest, "reading packs" and a bar, has 51 */
 
 	if (!c->draws || now - c->bar_ns < 100000000)
 		return;
@@ -62,12 +63,14 @@ static void draw_bar(void *arg, const char *what, uint64_t done, uint64_t total)
 		unsigned width = c->columns > 70 ? 30 : 10;
 		unsigned full = (unsigned)((double)MIN(done, total) / (double)total * width);
 
-		fprintf(c->err, "\r%-12s [%.*s%*s] %3u%%\033[K", what, (int)full,
-			"##############################", (int)(width - full), "",
-			(unsigned)((double)MIN(done, total) * 100 / (double)total));
+		(void)snprintf(text, sizeof(text), "%-12s [%.*s%*s] %3u%%", what, (int)full,
+			       "##############################", (int)(width - full), "",
+			       (unsigned)((double)MIN(done, total) * 100 / (double)total));
 	} else {
-		fprintf(c->err, "\r%-12s %" PRIu64 "\033[K", what, done);
+		(void)snprintf(text, sizeof(text), "%-12s %" PRIu64, what, done);
 	}
+	/* Of a line that wraps "\r" would clear the end alone. */
+	fprintf(c->err, "\r%.*s\033[K", (int)MIN(c->columns - 1, sizeof(text)), text);
 	(void)fflush(c->err); /* talk: its loss changes nothing */
 }
 

@@ -4,12 +4,15 @@
 # timeout: 180
 """The program's verbs as people and scripts meet them: what they print, and their exit codes."""
 import contextlib
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -414,20 +417,38 @@ def test_export_to_a_directory_and_a_tar(t):
     assert sorted(t.run(["tar", "-tf", t.at("f.tar")]).stdout.split())[-1].endswith("c.txt")
 
 
+def said_to_a_terminal(t, argv, env, columns):
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    t.run(argv, env=env, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):
+        while True:
+            said += os.read(ours, 65536)
+    os.close(ours)
+    return said
+
+
 def test_a_bar_is_drawn_only_where_a_line_can_be_cleared(t):
     source = ply.make_bulk(t.at("source"), 2000)
     store = t.store()
     for term, drawn in (("xterm", True), ("dumb", False), ("", False), (None, False)):
         env = {k: v for k, v in dict(t.env, PLYFS_STORE=store.path, TERM=term).items() if v is not None}
-        ours, theirs = os.openpty()
-        t.run([ply.PLYFS, "import", "--branch", "b-%s" % term, source], env=env, stderr=theirs)
-        os.close(theirs)
-        said = b""
-        with contextlib.suppress(OSError):
-            while True:
-                said += os.read(ours, 65536)
-        os.close(ours)
+        said = said_to_a_terminal(t, [ply.PLYFS, "import", "--branch", "b-%s" % term, source], env, 80)
         assert (b"\x1b[K" in said) == drawn and (drawn or said == b""), (term, said)
+
+
+def test_a_bar_fits_its_line(t):
+    store = t.store()
+    source = ply.make_bulk(t.at("source"), 2000)
+    for columns, word in (80, b"importing    "), (12, b"importing"), (1, b""):
+        env = dict(t.env, PLYFS_STORE=store.path, TERM="xterm")
+        env.pop("COLUMNS", None)
+        said = said_to_a_terminal(t, [ply.PLYFS, "import", "--branch", "b-%d" % columns, source],
+                                  env, columns)
+        drawn = said.replace(b"\x1b[K", b"").split(b"\r")
+        assert word in said and all(len(d) < columns for d in drawn), (columns, said)
 
 
 def test_import_reads_a_tar_from_stdin(t):
