@@ -10,7 +10,8 @@
  * INVARIANTS
  *
  *  K1 Everything is written by plain stores in such an order that a kill between any two of them
- *     leaves something right: a record's node id last when it comes, its serial first when it goes.
+ *     leaves something right: a record's node id last when it comes, its serial first when it goes;
+ *     a directory's inode number while its state is one that is lost (it stays dead, if so).
  *  K2 A count of the kernel's references is raised before the reply and lowered after a FORGET: it
  *     may be too high after a kill (then a node lives until the view ends), never too low. So it is
  *     with opens, lowered after the reply to RELEASE, and a node's backing id, which is with them.

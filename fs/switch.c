@@ -650,12 +650,12 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		commit_names(p);
 	else
 		commit_epoch(p);
-	if (p->lineage != left_lineage)
-		vnodes_return(v);
 	if (p->limbo)
 		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
 	if (v->memo)
 		memo_switched(v, target);
+	if (p->lineage != left_lineage)
+		vnodes_return(v); /* last (K5): it may give a number of the target to a node id */
 	*ret = (struct restore_info){ .left = v->branch->undo,
 				      .mode = p->mode,
 				      .changed = p->changed };

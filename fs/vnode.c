@@ -53,6 +53,9 @@ void vnode_save(struct view *v, const struct vnode *n)
 	if (!v->memo)
 		return;
 	m = &v->memo->nodes[(uint32_t)n->node];
+	/* K1: while its number changes (V5) it is of a state that is lost, and no other object */
+	if (atomic_load_explicit(&m->ino, memory_order_relaxed) != n->ino)
+		atomic_store_explicit(&m->base, UINT64_MAX, memory_order_release);
 	atomic_store_explicit(&m->ino, n->ino, memory_order_release);
 	if (n->opens) /* else it is not looked at, nor takes memory */
 		atomic_store_explicit(&v->memo->opened[(uint32_t)n->node],

@@ -5,152 +5,7 @@
  * been killed, and then opens the store and goes on with what the child left in the memo.
  */
 
-#include <sys/wait.h>
-
-#include "fs/memo.h"
-#include "tests/unit/view_fixture.h"
-
-static struct memo *first; /* keeps the memo's file */
-static unsigned epochs, inodes, barriers, expired;
-
-static int count_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
-{
-	barriers += name[0] == '/';
-	expired += expire;
-	return 0;
-}
-
-static int count_inode(void *arg, uint64_t node, int64_t off, int64_t len)
-{
-	inodes++;
-	return 0;
-}
-
-static int count_epoch(void *arg)
-{
-	epochs++;
-	return 0;
-}
-
-static const struct view_kernel kernel = {
-	.inval_entry = count_entry, .inval_inode = count_inode, .inc_epoch = count_epoch
-};
-
-static struct memo *same_memo(void)
-{
-	struct memo *m;
-
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), 0);
-	return m;
-}
-
-static void recovered(void *arg, struct store *s, uint64_t lsn)
-{
-	memo_recovered(arg, lsn);
-}
-
-/* As a daemon that comes, or the first one. */
-static void begin(void)
-{
-	struct memo *m = same_memo();
-	const struct store_options options = {
-		.commit_ms = COMMIT_INTERVAL_MS, .recovered = recovered, .arg = m
-	};
-
-	ck_assert_int_eq(store_open_with(scratch.dir_fd, &options, NULL, &store), 0);
-	if (first->head->n_slots == 0) {
-		view_make_branch();
-		m->head->kept = false;
-	}
-	ck_assert_int_eq(view_open(store, "main", m, &view), 0);
-	m->head->kept = true;
-	view_set_kernel(view, &kernel);
-}
-
-static void end(void)
-{
-	view_close(view);
-	ck_assert_int_eq(store_close(store), 0);
-}
-
-static void setup(void)
-{
-	scratch_make(&scratch);
-	ck_ok(store_init(scratch.dir_fd));
-	ck_ok(memo_new(&first));
-	first->head->kept = true; /* or nobody may open it */
-}
-
-static void teardown(void)
-{
-	memo_close(first);
-	scratch_remove(&scratch);
-}
-
-/* Does fn in a process that then is gone as by SIGKILL: nothing is closed. */
-static void killed_after(void (*fn)(void))
-{
-	int status;
-	pid_t pid = fork();
-
-	ck_assert_int_ge(pid, 0);
-	if (pid == 0) {
-		begin();
-		fn();
-		_exit(0);
-	}
-	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	ck_assert_int_eq(status, 0);
-}
-
-/* ---- requests ---- */
-
-static int make(uint64_t dir, const char *name, uint32_t mode, struct entry *ret)
-{
-	struct fs_new n = { .dir = dir, .name = name, .len = strlen(name), .mode = mode };
-
-	return view_create(view, &n, ret);
-}
-
-static bool is_there(const char *name)
-{
-	struct entry e;
-	int r = view_lookup(view, ROOT_NODE, name, strlen(name), &e);
-
-	ck_assert(r == 0 || r == -ENOENT);
-	if (r == 0)
-		view_forget(view, e.node, 1);
-	return r == 0;
-}
-
-static void ask(uint64_t unique, bool again)
-{
-	memo_request_begin(view_memo(view), unique, again);
-}
-
-static void put(uint64_t node, uint64_t off, const char *text)
-{
-	ck_assert_int_eq(view_write(view, node, off, text, strlen(text), false, NULL), 0);
-}
-
-static void assert_holds(uint64_t node, const char *text)
-{
-	struct segments s;
-	char buf[100] = "";
-
-	ck_assert_int_eq(view_map(view, node, 0, sizeof(buf) - 1, &s), 0);
-	ck_assert_int_eq(segments_read(store, &s, (uint8_t *)buf), 0);
-	segments_release(&s);
-	ck_assert_str_eq(buf, text);
-}
-
-static uint64_t nodes_known(void)
-{
-	struct view_stats stats;
-
-	ck_assert_int_eq(view_stat(view, &stats), 0);
-	return stats.nodes;
-}
+#include "tests/unit/memo_fixture.h"
 
 /* ---- done once ---- */
 
@@ -525,36 +380,18 @@ START_TEST(a_restore_that_was_cut_off_behind_its_record_is_finished)
 }
 END_TEST
 
-/* A state of another lineage, in which the number of directory d is that of e. */
-static uint64_t make_other(uint64_t like)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL, *changed = NULL;
-	_cleanup_(tree_freep) struct tree *tree = NULL;
-	struct inode gone;
-	struct branch *b;
-	uint64_t id;
-
-	ck_ok(snap_root(store, like, &root));
-	ck_ok(tree_new(store_nodes(store), root, &tree));
-	struct fs fs = { .store = store, .tree = tree };
-	ck_ok(fs_rename(&fs, ROOT_INO, "d", 1, ROOT_INO, "e", 1, 0, &gone));
-	ck_ok(tree_freeze(tree, &changed));
-	ck_ok(branch_create(store, "other", changed, 0, store_take_lineage(store), &b));
-	ck_ok(branch_checkpoint(b, "", 0, &id));
-	branch_close(b);
-	return id;
-}
-
 static void restore_other_and_back(void)
 {
 	struct restore_info info;
 	struct entry d, in;
-	uint64_t id;
+	uint64_t id, id_other;
 
 	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &d), 0);
 	ck_assert_int_eq(make(d.node, "in", S_IFREG | 0644, &in), 0);
 	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
-	ck_assert_int_eq(view_restore(view, make_other(id), &info), 0);
+	/* in which the number of directory d is that of e */
+	id_other = make_other(id, 1, (const char *const[][2]){ { "d", "e" } });
+	ck_assert_int_eq(view_restore(view, id_other, &info), 0);
 	shared_id[0] = d.node;
 	shared_id[1] = node_of(ROOT_NODE, "e");
 	shared_id[2] = first->nodes[(uint32_t)d.node].base;
@@ -870,7 +707,7 @@ int main(void)
 {
 	TCase *c = tcase_create("memo");
 
-	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_add_checked_fixture(c, memo_setup, memo_teardown);
 	tcase_set_timeout(c, 240);
 	tcase_add_test(c, what_was_made_and_not_answered_is_answered);
 	tcase_add_test(c, what_was_removed_and_not_answered_is_answered);

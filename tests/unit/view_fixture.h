@@ -101,3 +101,28 @@ _unused_ static uint64_t checkpoint(void)
 	ck_assert_int_ge(view_checkpoint(view, NULL, false, &id), 0);
 	return id;
 }
+
+/*
+ * A state of another lineage, as `like` but that some names of the root, n pairs of them, were
+ * renamed one after the other: so a name may have there what is another object's number here.
+ */
+_unused_ static uint64_t make_other(uint64_t like, size_t n, const char *const names[][2])
+{
+	_cleanup_(root_unrefp) struct root *root = NULL, *changed = NULL;
+	_cleanup_(tree_freep) struct tree *tree = NULL;
+	struct inode gone;
+	struct branch *b;
+	uint64_t id;
+
+	ck_ok(snap_root(store, like, &root));
+	ck_ok(tree_new(store_nodes(store), root, &tree));
+	struct fs fs = { .store = store, .tree = tree };
+	for (size_t i = 0; i < n; i++)
+		ck_ok(fs_rename(&fs, ROOT_INO, names[i][0], strlen(names[i][0]), ROOT_INO,
+				names[i][1], strlen(names[i][1]), 0, &gone));
+	ck_ok(tree_freeze(tree, &changed));
+	ck_ok(branch_create(store, "other", changed, 0, store_take_lineage(store), &b));
+	ck_ok(branch_checkpoint(b, "", 0, &id));
+	branch_close(b);
+	return id;
+}
