@@ -258,7 +258,7 @@ static void give_line(struct http *h, struct line *l)
 
 /* ---- a request ---- */
 
-int http_quote(struct ply_text *text, const char *s)
+int http_quote(struct ply_text *text, const char *s, const char *blank)
 {
 	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 				    "0123456789_.-~";
@@ -271,7 +271,7 @@ int http_quote(struct ply_text *text, const char *s)
 		if (strchr(plain, *s))
 			*p++ = *s;
 		else if (*s == ' ')
-			*p++ = '+';
+			p = stpcpy(p, blank);
 		else
 			p += sprintf(p, "%%%02X", (unsigned char)*s);
 	}
@@ -289,10 +289,10 @@ static int make_url(const struct http *h, const struct http_request *q, struct p
 		return r;
 	r = text_append(ret, "?", 1);
 	if (r == 0)
-		r = http_quote(ret, q->name);
+		r = http_quote(ret, q->name, "+");
 	if (r == 0)
 		r = text_append(ret, "=", 1);
-	return r < 0 ? r : http_quote(ret, q->value);
+	return r < 0 ? r : http_quote(ret, q->value, "+");
 }
 
 static void slist_freep(struct curl_slist **list)

@@ -52,5 +52,8 @@ void http_reply_release(struct http_reply *reply);
  */
 int http_send(struct http *h, const struct http_request *q, struct http_reply *ret);
 
-/* As Python's urllib.parse.quote_plus, with '/' encoded. Appended to text. */
-int http_quote(struct ply_text *text, const char *s);
+/*
+ * As Python's urllib.parse.quote, with '/' encoded. Appended to text. blank: what stands for one,
+ * "%20" in a path, "+" in a query.
+ */
+int http_quote(struct ply_text *text, const char *s, const char *blank);

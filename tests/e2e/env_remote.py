@@ -577,9 +577,9 @@ def test_cloud_keep_alive_and_an_existing_sandbox(t):
         other = plylib.Env("cloud", url="http://127.0.0.1:%d" % server.port, api_key="key",
                            sandbox_id="odd/id x")
         other.setup()
-        assert requests(server)[0][1] == "/sandboxes/odd%2Fid+x"
+        assert requests(server)[0][1] == "/sandboxes/odd%2Fid%20x"
         other.free()
-        assert requests(server)[-1] == ("DELETE", "/sandboxes/odd%2Fid+x", b"")
+        assert requests(server)[-1] == ("DELETE", "/sandboxes/odd%2Fid%20x", b"")
 
 
 def test_cloud_services_that_make_no_sense(t):
