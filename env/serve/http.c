@@ -347,6 +347,7 @@ struct framing {
 	const char *length; /* Content-Length; NULL: none yet */
 	bool coded;	    /* there is a Transfer-Encoding */
 	bool ambiguous;
+	unsigned hosts; /* headers of that name */
 };
 
 /* A line that is folded becomes part of the name with libmicrohttpd 0.9. */
@@ -366,6 +367,7 @@ static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const
 		f->ambiguous = true;
 	if (is_longer(name, "Content-Length") || is_longer(name, "Transfer-Encoding"))
 		f->ambiguous = true;
+	f->hosts += strcasecmp(name, "Host") == 0;
 	if (strcasecmp(name, "Content-Length") == 0) {
 		if (f->length && strcmp(f->length, value ? value : "") != 0)
 			f->ambiguous = true;
@@ -385,19 +387,22 @@ static enum MHD_Result look_at_framing(void *arg, enum MHD_ValueKind kind, const
  * Where this request ends for libmicrohttpd may be elsewhere for a proxy in front of us: what
  * follows is not to be served as the next. A blank before the colon makes another header of it, and
  * a CR is the end of a line for some; a coding that is not chunked ends with the connection, and
- * HTTP/1.0 has none.
+ * HTTP/1.0 has none. Of two Hosts the proxy may have looked at the other.
  */
 static void refuse_ambiguous(struct exchange *x, const char *version)
 {
+	bool old = strcmp(version, MHD_HTTP_VERSION_1_0) == 0;
 	struct framing f = { 0 };
 
 	(void)MHD_get_connection_values(x->q.connection, MHD_HEADER_KIND, look_at_framing, &f);
-	if (!f.ambiguous && !(f.coded && strcmp(version, MHD_HTTP_VERSION_1_0) == 0))
-		return;
-	x->unread = true;
-	refuse_and_close(x, 400,
-			 "where this request ends is not certain: two lengths, another coding "
-			 "than chunked, or a blank or a line's end within a header");
+	if (f.ambiguous || (f.coded && old))
+		refuse_and_close(x, 400,
+				 "where this request ends is not certain: two lengths, another "
+				 "coding than chunked, or a blank or a line's end within a header");
+	if (f.hosts > 1 || (f.hosts == 0 && !old))
+		refuse_and_close(x, 400, "whom this request is for is not certain: it has to have "
+					 "one header Host");
+	x->unread |= x->refused;
 }
 
 /* What proxies are sent is a whole address. */

@@ -417,6 +417,21 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
     assert same.startswith(b"HTTP/1.1 200 "), same
 
 
+def test_a_request_names_one_host(t):
+    """Who stands in front of us may have looked at the other."""
+    s = rex(t)
+    key = b"X-API-Key: %s\r\n" % s.token.encode()
+    for version, hosts, status in [
+        (b"1.1", b"", 400), (b"1.1", b"Host: a\r\nHost: b\r\n", 400), (b"1.1", b"Host: a\r\nhost: a\r\n", 400),
+        (b"1.0", b"Host: a\r\nHost: b\r\n", 400), (b"1.0", b"", 200), (b"1.0", b"Host: a\r\n", 200),
+        (b"1.1", b"Host:\r\n", 200), (b"1.1", b"Host: a\r\n", 200),
+    ]:
+        got = s.raw(b"GET /is_alive HTTP/" + version + b"\r\n" + hosts + key + b"Connection: close\r\n\r\n")
+        head, _, body = got.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status), (version, hosts, got)
+        assert b"\r\nContent-Type: application/json" in head and b"Host" in body or status == 200, got
+
+
 def test_the_target_of_a_request_is_its_path(t):
     s = rex(t)
     key = b"Host: x\r\nConnection: close\r\nX-API-Key: %s\r\n\r\n" % s.token.encode()

@@ -69,7 +69,7 @@ static void garbage(struct client *c)
 	static const char *const lines[] = {
 		"GET /is_alive HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
 		"GET  HTTP/9.9\r\n\r\n",
-		"POST /execute HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+		"POST /execute HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 		"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
 		"\r\n\r\n\r\n",
 		"GET /%zz%00%2e%2e/ HTTP/1.1\r\nHost: x\r\n\r\n",
