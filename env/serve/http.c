@@ -13,6 +13,7 @@
 #include <malloc.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -157,19 +158,40 @@ struct stream {
 	void (*write)(void *arg, bool (*emit)(void *to, const char *data, size_t len), void *to);
 	void *arg;
 	void (*free_arg)(void *arg);
+	void (*late)(void *arg); /* NULL: none, or it was told */
+	double until;
 	int in, out;
 	pthread_t thread;
 };
+
+/* Until the client takes more. */
+static void stream_wait(struct stream *s)
+{
+	struct pollfd room = { .fd = s->in, .events = POLLOUT };
+	double left = s->until - now_seconds();
+
+	/* Not more than poll's int holds; who comes back too soon waits again. */
+	if (poll(&room, 1, !s->late ? -1 : left > 0 ? (int)(MIN(left, 1e6) * 1000) + 1 : 0) != 0)
+		return;
+	if (now_seconds() >= s->until) {
+		s->late(s->arg);
+		s->late = NULL;
+	}
+}
 
 static bool stream_emit(void *to, const char *data, size_t len)
 {
 	struct stream *s = to;
 
 	while (len > 0) {
-		ssize_t n = send(s->in, data, len, MSG_NOSIGNAL);
+		ssize_t n = send(s->in, data, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0 && errno == EINTR)
 			continue;
+		if (n < 0 && errno == EAGAIN) {
+			stream_wait(s);
+			continue;
+		}
 		if (n < 0)
 			return false;
 		data += n;
@@ -226,6 +248,8 @@ static struct MHD_Response *stream_response(struct http_response *r)
 	*s = (struct stream){ .write = r->stream,
 			      .arg = r->stream_arg,
 			      .free_arg = r->stream_free,
+			      .late = r->stream_late,
+			      .until = r->stream_until,
 			      .in = pair[0],
 			      .out = pair[1] };
 	if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {

@@ -66,6 +66,12 @@ struct http_response {
 	void (*stream)(void *arg, bool (*emit)(void *to, const char *data, size_t len), void *to);
 	void *stream_arg;
 	void (*stream_free)(void *arg); /* called behind the stream, or instead of it */
+	/*
+	 * Not NULL: called once, by emit, when the client still does not read at this time (of
+	 * now_seconds): whoever is in emit sees no timeout pass.
+	 */
+	void (*stream_late)(void *arg);
+	double stream_until;
 };
 
 struct http_options {

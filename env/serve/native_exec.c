@@ -58,6 +58,8 @@ struct exec {
 	struct proc p;
 	struct channel channels[2];
 	int watch; /* of http_watch */
+	double end; /* when its timeout has passed; 0: never */
+	bool late;  /* it was ended then, while the client did not read */
 };
 
 static void exec_free(void *arg)
@@ -283,8 +285,7 @@ enum { ENDED, TIMED_OUT, GONE };
 
 static int follow(struct exec *x, const struct events *s)
 {
-	double end = x->c.timeout > 0 ? now_seconds() + x->c.timeout : 0;
-	double comment = now_seconds() + COMMENT_SECONDS;
+	double end = x->end, comment = now_seconds() + COMMENT_SECONDS;
 
 	while (!x->p.ended) {
 		struct pollfd polls[] = { { .fd = x->p.fd, .events = POLLIN },
@@ -311,7 +312,17 @@ static int follow(struct exec *x, const struct events *s)
 		if (polls[0].revents)
 			(void)proc_wait(&x->p, 0); /* sets ended */
 	}
-	return ENDED;
+	return x->late ? TIMED_OUT : ENDED;
+}
+
+static void end_late(void *arg)
+{
+	struct exec *x = arg;
+
+	(void)proc_wait(&x->p, 0); /* sets ended: it may have made it */
+	x->late = !x->p.ended;
+	if (x->late)
+		(void)proc_kill(&x->p); /* stream() tries again, and tells */
 }
 
 /* What is in the pipe now: somebody in the background may write for ever. */
@@ -383,11 +394,14 @@ static int begin_stream(struct exec **x, const struct http_request *q, struct ht
 	if (s < 0)
 		return s;
 	(*x)->watch = http_watch(q);
+	(*x)->end = (*x)->c.timeout > 0 ? now_seconds() + (*x)->c.timeout : 0;
 	r->type = "text/event-stream";
 	r->header_name = "Cache-Control";
 	r->header_value = strdup("no-cache");
 	r->stream = stream;
 	r->stream_free = exec_free;
+	r->stream_late = (*x)->end > 0 ? end_late : NULL;
+	r->stream_until = (*x)->end;
 	r->stream_arg = TAKE_PTR(*x);
 	return 0;
 }

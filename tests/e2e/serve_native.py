@@ -373,6 +373,24 @@ def test_a_client_that_goes_away_ends_its_stream(t):
     assert n.get("/health") == {"status": "ok"}
 
 
+def test_a_timeout_passes_for_a_client_that_does_not_read(t):
+    n = Native(t)
+    c = n.server.connection(120)
+    c.connect()
+    c.request("POST", "/v1/exec", json.dumps({"command": ["yes", "41.7"], "timeout": 2, "stream": True}),
+              {"X-API-Key": n.server.token})
+
+    def runs():
+        return [x for _, x in n.server.children() if "41.7" in x]
+    ply.wait_for("the command", runs)
+    ply.wait_for("its end", lambda: not runs())
+    events = c.getresponse().read().decode().split("\n\n")
+    assert events[0] == "event: stdout\ndata: " + events[0].split("data: ")[1] and events[-1] == "", events[0]
+    assert events[-2] == 'event: exit\ndata: {"exit_code":124,"timed_out":true}', events[-2]
+    assert all(e.startswith("event: stdout\ndata: {") and e.endswith("}") for e in events[:-2])
+    c.close()
+
+
 def test_a_client_that_goes_away_ends_its_command(t):
     n = Native(t, "--test-command", "sh slow.sh", files={"slow.sh": "sleep 41.4"})
 
