@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
+/* Bytes that are text as a rule as a string of JSON, which holds text only. */
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,24 +10,16 @@
 
 #include "store/base/err.h"
 
-int tar_locale_enter(struct tar_locale *l, const char *name)
+int tar_locale_enter(const char *name)
 {
-	l->set = newlocale(LC_ALL_MASK, name, (locale_t)0);
-	if (!l->set)
-		l->set = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	if (!l->set)
-		return -errno;
-	l->before = uselocale(l->set);
-	return 0;
-}
+	locale_t set = newlocale(LC_ALL_MASK, name, (locale_t)0);
 
-void tar_locale_leave(struct tar_locale *l)
-{
-	if (!l->set)
-		return;
-	uselocale(l->before);
-	freelocale(l->set);
-	l->set = (locale_t)0;
+	if (!set)
+		set = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+	if (!set)
+		return -errno;
+	(void)uselocale(set); /* a whole locale: does not fail */
+	return 0;
 }
 
 struct timens tar_time_in(int64_t sec, long nsec)

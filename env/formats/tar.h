@@ -27,13 +27,10 @@ _Noreturn void tar_write(struct chan *c);
  * the way in. Our names are bytes. In the C locale it cannot translate what is not ASCII, and then
  * hands over the bytes as they are: reading is done in it. On the way out UTF-8 is left alone in a
  * UTF-8 locale, and other bytes are marked as such in either.
+ *
+ * The named one until the program ends, or C where there is none of that name.
  */
-struct tar_locale {
-	locale_t set, before;
-};
-/* The locale, or C where there is none of that name. */
-int tar_locale_enter(struct tar_locale *l, const char *name);
-void tar_locale_leave(struct tar_locale *l);
+int tar_locale_enter(const char *name);
 
 /*
  * libarchive takes the fraction of a time for positive whatever the sign of the seconds: a header

@@ -242,10 +242,9 @@ void tar_read(struct chan *c, bool layer)
 	struct reader *tr = calloc(1, sizeof(*tr));
 	char digest[DIGEST_SIZE] = "";
 	struct archive_entry *entry;
-	struct tar_locale locale;
 	int r;
 
-	if (!tr || tar_locale_enter(&locale, "C") < 0)
+	if (!tr || tar_locale_enter("C") < 0)
 		program_fail(c, -ENOMEM, "opening the archive");
 	tr->c = c;
 	tr->archive = archive_read_new();

@@ -279,14 +279,13 @@ static void begin_member(struct tar_writer *w, const struct record *rec)
 void tar_write(struct chan *c)
 {
 	struct tar_writer w = { .chan = c };
-	struct tar_locale locale;
 	struct record rec;
 	int r;
 
 	/* As failures of a write: nobody reads the pipe, the file would get too large. */
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGXFSZ, SIG_IGN);
-	r = tar_locale_enter(&locale, "C.UTF-8");
+	r = tar_locale_enter("C.UTF-8");
 	if (r < 0)
 		program_fail(c, r, "starting the archive");
 	begin_archive(&w);
