@@ -77,9 +77,11 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 		if (!plyfs_is_no_view(errno))
 			return cmd_fail(c, "the view at '%s': %s", dir, strerror(errno));
 		return cmd_fail(c,
-				"'%s' is not in a plyfs view; cd into one, name one with --in, "
-				"or make one: plyfs env create NAME DIR",
-				dir);
+				"'%s' is not in a plyfs view; cd into one, name %s, or make one: "
+				"plyfs env create NAME DIR",
+				dir,
+				strcmp(c->verb, "env create") == 0 ? "what to fork by --store"
+								   : "one with --in");
 	}
 	if (info.version != PLYFS_IOC_VERSION)
 		return cmd_fail(c, "the view at '%s' is of another version of plyfs", dir);

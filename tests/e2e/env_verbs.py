@@ -157,7 +157,8 @@ def test_mistakes_are_told_in_one_line(t):
     os.mkdir(odd)
     env.fails("env", "create", "x", odd, says="d' is not UTF-8, and an environment's record is: rename")
     assert [e["name"] for e in env.list("env")] == ["work"]
-    env.fails("env", "create", "x", says="not in a plyfs view")
+    p = env.fails("env", "create", "x", cwd=t.path, says="not in a plyfs view; .*--store")
+    assert "--in" not in p.stderr, p  # it has none
     for option, value in (("timeout", "soon"), ("network", "2"), ("test-rule", "x")):
         env.fails("env", "create", "--" + option, value, "x", path, code=2,
                   says=option.replace("-", "."))
