@@ -2,8 +2,9 @@
 
 /*
  * A shell within ours (`sh`, `bash --norc`, `su`): for our shell it is a program that does not end.
- * It has PS1 from its environment, as the reference's has, and is used as that uses it: what was
- * run is over when the prompt is seen, and the next command is typed.
+ * Or one in our shell's place (`exec sh`), whose end is that of the session. It has PS1 from its
+ * environment, as the reference's has, and is used as that uses it: what was run is over when the
+ * prompt is seen, and the next command is typed.
  *
  * The prompt alone proves nothing, a program may print it. So it has to be the last thing in the
  * output, for a moment, of another program in front than our shell; and then we ask: an empty line
@@ -25,33 +26,50 @@
 /* Between two questions; a program that reads nothing is not to be bothered for ever. */
 #define ASK_GAP_MAX 2.0
 
-static size_t prompts_at_end(const struct shell *s)
+/* Up to `most`: a program may print millions. */
+static size_t prompts_at_end(const struct shell *s, size_t most)
 {
 	const size_t len = strlen(SHELL_PROMPT);
 	size_t n = 0;
 
-	while (s->out.len >= (n + 1) * len &&
+	while (n < most && s->out.len >= (n + 1) * len &&
 	       memcmp(s->out.data + s->out.len - (n + 1) * len, SHELL_PROMPT, len) == 0)
 		n++;
 	return n;
 }
 
-/* Its command runs, nothing of ours waits to be read, and somebody else is in front: who, or 0. */
+bool shell_is_replaced(const struct shell *s)
+{
+	return s->group > 0 && (s->reports < 0 || shell_descriptor(s, "115") == 0);
+}
+
+/* Its command runs, and nothing of ours waits to be read. */
+static bool runs_command(const struct shell *s)
+{
+	return !s->idle && !s->over && s->begun == s->command && s->begun == s->typed;
+}
+
+/* ... and somebody else is in front: who, or 0. */
 static pid_t other_in_front(struct shell *s)
 {
-	pid_t front;
+	pid_t front = runs_command(s) ? pty_foreground(s) : 0;
 
-	if (s->idle || s->over || s->begun != s->command || s->begun != s->typed)
-		return 0;
-	front = pty_foreground(s);
-	return front > 0 && front != s->group ? front : 0;
+	return front > 0 && (front != s->group || shell_is_replaced(s)) ? front : 0;
+}
+
+/* What nobody has read yet, another program would take for an answer to its own question. */
+void inner_take_back(struct shell *s)
+{
+	if (s->inner_asked && runs_command(s))
+		pty_flush(s);
+	s->inner_asked = 0;
 }
 
 void inner_forget(struct shell *s)
 {
+	inner_take_back(s);
 	s->inner = 0;
 	s->inner_at = 0;
-	s->inner_asked = false;
 	s->inner_gap = ANSWER_WITHIN;
 }
 
@@ -61,15 +79,14 @@ static int ask(struct shell *s, double *ret_next)
 	int r;
 
 	if (now >= s->inner_at && s->inner_asked) {
-		pty_flush(s);
-		s->inner_asked = false;
+		inner_take_back(s);
 		s->inner_gap = MIN(s->inner_gap * 2, ASK_GAP_MAX);
 		s->inner_at = now + s->inner_gap;
 	} else if (now >= s->inner_at) {
 		r = pty_type(s, "\n", 1, now + ANSWER_WITHIN);
 		if (r < 0)
 			return r == PLY_TIMEOUT ? 0 : r;
-		s->inner_asked = true;
+		s->inner_asked = prompts_at_end(s, SIZE_MAX);
 		s->inner_at = now + ANSWER_WITHIN;
 	}
 	if (*ret_next < 0 || s->inner_at < *ret_next)
@@ -79,15 +96,17 @@ static int ask(struct shell *s, double *ret_next)
 
 int inner_tick(struct shell *s, bool news, double *ret_next)
 {
-	size_t n = prompts_at_end(s);
+	size_t n = prompts_at_end(s, s->inner_asked + 1);
 	pid_t front = n ? other_in_front(s) : 0;
 
 	if (!front) {
 		inner_forget(s);
 		return 0;
 	}
-	if (n > 1) {
-		shell_drop(s, s->out.len - n * strlen(SHELL_PROMPT), n * strlen(SHELL_PROMPT));
+	if (s->inner_asked && n > s->inner_asked) {
+		n = prompts_at_end(s, SIZE_MAX) * strlen(SHELL_PROMPT);
+		shell_drop(s, s->out.len - n, n);
+		s->inner_asked = 0; /* it was read */
 		inner_forget(s);
 		s->inner = front;
 		return INNER;

@@ -81,7 +81,7 @@ struct shell {
 	pid_t inner;	     /* group of a shell within ours that waits for a command; 0: none */
 	double inner_at;     /* when to look after what may be one; 0: nothing may */
 	double inner_gap;    /* until it is asked again */
-	bool inner_asked;    /* an empty line was typed, for another prompt */
+	size_t inner_asked;  /* prompts seen when an empty line was typed for another; 0: none */
 	size_t partial;	     /* immutable: told of each end of an output that goes on; 0: all */
 	bool truncated;	     /* out was longer: after `limit` bytes some are missing */
 	int code;	     /* exit code of the command, when over */
@@ -181,7 +181,10 @@ int shell_drain_aside(struct shell *s);
 
 /* ---- session_inner.c ---- */
 
+/* Is another program in its place, by exec? */
+bool shell_is_replaced(const struct shell *s);
 void inner_forget(struct shell *s);
+void inner_take_back(struct shell *s); /* at the end of a wait */
 /* Looks for one; INNER, when it waits. *ret_next: brought forward to when to come again. */
 int inner_tick(struct shell *s, bool news, double *ret_next);
 bool inner_waits(struct shell *s); /* still */

@@ -117,6 +117,8 @@ static int force(struct shell *s, struct stop *stop, int signal)
 		return 0;
 	group = victim(s, stop);
 	own = !group && shell_waits_for_own(s);
+	if (!group && shell_is_replaced(s))
+		return 0; /* Ctrl-C was all that there is for it */
 	if (!group && !own) {
 		/* The shell itself is busy; or it is not, and the probes did not get through. */
 		stop->probed = true;
@@ -354,7 +356,8 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 	}
 	if (r == 0 && !stop->done && !stop->probed && stop->step >= 0 &&
 	    now_seconds() >= stop->look) {
-		if (pty_foreground(s) == s->group && !shell_waits_for_own(s)) {
+		if (pty_foreground(s) == s->group && !shell_waits_for_own(s) &&
+		    !shell_is_replaced(s)) {
 			stop->probed = true;
 			r = shell_type_probe(s, false);
 		} else {
@@ -393,7 +396,8 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 	if (now_seconds() >= s->lost_at) {
 		s->lost_at = now_seconds() + LOST_AFTER;
 		/* A `read -p` of the shell's own may print just what the prompt is. */
-		if (pty_foreground(s) == s->group && shell_descriptor(s, SHELL_MARK) == 0) {
+		if (pty_foreground(s) == s->group && shell_descriptor(s, SHELL_MARK) == 0 &&
+		    !shell_is_replaced(s)) {
 			s->lost = true;
 			s->mark = s->out.len - s->prompt.len;
 			s->prompts = 1;
@@ -519,6 +523,7 @@ int shell_wait(struct shell *s, struct goal *g)
 
 	inner_forget(s);
 	r = wait_end(s, g);
+	inner_take_back(s);
 	if (g->stop)
 		stop_done(s, g->stop, MIN(r, 0), r < 0 ? ply_error() : "");
 	g->stop = NULL;

@@ -17,6 +17,8 @@ static const struct {
 	{ "sh -c 'bash --norc; exit 0'", "exit\n" },
 };
 
+static const char *const places[] = { "exec sh", "exec bash --norc" };
+
 /* One that is no shell's would have all of the time. */
 #define SOON 20.0
 
@@ -96,6 +98,53 @@ START_TEST(the_text_of_the_prompt_is_not_a_prompt)
 }
 END_TEST
 
+/* Twice, as a shell's answer would make it: it did not come after the question. */
+START_TEST(the_text_of_two_prompts_is_no_answer)
+{
+	gives("printf \"$PS1$PS1\"; sleep 1; echo end", "SHELLPS1PREFIXSHELLPS1PREFIXend\n");
+	gives("sh -c 'printf \"$PS1$PS1\"; exec sleep 0.7'", "SHELLPS1PREFIXSHELLPS1PREFIX");
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+START_TEST(the_question_whether_it_is_a_shell_is_nobodys_input)
+{
+	char path[128];
+
+	goes_on("printf \"$PS1\"; sh -c 'sleep 0.06'; echo more;"
+		" while [[ ! -e stop ]]; do :; done; echo reads; read x; echo \"<$x>\"",
+		"SHELLPS1PREFIXmore\n");
+	snprintf(path, sizeof(path), "%s/stop", dir);
+	fclose(fopen(path, "w"));
+	goes_on("echo not run", "SHELLPS1PREFIXmore\nreads\n");
+	goes_on("echo not run", "SHELLPS1PREFIXmore\nreads\n");
+	interrupt();
+	gives("echo fine", "fine\n");
+}
+END_TEST
+
+/* Its end is that of the session. */
+START_TEST(a_shell_that_takes_the_shells_place_is_used_as_that)
+{
+	struct ply_observation o;
+
+	runs("export V=1", "", 0);
+	if (_i)
+		ck_assert(strncmp(out("(sleep 1000; :) &", 0), "[1] ", 4) == 0); /* has the pipe */
+	runs(places[_i], "", 0);
+	runs("echo hi $V; (exit 7)", "hi 1\n", 7);
+	goes_on("echo begun; sleep 1000", "begun\n");
+	ok(ply_session_interrupt(session, 2, 3, NULL));
+	runs("W=2", "", 0);
+	ok(ply_session_interrupt(session, 2, 3, NULL));
+	runs("echo $W", "2\n", 0);
+	runs("sh", "", 0);
+	runs("echo within; exit", "within\n", 0);
+	ck_assert_int_eq(try("exit 3", SOON, &o), PLY_SESSION_GONE);
+	ply_observation_free(&o);
+}
+END_TEST
+
 START_TEST(an_interactive_command_ends_at_the_prompt_too)
 {
 	const char *expect[] = { "never" };
@@ -134,6 +183,10 @@ int main(void)
 	tcase_add_test(t, shells_may_be_within_each_other);
 	tcase_add_test(t, an_interrupt_comes_back_to_the_shell_within);
 	tcase_add_test(t, the_text_of_the_prompt_is_not_a_prompt);
+	tcase_add_test(t, the_text_of_two_prompts_is_no_answer);
+	tcase_add_test(t, the_question_whether_it_is_a_shell_is_nobodys_input);
+	tcase_add_loop_test(t, a_shell_that_takes_the_shells_place_is_used_as_that, 0,
+			    (int)ARRAY_SIZE(places));
 	tcase_add_test(t, an_interactive_command_ends_at_the_prompt_too);
 	return run_case("env_session_inner", t);
 }
