@@ -40,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 
@@ -62,14 +63,16 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
  * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
  * highest below 64; a limit of 128 is enough. The array holds $?, then what shell_type
  * sends (1: until the prefix has been run); 7: set as soon as the command is to be run; 8: its exit
- * code, if it is not 0. A trigger that is read twice finds an empty one.
+ * code, if it is not 0; 9: sets what there was of -x and -v behind an aborted command, off until
+ * then. A trigger that is read twice finds an empty one.
  */
 #define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
 static const char trigger[] =
 	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
-	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; } >/dev/null 2>&1;"
+	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; __ply[9]=${-//[!xv]};"
+	" __ply[9]=${__ply[9]:+\"builtin set -${__ply[9]};\"}; builtin set +xv; } >/dev/null 2>&1;"
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
@@ -82,7 +85,7 @@ static const char trigger[] =
 	" && builtin printf '\\0000\\0' >&115"
 	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"
 	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } >/dev/null 2>&1" /* a DEBUG trap's, too */
-	" && { builtin eval \"${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115"
+	" && { builtin eval \"${__ply[9]-}${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115"
 	/*
 	 * To set -e and an ERR trap the eval itself is no command that fails, in front of a ||;
 	 * what it runs is all the same, since `builtin eval` (not `eval`) does not hand that on.
@@ -467,10 +470,25 @@ void shell_drop_key(struct shell *s)
 		pty_flush(s);
 }
 
+/* Does the shell still have a whole trigger before it? */
+static bool has_unread(const struct shell *s)
+{
+	int unread;
+
+	return s->begun != s->typed && ioctl(s->slave, FIONREAD, &unread) == 0 &&
+	       unread >= (int)sizeof(trigger) - 1;
+}
+
 int shell_type_probe(struct shell *s, bool hard)
 {
 	int r;
 
+	/*
+	 * That one tells as much. The terminal holds 4095 bytes, for a shell that reads nothing all
+	 * the while: a Ctrl-C behind those would come when it does, in the middle of our lines.
+	 */
+	if (!hard && has_unread(s))
+		return 0;
 	shell_drop_key(s);
 	if (hard) {
 		r = pty_type(s, repair, sizeof(repair) - 1, now_seconds() + 1);
@@ -540,6 +558,17 @@ static void drop_first(struct shell *s, const char *prompt)
 		shell_drop(s, (size_t)(found - s->out.data), len);
 }
 
+/* With -v a line is printed as it is read. */
+static void drop_trigger(struct shell *s)
+{
+	const size_t len = sizeof(trigger) - 1;
+	char *found;
+
+	while (s->mark < s->out.len && (found = memmem(s->out.data + s->mark, s->out.len - s->mark,
+						       trigger, len)))
+		shell_drop(s, (size_t)(found - s->out.data), len);
+}
+
 /* Nothing can be run in it any more, or nothing be told of that. */
 static int mute(struct shell *s)
 {
@@ -571,15 +600,17 @@ static int begun(struct shell *s, char *const *field)
 	if (!s->group)
 		s->group = MAX(pty_foreground(s), 0);
 	aborted = !s->over && number != s->command;
-	if (*field[1]) {
+	if (*field[1] || aborted) {
 		/* It was printed before the report was written. */
 		r = pty_drain(s, PTY_ALL);
 		if (r < 0)
 			return r;
-		if (aborted)
-			drop_lines(s, field[1], s->mark, s->prompts);
-		else if (s->owed)
-			drop_first(s, field[1]);
+	}
+	if (aborted) {
+		drop_trigger(s);
+		drop_lines(s, field[1], s->mark, s->prompts);
+	} else if (s->owed) {
+		drop_first(s, field[1]);
 	}
 	if (aborted) {
 		s->over = true;

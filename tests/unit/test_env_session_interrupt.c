@@ -35,7 +35,7 @@ static void stop_it(void)
 START_TEST(after_an_interrupt_that_fails_every_output_is_its_own_commands)
 {
 	goes_on(DEAF, "begun\n");
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 6; i++) /* more than the terminal has room for what each might type */
 		ck_assert_int_eq(ply_session_interrupt(session, 0.05, 2, NULL), PLY_TIMEOUT);
 	stop_it();
 	gives("echo one", "begun\nfinished\none\n");
@@ -140,6 +140,41 @@ START_TEST(a_key_that_nobody_read_is_no_beginning_of_a_line)
 }
 END_TEST
 
+/* What tells us of its end is run with -x or -v still on. */
+START_TEST(a_command_that_was_aborted_is_followed_by_no_trace_of_ours)
+{
+	static const struct {
+		const char *flags, *seen, *after;
+	} table[] = {
+		{ "x", "++ echo begun\nbegun\n++ sleep 1000\n", "++ echo x\nx\n" },
+		{ "v", "begun\n", "x\n" },
+		{ "xv", "++ echo begun\nbegun\n++ sleep 1000\n", "++ echo x\nx\n" },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(table); i++) {
+		char command[64], expected[64];
+		struct ply_text text;
+
+		snprintf(command, sizeof(command), "set -%s", table[i].flags);
+		gives(command, "");
+		goes_on("echo begun; sleep 1000", table[i].seen);
+		ok(ply_session_interrupt(session, 2, 3, &text));
+		snprintf(expected, sizeof(expected), "%s\n", table[i].seen);
+		ck_assert_str_eq(text.data, expected);
+		ply_text_free(&text);
+		gives("echo x", table[i].after);
+		ck_assert_ptr_null(strstr(out("echo $-; kill -INT $$", 130), "__ply"));
+		(void)out("set +xv", 0);
+		/* By itself, in the middle. */
+		snprintf(command, sizeof(command), "set -%s; kill -INT $$", table[i].flags);
+		ck_assert_ptr_null(strstr(out(command, 130), "__ply"));
+		gives("echo x", table[i].after);
+		(void)out("set +xv", 0);
+		gives("echo x", "x\n");
+	}
+}
+END_TEST
+
 START_TEST(a_shell_that_stopped_itself_goes_on)
 {
 	goes_on("echo before; kill -STOP $$; echo behind", "before\n");
@@ -228,6 +263,7 @@ int main(void)
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
+	tcase_add_test(t, a_command_that_was_aborted_is_followed_by_no_trace_of_ours);
 	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
 	tcase_add_test(t, a_shell_that_is_stopped_again_and_again_goes_on);
 	tcase_add_test(t, a_strangers_group_of_the_number_that_was_in_front_is_not_killed);
