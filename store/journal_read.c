@@ -249,9 +249,8 @@ int journal_read(struct journal *j,
 
 	ret->lost = rd.beyond;
 	limit = j->read_last = rd.kept; /* not a number that no segment leads to (J3) */
-	j->synced = MIN(rd.synced, limit);
-	if (power_went)
-		j->synced = limit;
+	/* Else the last mark may be there, and who made it was killed before that was synced. */
+	j->synced = power_went ? limit : 0;
 	j->whole_mark = rd.whole_mark;
 	j->lsn = limit;
 	for (struct segment *s = j->oldest; s; s = s->next) {

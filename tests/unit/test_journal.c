@@ -530,6 +530,25 @@ START_TEST(what_marks_have_of_the_stage_stays_until_a_whole_mark)
 }
 END_TEST
 
+/* A daemon may be killed when its mark is there and the sync of that is not over. */
+START_TEST(a_mark_that_was_read_proves_no_sync)
+{
+	uint64_t lsn = add(0, 100);
+
+	ck_ok(journal_mark(journal, lsn, NULL, 0));
+	lsn = add(1, 100);
+	fault_arm(0, 1, EIO);
+	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+	fault_disarm();
+	journal_down();
+	journal_up();
+	expect_seen(0, 2);
+	ck_assert_uint_lt(journal_synced(journal), lsn);
+	ck_ok(journal_mark(journal, lsn, NULL, 0));
+	ck_assert_uint_ge(journal_synced(journal), lsn);
+}
+END_TEST
+
 /* The sync of the directory fails first, then that of a segment. */
 START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 {
@@ -667,6 +686,7 @@ int main(void)
 		another_boot_believes_only_what_was_marked,
 		another_boot_gets_what_marks_have_of_the_stage,
 		what_marks_have_of_the_stage_stays_until_a_whole_mark,
+		a_mark_that_was_read_proves_no_sync,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		a_full_disk_is_told_when_room_is_asked_for,
 		without_room_for_a_new_file_the_spare_one_is_taken,
