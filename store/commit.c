@@ -42,7 +42,7 @@ static int commit_locked(struct store *s, bool whole)
 	if (copy) {
 		r = journal_mark(s->journal, lsn, copy, len);
 		if (r == 0)
-			stage_copy_is_durable(s->stage);
+			stage_is_durable(s->stage);
 		if (r != -ENOSPC && r != -EDQUOT) /* a mark alone takes hardly any room */
 			return r;
 	}
@@ -51,7 +51,10 @@ static int commit_locked(struct store *s, bool whole)
 		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
 		return r;
 	}
-	return journal_mark(s->journal, lsn, NULL, 0);
+	r = journal_mark(s->journal, lsn, NULL, 0);
+	if (r == 0)
+		stage_is_durable(s->stage);
+	return r;
 }
 
 /* Whoever waits for the lock finds its work done by the one before, as often as not. */

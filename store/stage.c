@@ -528,13 +528,6 @@ void stage_hold_still(struct stage *s, bool still)
 		file->begun = file->end;
 }
 
-/* Lock held. */
-static void begun_is_durable(struct stage *s)
-{
-	for (struct stage_file *file = s->files; file; file = file->next)
-		file->durable = file->begun;
-}
-
 int stage_sync(struct stage *s)
 {
 	bool names;
@@ -554,11 +547,10 @@ int stage_sync(struct stage *s)
 	}
 	r = names ? os_fsync(s->dir_fd) : 0;
 
-	LOCK_GUARD(&s->lock);
-	if (r < 0)
+	if (r < 0) {
+		LOCK_GUARD(&s->lock);
 		s->names_dirty = true;
-	else
-		begun_is_durable(s);
+	}
 	return r;
 }
 
@@ -611,11 +603,12 @@ struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len)
 	return TAKE_PTR(copy);
 }
 
-void stage_copy_is_durable(struct stage *s)
+void stage_is_durable(struct stage *s)
 {
 	LOCK_GUARD(&s->lock);
 
-	begun_is_durable(s);
+	for (struct stage_file *file = s->files; file; file = file->next)
+		file->durable = file->begun;
 }
 
 int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_t len)

@@ -51,10 +51,11 @@ int stage_sync(struct stage *s);
 /*
  * Instead of stage_sync, where little was written: what that would write, for a mark of the journal
  * (given: free; *ret_len bytes are behind its head). NULL: it is too much, or there is something
- * else to sync. Once the mark is durable, stage_copy_is_durable.
+ * else to sync.
  */
 struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len);
-void stage_copy_is_durable(struct stage *s);
+/* After either, once the mark is durable that says so. Without, a later copy has all that again. */
+void stage_is_durable(struct stage *s);
 /* While a store is opened: puts it back; stage_sync afterwards. -errno: there is no room. */
 int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_t len);
 

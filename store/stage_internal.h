@@ -37,10 +37,12 @@
  *      name of a lost chunk. Nothing new is put into its file, whose room goes back to the disk.
  *
  *   8. Bytes may be pending (behind.h): they are in the file only after behind_settle().
- *   9. file[0 .. durable) needs no sync: it had one, or is in marks of the journal that count (J5).
- *      It ends where the file did when the commit began that saw to it: what was placed by then
- *      had been written, and was not overwritten any more, when all operations had ended that were
- *      under way (invariant 6).
+ *   9. file[0 .. durable) needs no sync: a durable mark of the journal says that it had one, or has
+ *      a copy that counts (J5). It ends where the file did when the commit began that saw to it:
+ *      what was placed by then had been written, and was not overwritten any more, when all
+ *      operations had ended that were under way (invariant 6). A sync alone is not enough: a copy
+ *      from before it may end in bytes that were overwritten since, and only a whole mark, or the
+ *      next copy, keeps these from being put back.
  *
  * Order of locks: blob lock > stage lock > chunk locks; a slot's lock after all of them.
  */

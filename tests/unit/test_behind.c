@@ -156,6 +156,7 @@ START_TEST(a_copy_for_the_journal_has_them)
 	stage_hold_still(s.stage, true);
 	stage_hold_still(s.stage, false);
 	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
 	ck_ok(blob_new(s.stage, data, LITTLE, &b));
 	copy = stage_copy(s.stage, &len);
 	ck_assert_ptr_nonnull(copy);

@@ -210,6 +210,7 @@ START_TEST(a_mark_has_what_no_sync_and_no_mark_had_before)
 	commit_begins();
 	ck_assert(!is_copied()); /* nor is the file's name durable */
 	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
 	expect_copy("");
 
 	b = make("bbb", 3);
@@ -218,18 +219,20 @@ START_TEST(a_mark_has_what_no_sync_and_no_mark_had_before)
 	expect_copy("bbb"); /* the journal did not take it */
 	ck_ok(blob_append(b, 3, "B", 1)); /* perhaps in the midst of the copy */
 	expect_copy("bbbB");
-	stage_copy_is_durable(s.stage);
+	stage_is_durable(s.stage);
 	expect_copy("B");
 	c = make("c", 1);
 	commit_begins();
 	expect_copy("Bc");
-	stage_copy_is_durable(s.stage);
+	stage_is_durable(s.stage);
 	expect_copy("");
 
 	d = make(much, sizeof(much));
 	commit_begins();
 	ck_assert(!is_copied());
 	ck_ok(stage_sync(s.stage));
+	ck_assert(!is_copied()); /* no mark says so: the end of an earlier copy still counts */
+	stage_is_durable(s.stage);
 	expect_copy("");
 }
 END_TEST
@@ -244,12 +247,14 @@ START_TEST(a_mark_has_nothing_of_two_files)
 		many[i] = make(much, sizeof(much));
 	commit_begins();
 	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
 	late = make("late", 4);
 	stage_turn(s.stage);
 	next = make("next", 4);
 	commit_begins();
 	ck_assert(!is_copied());
 	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
 	expect_copy("");
 	for (size_t i = 0; i < ARRAY_SIZE(many); i++)
 		blob_unref(many[i]);
@@ -269,6 +274,7 @@ START_TEST(what_a_mark_has_is_put_back)
 	stage_hold(s.stage, &lsn);
 	commit_begins();
 	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
 	b = make("this", 4);
 	blob_place(b, &number, &off);
 	commit_begins();
