@@ -25,7 +25,16 @@
 #include "store/stage.h"
 #include "store/store_internal.h"
 
-static int commit_locked(struct store *s, bool whole)
+static int sync_stage(struct store *s)
+{
+	int r = stage_sync(s->stage);
+
+	if (r < 0)
+		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
+	return r;
+}
+
+static int commit_locked(struct store *s)
 {
 	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
 	uint64_t lsn;
@@ -38,7 +47,7 @@ static int commit_locked(struct store *s, bool whole)
 	stage_hold_still(s->stage, false);
 	if (r < 0)
 		return r;
-	copy = whole ? NULL : stage_copy(s->stage, &len);
+	copy = stage_copy(s->stage, &len);
 	if (copy) {
 		r = journal_mark(s->journal, lsn, copy, len);
 		if (r == 0)
@@ -46,12 +55,9 @@ static int commit_locked(struct store *s, bool whole)
 		if (r != -ENOSPC && r != -EDQUOT) /* a mark alone takes hardly any room */
 			return r;
 	}
-	r = stage_sync(s->stage);
-	if (r < 0) {
-		journal_sync_failed(s->journal); /* the next one may succeed, and prove nothing */
-		return r;
-	}
-	r = journal_mark(s->journal, lsn, NULL, 0);
+	r = sync_stage(s);
+	if (r == 0)
+		r = journal_mark(s->journal, lsn, NULL, 0);
 	if (r == 0)
 		stage_is_durable(s->stage);
 	return r;
@@ -63,13 +69,17 @@ static int commit(struct store *s)
 	uint64_t lsn = journal_lsn(s->journal);
 
 	LOCK_GUARD(&s->commit_lock);
-	return journal_synced(s->journal) >= lsn ? 0 : commit_locked(s, false);
+	return journal_synced(s->journal) >= lsn ? 0 : commit_locked(s);
 }
 
-int commit_whole(struct store *s)
+int commit_copies(struct store *s)
 {
 	LOCK_GUARD(&s->commit_lock);
-	return commit_locked(s, true);
+	int r = sync_stage(s);
+
+	if (r == 0)
+		journal_copies_in_place(s->journal);
+	return r;
 }
 
 int store_flush(struct store *s)

@@ -268,10 +268,21 @@ bool journal_release(struct journal *j, uint64_t covered)
 
 	j->covered = MAX(j->covered, covered);
 	j->synced = MAX(j->synced, j->covered); /* the index is durable */
+	if (j->doubt_grows && j->doubt <= j->covered) {
+		j->doubt = j->last;
+		j->doubt_grows = false;
+	}
 	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j, true))
 		;
 	j->asked_bytes = j->bytes;
 	return is_covered(j, j->oldest) && copies_count(j, j->oldest);
+}
+
+void journal_copies_in_place(struct journal *j)
+{
+	LOCK_GUARD(&j->lock);
+
+	j->whole_mark = j->lsn;
 }
 
 void journal_close(struct journal *j)
@@ -641,8 +652,12 @@ static int leave_torn(struct journal *j)
 		if (r < 0)
 			return r;
 		j->doubt = j->lsn;
+		j->doubt_grows = true;
+		j->sound = j->newest->number;
 		j->torn = false;
 	}
+	if (j->sound > 0 && j->oldest->number < j->sound)
+		return -EIO;
 	return j->doubt > j->covered ? -EIO : 0;
 }
 

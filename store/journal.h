@@ -136,10 +136,11 @@ const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 
 /*
  * Everything up to `covered` is in the index: segments that hold nothing beyond are let go of.
- * True: one would go, but for bytes in its marks (J9): once the stage was synced, and a mark says
- * so, it can.
+ * True: one would go, but for bytes in its marks (J9): journal_copies_in_place.
  */
 bool journal_release(struct journal *j, uint64_t covered);
+/* Whatever marks have of the stage was synced there. */
+void journal_copies_in_place(struct journal *j);
 
 /* Bytes of segments that are not let go of yet. No lock. */
 uint64_t journal_bytes(struct journal *j);
@@ -156,7 +157,7 @@ bool journal_wants_round(struct journal *j);
 int journal_mark(struct journal *j, uint64_t lsn, struct journal_mark_bytes *copy, size_t len);
 /*
  * A sync of what records refer to failed, here or at the caller's: until everything appended so far
- * is covered, journal_mark fails with -EIO.
+ * is covered, and what came until then as well, journal_mark fails with -EIO (J8).
  */
 void journal_sync_failed(struct journal *j);
 /* The last number that is durable. */

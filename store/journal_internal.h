@@ -30,9 +30,11 @@
  *     followed by no mark, but by one that was under way in the same segment. For the same reason
  *     a file is written over under a new number only when it is durable that it lost the old one.
  *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
- *     not say (the pages count as clean). So a new segment is begun, and no mark is made until all
- *     that came before it is covered.
- *  J9 A segment with a copy goes when a whole mark has come after that, or nothing is left that is
+ *     not say (the pages count as clean). So a new segment is begun, and no mark is made until the
+ *     older ones are gone (a reader may end in one) and all that they had is covered; and then what
+ *     came meanwhile as well, as that may refer to the same bytes of the stage. What comes later
+ *     finds chunks instead.
+ *  J9 A segment with a copy goes when the stage was synced after that, or nothing is left that is
  *     not covered: a record behind it may refer to bytes of the same blob, which grew.
  *  J10 Who finds another boot's journal puts the copies that count in place, and syncs them, before
  *     he makes a segment. So where the boot id changes between two segments copies before that do
@@ -92,7 +94,7 @@ struct journal {
 	size_t damaged_at;
 	bool fresh;         /* no segment was made since: its base may be ahead of `after` */
 	uint64_t covered;
-	uint64_t whole_mark; /* copies before this record do not count (J5, J10) */
+	uint64_t whole_mark; /* copies before this record do not count (J5, J9, J10) */
 	_Atomic uint64_t synced; /* records up to it, or what they did, are durable */
 	_Atomic uint64_t bytes;
 	uint64_t asked_bytes; /* when a round was last asked for */
@@ -106,6 +108,8 @@ struct journal {
 	bool settled;   /* all before the newest are, and the directory (J7) */
 	bool torn;      /* a sync failed: what was appended so far may never reach the disk */
 	uint64_t doubt; /* records up to it may not be there: no mark until they are covered (J8) */
+	bool doubt_grows; /* once, when they are */
+	uint32_t sound; /* segments below this number may be torn */
 };
 
 void segment_name(uint32_t number, char buf[static 16]);

@@ -584,7 +584,7 @@ static void let_go(struct store *s)
 		covered = log_covered(s);
 	}
 	/* Where that fails they stay for another round. */
-	if (journal_release(s->journal, covered) && commit_whole(s) == 0)
+	if (journal_release(s->journal, covered) && commit_copies(s) == 0)
 		(void)journal_release(s->journal, covered);
 	stage_release(s->stage, covered);
 }

@@ -445,8 +445,8 @@ uint64_t log_covered(struct store *s);
 
 /* commit.c */
 int committer_start(struct store *s);
-/* A group commit with nothing in its mark. Takes all locks that operations take. */
-int commit_whole(struct store *s);
+/* What copies in marks have is synced where it belongs: their segments may go (C4). */
+int commit_copies(struct store *s);
 void committer_stop(struct store *s);
 
 /* replay.c: what the journal has and the index has not comes back; before the sealer runs. */

@@ -567,6 +567,11 @@ START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 		was = files();
 		journal_release(journal, before);
 		ck_assert_int_le(files(), was); /* gone, or the spare one */
+		/* the one that came meanwhile may refer to bytes from before */
+		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+		add(3, 100);
+		journal_release(journal, lsn);
+		lsn = journal_lsn(journal);
 		ck_ok(journal_mark(journal, lsn, NULL, 0));
 		ck_assert_uint_ge(journal_synced(journal), lsn);
 		journal_release(journal, journal_lsn(journal));
@@ -578,6 +583,30 @@ START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 	journal_up();
 	ck_assert_uint_eq(seen[n_seen - 1], 3);
 	ck_assert(!found.damaged);
+}
+END_TEST
+
+/* A copy keeps a segment that may have lost its end: a reader would not come to what follows. */
+START_TEST(after_a_failed_sync_no_mark_follows_what_may_be_torn)
+{
+	uint64_t lsn = add(0, 100), torn;
+
+	mark_with(lsn, "x");
+	torn = add(1, 100);
+	fault_arm(0, 1, EIO);
+	ck_err(journal_mark(journal, torn, NULL, 0), -EIO);
+	fault_disarm();
+	ck_err(journal_mark(journal, torn, NULL, 0), -EIO);
+	torn = journal_lsn(journal);
+	lsn = add(2, 100); /* in the next segment */
+	(void)journal_release(journal, torn);
+	add(3, 100);
+	(void)journal_release(journal, lsn); /* a second round */
+	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+	journal_copies_in_place(journal);
+	ck_assert(!journal_release(journal, lsn));
+	ck_assert_int_ne(faccessat(scratch.dir_fd, "journal/00000001", F_OK, 0), 0);
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
 }
 END_TEST
 
@@ -688,6 +717,7 @@ int main(void)
 		what_marks_have_of_the_stage_stays_until_a_whole_mark,
 		a_mark_that_was_read_proves_no_sync,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
+		after_a_failed_sync_no_mark_follows_what_may_be_torn,
 		a_full_disk_is_told_when_room_is_asked_for,
 		without_room_for_a_new_file_the_spare_one_is_taken,
 		table_operations_are_written_and_read,

@@ -8,7 +8,8 @@
  * open by itself, under another boot id, be what the history says that it must be, and hold no
  * damage (every byte is read).
  *
- * Sometimes the disk fails meanwhile under the index, which is to make nothing of that wrong.
+ * Sometimes the disk fails meanwhile under the index or the journal, which is to make nothing of
+ * that wrong.
  *
  * Then it is used, closed and opened once more. A history goes on from one of its cuts several
  * times, so recoveries are cut as well, and the making of the store.
@@ -19,8 +20,10 @@
 
 #include "tests/unit/store_history.h"
 
+#include <inttypes.h>
 #include <sys/wait.h>
 
+#include "store/journal_internal.h"
 #include "tests/lib/crashdisk.h"
 
 enum {
@@ -53,30 +56,47 @@ static void expect_everything(void)
 	compare(&all, found);
 }
 
-/* One of some 30 writes and syncs: five make a commit. */
-static void let_disk_fail(unsigned one_in)
+/* One of some writes and syncs of a file. */
+static void let_disk_fail(const char *file, unsigned one_in)
 {
 	char path[4300];
 
-	snprintf(path, sizeof(path), "%s/index/data.mdb", base);
+	snprintf(path, sizeof(path), "%s/%s", base, file);
 	disk_fail(path, one_in, sh->rng);
 	disk_fails = one_in > 0;
 }
 
+/* Half of its syncs, until another segment is begun: after the first one. */
+static void let_journal_fail(void)
+{
+	char name[40];
+
+	UNTIL_DONE(store_flush(store)); /* so there is one */
+	LOCK_GUARD(&store->commit_lock); /* which stays */
+	snprintf(name, sizeof(name), "journal/%08" PRIx32, store->journal->newest->number);
+	let_disk_fail(name, 2);
+}
+
 static void live(bool make)
 {
+	uint32_t journal_fails;
+
 	disk_record();
 	if (make)
 		ck_ok(store_init(scratch.dir_fd));
 	disk_event(MADE, 0);
 	open_store();
 	take_handles();
-	if (dice(5) == 0) /* each failure that is waited for takes a second */
-		let_disk_fail(30);
-	while (sh->steps < STEPS && !disk_is_full())
+	if (dice(5) == 0) /* each failure that is waited for takes a second; five make a commit */
+		let_disk_fail("index/data.mdb", 30);
+	journal_fails = dice(2) ? dice(STEPS) : STEPS;
+	while (sh->steps < STEPS && !disk_is_full()) {
+		if (sh->steps == journal_fails)
+			let_journal_fail();
 		step();
+	}
 	expect_everything();
-	let_disk_fail(0);
+	let_disk_fail("index/data.mdb", 0);
 	if (dice(3) == 0) {
 		for (unsigned i = 0; i < BRANCHES; i++)
 			branch_closep(&handles[i]);
