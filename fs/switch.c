@@ -319,6 +319,8 @@ static int find_next(struct plan *p, const struct vnode *n, struct inode *ret)
 
 	if (n->realm->lineage == p->lineage)
 		r = fs_stat(&p->new_fs, n->ino, ret);
+	if (r >= 0 && inode_is_dir(ret) && !ret->nlink)
+		r = -ENOENT; /* removed there, and open as it was checkpointed */
 	if (r == -ENOENT && fs.tree) {
 		r = fs_path(&fs, n->ino, &path, &len);
 		if (r >= 0)
@@ -445,12 +447,13 @@ static void commit_names(struct plan *p)
 	 * Parents before children is not needed: paths are looked up in the state that was left.
 	 * When settling fails, the next request that needs the directory tries again (V4).
 	 */
-	vnodes_rise(v);
 	for (size_t i = 0; i < p->n_lost + p->n_found; i++) {
 		bool lost = i < p->n_lost;
 		struct vnode *n = vnode_by_ino(v, lost ? p->lost[i] : p->found[i - p->n_lost]);
 		bool gone = lost && i >= p->n_next;
 
+		if (n)
+			vnode_rises(v, n);
 		if (n && (gone || vnode_settle(v, n) == 0) && n->hashed && n->realm != v->cur)
 			(void)vnode_dies(v, n); /* there is room: plan_names */
 	}
@@ -650,12 +653,12 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		commit_names(p);
 	else
 		commit_epoch(p);
+	if (p->lineage != left_lineage)
+		vnodes_return(v);
 	if (p->limbo)
 		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
 	if (v->memo)
 		memo_switched(v, target);
-	if (p->lineage != left_lineage)
-		vnodes_return(v); /* last (K5): it may give a number of the target to a node id */
 	*ret = (struct restore_info){ .left = v->branch->undo,
 				      .mode = p->mode,
 				      .changed = p->changed };

@@ -23,11 +23,11 @@
  *  V4  A hashed vnode in an older realm is *unsettled*: before it is used, vnode_settle compares
  *      its object in the realm's base with the current base, and adopts it (equal) or retires it.
  *  V5  Directory vnodes follow the tree (cwd survives a restore), by inode number within a lineage,
- *      else by path; where neither exists they are *dead*, as if removed, until the next switch:
- *      what the kernel knows of them has to be told anew before they may stand for another
- *      directory. They are never retired, but for those that the kernel removed by rmdir or rename:
- *      it holds them for dead ever after, also under a new name, so the next switch retires them
- *      and what comes back is another node id.
+ *      else by path; where neither exists they are *dead*, as if removed, until a switch comes to a
+ *      state that has one of the two: what the kernel knows of them has to be told anew before they
+ *      may stand for another directory. They are never retired, but for those that the kernel
+ *      removed by rmdir or rename: it holds them for dead ever after, also under a new name, so the
+ *      next switch retires them and what comes back is another node id.
  *  V6  An inode with nlink 0 stays in the current tree only while a hashed vnode has it.
  *
  *  V7  What the memo (memo.h) has of each vnode is what is here; vnode_save says so after a change.
@@ -179,7 +179,8 @@ void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm);
 /* V5: it stays dead from now on (the flag). -ENOMEM: not, unless there is room for one more. */
 int vnode_dies(struct view *v, struct vnode *n);
 int vnodes_dead_room(struct view *v, size_t more);
-/* No directory is so any more. */
+/* It is so no more: the kernel is told anew what it knows of it. All of them: by epoch. */
+void vnode_rises(struct view *v, struct vnode *n);
 void vnodes_rise(struct view *v);
 /*
  * V4: what is unsettled is compared with the current state. 0: n says how it went:

@@ -275,6 +275,15 @@ static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode *
 	return 0;
 }
 
+static void not_dead(struct view *v, struct vnode *n)
+{
+	if (!n->dead)
+		return;
+	v->dead[n->dead_at] = v->dead[--v->n_dead];
+	v->dead[n->dead_at]->dead_at = n->dead_at;
+	n->dead = false;
+}
+
 static void vnode_free(struct view *v, struct vnode *n)
 {
 	uint32_t slot = (uint32_t)n->node;
@@ -284,10 +293,7 @@ static void vnode_free(struct view *v, struct vnode *n)
 		v->kernel.backing_close(v->kernel.arg, n->backing);
 	vnode_unhash(v, n);
 	v->n_displaced -= n->displaced;
-	if (n->dead) {
-		v->dead[n->dead_at] = v->dead[--v->n_dead];
-		v->dead[n->dead_at]->dead_at = n->dead_at;
-	}
+	not_dead(v, n);
 	realm_unref(v, n->realm);
 	v->slots[slot] = NULL;
 	/* A slot whose serials are used up is retired, not reused (V2). */
@@ -316,14 +322,16 @@ int vnode_dies(struct view *v, struct vnode *n)
 	return 0;
 }
 
+void vnode_rises(struct view *v, struct vnode *n)
+{
+	not_dead(v, n);
+	vnode_save(v, n);
+}
+
 void vnodes_rise(struct view *v)
 {
-	while (v->n_dead > 0) {
-		struct vnode *n = v->dead[--v->n_dead];
-
-		n->dead = false;
-		vnode_save(v, n);
-	}
+	while (v->n_dead > 0)
+		vnode_rises(v, v->dead[v->n_dead - 1]);
 }
 
 /* Rebinds a directory to what lies at its old path in the current tree. 0, or ABSENT. */
@@ -437,12 +445,9 @@ void vnodes_return(struct view *v)
 		if (!n || !n->displaced || n->realm->lineage != v->cur_lineage)
 			continue;
 		other = vnode_by_ino(v, n->ino);
-		if (other)
-			(void)vnode_settle(v, other); /* it may go elsewhere by its path */
-		other = vnode_by_ino(v, n->ino);
 		if (other && other->realm == v->cur)
 			continue;
-		if (other)
+		if (other) /* which may go elsewhere by its path when it is asked for */
 			make_room(v, other);
 		vnode_hash(v, n);
 		vnode_save(v, n);

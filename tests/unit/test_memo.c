@@ -390,7 +390,7 @@ static void restore_other_and_back(void)
 	ck_assert_int_eq(make(d.node, "in", S_IFREG | 0644, &in), 0);
 	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
 	/* in which the number of directory d is that of e */
-	id_other = make_other(id, 1, (const char *const[][2]){ { "d", "e" } });
+	id_other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
 	ck_assert_int_eq(view_restore(view, id_other, &info), 0);
 	shared_id[0] = d.node;
 	shared_id[1] = node_of(ROOT_NODE, "e");

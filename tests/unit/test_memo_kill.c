@@ -190,7 +190,7 @@ static void change_lineages(unsigned i)
 		ok(make(e.node, "of x", S_IFREG | 0644, &(struct entry){ 0 }));
 		view_forget(view, e.node, 1);
 		ok(view_checkpoint(view, "", false, &known->id));
-		known->other = make_other(known->id, 2, (const char *const[][2]){
+		known->other = make_other(known->id, 0, 2, (const char *const[][2]){
 			{ "x", "y" }, { "d", "x" } });
 		break;
 	case 1:
@@ -288,6 +288,7 @@ START_TEST(a_kill_at_any_store_leaves_something_right)
 	ck_assert_ptr_ne(known, MAP_FAILED);
 	for (long n = _i % STEP; more; n += STEP) {
 		memset(known, 0, sizeof(*known));
+		may_be_dead = false;
 		more = killed_at_store(s, n);
 		may_be_dead = first->nodes[(uint32_t)known->nodes[OTHER]].base == UINT64_MAX;
 		go_on(s);

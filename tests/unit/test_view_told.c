@@ -194,6 +194,55 @@ START_TEST(a_dead_directory_that_comes_back_by_its_path_brings_nothing_along)
 }
 END_TEST
 
+/* Somebody is in it, and asked while it was dead; in a state that lacks it others make one. */
+static void assert_stays_dead(uint64_t d)
+{
+	uint64_t other = make_dir(ROOT_NODE, "d");
+	struct entry e;
+
+	view_forget(view, make_file(other, "f", ""), 1);
+	view_forget(view, other, 1);
+	told_nothing();
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT); /* as the kernel remembers */
+}
+
+START_TEST(a_dead_directory_that_another_state_lacks_as_well_is_still_dead)
+{
+	uint64_t without = checkpoint(), without_too, d;
+	struct entry e;
+
+	make_file(ROOT_NODE, "x", "");
+	without_too = checkpoint();
+	d = make_dir(ROOT_NODE, "d");
+	restore(without);
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT);
+	restore(without_too);
+	assert_stays_dead(d);
+}
+END_TEST
+
+START_TEST(a_directory_that_made_room_is_dead_until_its_lineage_is_back)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), id, other, with;
+	struct entry e;
+
+	make_file(d, "g", "");
+	id = checkpoint();
+	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
+	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
+	ck_assert_uint_ne(node_of(ROOT_NODE, "e"), d); /* which has its number */
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT);
+	assert_stays_dead(d);
+	with = checkpoint();
+	ck_assert_int_eq(restore(other).mode, RESTORE_NAMES);
+	ck_assert_int_eq(restore(with).mode, RESTORE_NAMES);
+	ck_assert(was_told(d, "f") || look(d, "f", &e) == -ENOENT);
+	restore(id);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	(void)node_of(d, "g");
+}
+END_TEST
+
 /* By names and by epoch. */
 static void set_mode(int epoch)
 {
@@ -329,6 +378,8 @@ int main(void)
 	tcase_add_test(t, rights_are_told_before_names);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
+	tcase_add_test(t, a_dead_directory_that_another_state_lacks_as_well_is_still_dead);
+	tcase_add_test(t, a_directory_that_made_room_is_dead_until_its_lineage_is_back);
 	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
 	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
 			    0, 2);

@@ -6,6 +6,8 @@
  * view_setup and view_teardown as a checked fixture: a store never crosses fork().
  */
 
+#include <linux/fs.h>
+
 #include "fs/view.h"
 #include "tests/unit/scratch.h"
 
@@ -103,25 +105,34 @@ _unused_ static uint64_t checkpoint(void)
 }
 
 /*
- * A state of another lineage, as `like` but that some names of the root, n pairs of them, were
- * renamed one after the other: so a name may have there what is another object's number here.
+ * The state of another import, `number` of the test's: as `like`, but that some names of the root,
+ * n pairs of them, change places, or one goes where there is no other. So a name may have there
+ * what is another object's number here.
  */
-_unused_ static uint64_t make_other(uint64_t like, size_t n, const char *const names[][2])
+_unused_ static uint64_t make_other(uint64_t like, unsigned number, size_t n,
+				    const char *const names[][2])
 {
 	_cleanup_(root_unrefp) struct root *root = NULL, *changed = NULL;
 	_cleanup_(tree_freep) struct tree *tree = NULL;
 	struct inode gone;
 	struct branch *b;
+	char name[16];
 	uint64_t id;
 
 	ck_ok(snap_root(store, like, &root));
 	ck_ok(tree_new(store_nodes(store), root, &tree));
 	struct fs fs = { .store = store, .tree = tree };
 	for (size_t i = 0; i < n; i++)
-		ck_ok(fs_rename(&fs, ROOT_INO, names[i][0], strlen(names[i][0]), ROOT_INO,
-				names[i][1], strlen(names[i][1]), 0, &gone));
+		for (int swap = 1; swap >= 0; swap--) {
+			const char *from = names[i][0], *to = names[i][1];
+
+			if (fs_rename(&fs, ROOT_INO, from, strlen(from), ROOT_INO, to, strlen(to),
+				      swap ? RENAME_EXCHANGE : RENAME_NOREPLACE, &gone) == 0)
+				break;
+		}
 	ck_ok(tree_freeze(tree, &changed));
-	ck_ok(branch_create(store, "other", changed, 0, store_take_lineage(store), &b));
+	snprintf(name, sizeof(name), "other%u", number);
+	ck_ok(branch_create(store, name, changed, 0, store_take_lineage(store), &b));
 	ck_ok(branch_checkpoint(b, "", 0, &id));
 	branch_close(b);
 	return id;
