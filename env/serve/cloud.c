@@ -50,12 +50,12 @@ int cloud_new(struct ply_env *env, const struct serve_options *o, struct cloud *
 }
 
 /* As ply_env_cleanup; it is gone in any case. */
-static int sandbox_end(struct sandbox *s)
+static int sandbox_end(struct sandbox *s, double grace)
 {
 	int r = 0;
 
 	if (s->serve)
-		serve_stop(s->serve, GRACE_SECONDS);
+		serve_stop(s->serve, grace);
 	if (s->env)
 		r = ply_env_cleanup(s->env);
 	ply_env_free(s->env);
@@ -65,13 +65,19 @@ static int sandbox_end(struct sandbox *s)
 
 void cloud_free(struct cloud *c)
 {
+	double until = now_seconds() + GRACE_SECONDS;
+
 	if (!c)
 		return;
+	/* What runs in one has its time while another is waited for: many took minutes. */
+	for (struct sandbox *s = c->sandboxes; s; s = s->next)
+		serve_quiesce(s->serve);
 	while (c->sandboxes) {
 		struct sandbox *s = c->sandboxes;
+		double left = until - now_seconds();
 
 		c->sandboxes = s->next;
-		(void)sandbox_end(s); /* the keeper tries once more */
+		(void)sandbox_end(s, left > 0 ? left : 0); /* the keeper tries once more */
 	}
 	pthread_mutex_destroy(&c->lock);
 	free(c);
@@ -142,7 +148,7 @@ static void create(void *arg, const struct http_request *q, struct http_response
 	}
 	if (status < 0) {
 		reply_failure(r, status);
-		(void)sandbox_end(s); /* the sentence that counts has been told */
+		(void)sandbox_end(s, 0); /* the sentence that counts has been told */
 		LOCK_GUARD(&c->lock);
 		c->count--;
 		return;
@@ -211,7 +217,7 @@ static void destroy(void *arg, const struct http_request *q, struct http_respons
 		reply_detail(r, 404, "no such sandbox");
 		return;
 	}
-	status = sandbox_end(s);
+	status = sandbox_end(s, GRACE_SECONDS);
 	if (status < 0)
 		reply_failure(r, status);
 	else

@@ -52,6 +52,7 @@ struct http_server {
 	struct MHD_Daemon *daemon;
 	struct http_options o;
 	char *temporary; /* owned */
+	int listener;	 /* owned once it listens no more; MHD_INVALID_SOCKET: it does, -1 */
 	uint16_t port;
 	pthread_mutex_t lock;
 	pthread_cond_t idle;
@@ -736,6 +737,7 @@ int http_start(const struct http_options *o, struct http_server **ret)
 		return fail_memory();
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->idle, NULL);
+	s->listener = MHD_INVALID_SOCKET;
 	s->o = *o;
 	s->o.max_connections = o->max_connections ? o->max_connections : MAX_CONNECTIONS;
 	s->o.max_body = o->max_body ? o->max_body : MAX_BODY;
@@ -813,17 +815,21 @@ static void abandon_handlers(struct http_server *s)
 	while (!wait_for_none(s, &s->handlers, ABANDON_AGAIN_SECONDS));
 }
 
+void http_quiesce(struct http_server *s)
+{
+	if (s->listener == MHD_INVALID_SOCKET)
+		s->listener = MHD_quiesce_daemon(s->daemon);
+	set(s, &s->stopping);
+}
+
 void http_stop(struct http_server *s, double grace)
 {
-	int fd = MHD_quiesce_daemon(s->daemon);
-
-	set(s, &s->stopping);
+	http_quiesce(s);
 	(void)wait_for_none(s, &s->running, grace);
 	if (s->o.abandon)
 		abandon_handlers(s);
 	(void)wait_for_none(s, &s->running, ABANDONED_SECONDS);
 	MHD_stop_daemon(s->daemon); /* joins the threads; streams hear that their client is gone */
-	if (fd != MHD_INVALID_SOCKET)
-		(void)close(fd);
+	closep(&s->listener);
 	server_free(s);
 }

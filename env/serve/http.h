@@ -108,6 +108,8 @@ struct http_server;
 int http_start(const struct http_options *o, struct http_server **ret);
 uint16_t http_port(const struct http_server *s);
 unsigned http_connections(const struct http_server *s);
+/* Takes no more requests, and does not wait: of several servers that end at once. */
+void http_quiesce(struct http_server *s);
 /*
  * Takes no more requests; those that have begun to come have up to `grace` seconds to be answered,
  * and their clients to read it; then they are abandoned. Frees.

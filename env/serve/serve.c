@@ -326,6 +326,11 @@ uint16_t serve_port(const struct serve *s)
 	return http_port(s->http);
 }
 
+void serve_quiesce(struct serve *s)
+{
+	http_quiesce(s->http);
+}
+
 void serve_stop(struct serve *s, double grace)
 {
 	http_stop(s->http, grace);

@@ -47,5 +47,7 @@ struct serve;
  */
 int serve_start(const struct serve_options *o, struct serve **ret);
 uint16_t serve_port(const struct serve *s);
+/* As http_quiesce. */
+void serve_quiesce(struct serve *s);
 /* Lets requests that run end for up to `grace` seconds; ends all sessions; frees. */
 void serve_stop(struct serve *s, double grace);

@@ -6,6 +6,7 @@
 The protocol of our own (/v1/...) of `plyfs serve`: each endpoint, its errors, streams, metrics; and
 openapi.json, against the sources' tables and against what the endpoints answer.
 """
+import http.client
 import json
 import os
 import re
@@ -790,6 +791,30 @@ def test_the_end_by_a_signal_leaves_nothing(t):
         ply.wait_for("the end of all", lambda: not [x for _, x in s.children() if "plyfsd" not in x])
         assert not ply.mounts_below(t.at("run"), "fuse")
         assert view.read("a.txt") == "one\n"
+
+
+def test_the_end_waits_for_all_sandboxes_at_once(t):
+    """One after the other, with the time that each gives what it serves, these took over a minute."""
+    s = server.serve(t, t.view(FILES), "--cloud")
+    answers, many = [], 40
+
+    def busy(port):
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        c.request("POST", "/execute", json.dumps({"cmd": "sleep 43.1"}), {"X-API-Key": s.token})
+        answers.append(json.loads(c.getresponse().read())["exit_code"])
+        c.close()
+    threads = []
+    for _ in range(many):
+        box = s.post("/sandboxes", {}).json["sandbox_id"]
+        port = s.get("/sandboxes/" + box).json["port"]
+        threads.append(threading.Thread(target=busy, args=(port,)))
+        threads[-1].start()
+    ply.wait_for("the sleeps", lambda: sum(x == "sleep 43.1" for _, x in s.children()) == many)
+    s.stop(60)
+    for x in threads:
+        x.join()
+    assert answers == [-9] * many, answers
+    assert not ply.mounts_below(t.at("run"), "fuse")
 
 
 if __name__ == "__main__":
