@@ -262,9 +262,7 @@ def test_write_back_keeps_what_changed_in_the_directory_meanwhile(t):
 
 
 def test_a_mount_that_fails_leaves_no_import_behind(t):
-    ply.need_root()
-    if t.run(["unshare", "-m", "true"], check=False).returncode:
-        ply.skip("no mount namespaces here")
+    ply.need_mount_namespaces()
     t.tree({"a.txt": "old\n"}, "work")
     # No device: told before anything is imported. Then one that does not do.
     for hide, began in (("mount -t tmpfs none /dev", False),

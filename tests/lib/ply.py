@@ -65,6 +65,13 @@ def need_tool(*names):
             skip("needs " + name)
 
 
+def need_mount_namespaces():
+    """For root; there are none in a plain chroot, for instance."""
+    need_root()
+    if run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/tmp"], check=False).returncode:
+        skip("no mount namespaces here")
+
+
 def is_sanitized(program, by=("asan", "tsan")):
     """Was it, or a library, built with one of these sanitizers?"""
     with open(program, "rb") as f:
