@@ -196,9 +196,11 @@ def test_the_quick_bench_of_scale(t):
 
 
 def test_an_unknown_row_or_option_is_named(t):
-    for words, what in ((["--only", "stat,nosuch"], "nosuch"), (["--rounds", "many"], "--rounds"),
-                        (["--frobnicate"], "--frobnicate"), (["--plot"], "--plot")):
-        p = t.run([ply.PLYFS, "bench", "view", *words], check=False)
+    for words, what in ((["view", "--only", "stat,nosuch"], "nosuch"), (["view", "--rounds", "many"], "--rounds"),
+                        (["snapshot", "--quick", "--only", "nosuch"], "nosuch"),
+                        (["scale", "--only", "idle,"], "no ''"),
+                        (["view", "--frobnicate"], "--frobnicate"), (["view", "--plot"], "--plot")):
+        p = t.run([ply.PLYFS, "bench", *words], check=False)
         assert p.returncode == 2 and what in p.stderr, p
         assert not p.stdout
 

@@ -17,6 +17,7 @@ import rivals
 HERE = os.path.dirname(os.path.realpath(__file__))
 BATCHES = 10
 EDITED = 10  # files between checkpoint and restore: a usual step of an agent
+ONLY = ["plyfs"] + [k.name for k in rivals.ALL]
 # What is wanted on the machines this was made on (microseconds); shown beside what was measured.
 WANTED = {"checkpoint": 60, "restore": 100, "command": 4000, "fork": 100, "mount": 3000,
           "diff": 5000, "ratio": 1.5}
@@ -397,7 +398,7 @@ def report(results, sizes, steps):
 
 
 def main(quick=False, only=None, dir=None, **options):
-    only = only.split(",") if only else ["plyfs"] + [k.name for k in rivals.ALL]
+    only = only or ONLY
     sizes = [1000, 10000] if quick else [1000, 10000, 100000]
     steps = [1, 1000] if quick else [1, 1000, 10000]
     results, trees = Results(), {}
