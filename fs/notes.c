@@ -90,6 +90,13 @@ static int send_inode(const struct view_kernel *k, const struct inode_note *n)
 	return r < 0 && r != -ENOENT ? r : k->inval_inode(k->arg, n->node, 0, 0);
 }
 
+/* Not to know a name or an inode is no failure. */
+static void keep_first(int *first, int r)
+{
+	if (r < 0 && r != -ENOENT && !*first)
+		*first = r;
+}
+
 int notes_send(struct view *v, const struct notes *notes)
 {
 	const struct view_kernel *k = &v->kernel;
@@ -98,21 +105,16 @@ int notes_send(struct view *v, const struct notes *notes)
 	for (size_t i = 0; i < notes->n_names; i++) {
 		const struct name_note *n = &notes->names[i];
 		const char *name = notes->text + n->at;
-		int r = 0;
 
 		if (n->old_node)
-			r = k->inval_entry(k->arg, n->old_node, name, n->len, n->expire);
+			keep_first(&first, k->inval_entry(k->arg, n->old_node, name, n->len,
+							  n->expire));
 		if (n->new_node && n->new_node != n->old_node)
-			r = k->inval_entry(k->arg, n->new_node, name, n->len, n->expire);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
+			keep_first(&first, k->inval_entry(k->arg, n->new_node, name, n->len,
+							  n->expire));
 	}
-	for (size_t i = 0; i < notes->n_inodes; i++) {
-		int r = send_inode(k, &notes->inodes[i]);
-
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-	}
+	for (size_t i = 0; i < notes->n_inodes; i++)
+		keep_first(&first, send_inode(k, &notes->inodes[i]));
 	return first;
 }
 
@@ -167,7 +169,6 @@ int tell_directories(struct view *v, bool *ret_listed)
 	for (uint32_t i = 1;; i++) {
 		uint64_t node = 0;
 		bool listed = false;
-		int r = 0;
 
 		{
 			LOCK_GUARD(&v->table_lock);
@@ -187,12 +188,8 @@ int tell_directories(struct view *v, bool *ret_listed)
 		if (!node)
 			continue;
 		if (listed)
-			r = k->inval_entry(k->arg, node, "/", 1, false);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
-		r = k->inval_inode(k->arg, node, 0, 0);
-		if (r < 0 && r != -ENOENT && !first)
-			first = r;
+			keep_first(&first, k->inval_entry(k->arg, node, "/", 1, false));
+		keep_first(&first, k->inval_inode(k->arg, node, 0, 0));
 		any_listed |= listed;
 	}
 	*ret_listed = any_listed;

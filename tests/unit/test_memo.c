@@ -5,6 +5,7 @@
  * been killed, and then opens the store and goes on with what the child left in the memo.
  */
 
+#include "store/base/fault.h"
 #include "tests/unit/memo_fixture.h"
 
 /* ---- done once ---- */
@@ -690,6 +691,70 @@ START_TEST(what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture)
 }
 END_TEST
 
+/* One whose opens are over, and one that was opened twice and closed once. */
+static void opens(void)
+{
+	uint64_t over = make_node(ROOT_NODE, "over", S_IFREG | 0644);
+	uint64_t open = make_node(ROOT_NODE, "open", S_IFREG | 0644);
+	int32_t id;
+
+	ck_assert_int_eq(view_opened(view, over, 7, &id), 0);
+	ck_assert_int_eq(view_closed(view, over), 7);
+	ck_assert_int_eq(view_opened(view, open, 8, &id), 0);
+	ck_assert_int_eq(view_opened(view, open, 9, &id), EXISTS);
+	ck_assert_int_eq(view_closed(view, open), 0);
+	shared_id[0] = over;
+	shared_id[1] = open;
+}
+
+START_TEST(what_is_open_stays_so_and_nothing_else)
+{
+	int32_t id;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(opens);
+	killed_after(nothing);
+	begin();
+	ck_assert_int_eq(view_opened(view, shared_id[0], -1, &id), ABSENT);
+	ck_assert_int_eq(view_opened(view, shared_id[1], -1, &id), EXISTS);
+	ck_assert_int_eq(id, 8);
+	ck_assert_int_eq(view_closed(view, shared_id[1]), 0);
+	ck_assert_int_eq(view_closed(view, shared_id[1]), 8);
+	end();
+}
+END_TEST
+
+/* Of each kind one, so that each is half made when memory is short. */
+START_TEST(who_cannot_go_on_for_lack_of_memory_leaves_all_to_the_next)
+{
+	struct inode i;
+	int r = -ENOMEM;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(dead_directory);
+	for (int n = 0; r < 0; n++) {
+		struct memo *m = same_memo();
+		const struct store_options options = { .recovered = recovered, .arg = m };
+
+		ck_ok(store_open_with(scratch.dir_fd, &options, NULL, &store));
+		fault_arm(n, 1, ENOMEM);
+		r = view_open(store, "main", m, &view);
+		fault_disarm();
+		ck_assert(r == 0 || r == -ENOMEM);
+		if (r < 0)
+			ck_assert_int_eq(store_close(store), 0);
+		else
+			ck_assert_int_gt(n, 2);
+	}
+	view_set_kernel(view, &kernel);
+	ck_assert_int_eq(view_getattr(view, shared_id[1], &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	restore_to(shared_id[0]);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), shared_id[1]);
+	end();
+}
+END_TEST
+
 START_TEST(another_layout_is_not_understood)
 {
 	struct memo *m;
@@ -730,6 +795,8 @@ int main(void)
 	tcase_add_test(c, a_dead_directory_stays_dead);
 	tcase_add_test(c, a_directory_that_was_dead_is_alive);
 	tcase_add_test(c, what_was_written_to_a_replaced_file_is_an_error_and_not_a_mixture);
+	tcase_add_test(c, what_is_open_stays_so_and_nothing_else);
+	tcase_add_test(c, who_cannot_go_on_for_lack_of_memory_leaves_all_to_the_next);
 	tcase_add_test(c, another_layout_is_not_understood);
 	return run_case("memo", c);
 }

@@ -161,6 +161,35 @@ START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
 }
 END_TEST
 
+static uint64_t deaf; /* a node id: its names cannot be told */
+
+static int entry_of_deaf(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	(void)rec_entry(arg, parent, name, len, expire);
+	return parent == deaf ? -ENOMEM : 0;
+}
+
+START_TEST(what_the_kernel_could_not_be_told_is_said_after_the_rest)
+{
+	struct view_kernel k = recorder;
+	uint64_t old = make_dir(ROOT_NODE, "d"), new, id;
+	struct restore_info info;
+
+	make_file(old, "f", "");
+	id = checkpoint();
+	ck_ok(view_unlink(view, old, "f", 1));
+	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* somebody is in it */
+	new = make_dir(ROOT_NODE, "d"); /* which goes on as the restored one */
+	k.inval_entry = entry_of_deaf;
+	view_set_kernel(view, &k);
+	deaf = old;
+	told_nothing();
+	ck_assert_int_eq(view_restore(view, id, &info), -ENOMEM);
+	ck_assert(was_told(old, "f") && was_told(new, "f") && was_told_inode(ROOT_NODE));
+	(void)node_of(new, "f");
+}
+END_TEST
+
 /* ---- dead directories (V5) ---- */
 
 START_TEST(a_dead_directory_that_comes_back_by_its_path_brings_nothing_along)
@@ -377,6 +406,7 @@ int main(void)
 	tcase_add_test(t, renames_without_end_do_not_hold_up_a_restore);
 	tcase_add_test(t, rights_are_told_before_names);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
+	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
 	tcase_add_test(t, a_dead_directory_that_another_state_lacks_as_well_is_still_dead);
 	tcase_add_test(t, a_directory_that_made_room_is_dead_until_its_lineage_is_back);
