@@ -2,9 +2,9 @@
 #pragma once
 
 /*
- * The verbs on environments (env, test, session, shell). plyfs-env is a program of its own because
- * it links libplyfs and the client links nothing; plyfs-session is another one because what is
- * said to a session is said often, and loading libplyfs takes ten times as long as that. The
+ * The verbs on environments (env, test, session, shell, serve). plyfs-env is a program of its own
+ * because it links libplyfs and the client links nothing; plyfs-session is another one because what
+ * is said to a session is said often, and loading libplyfs takes ten times as long as that. The
  * client passes its words on as they are.
  *
  * An environment lives as a mounted view, and a *record* that remembers its name and options. A

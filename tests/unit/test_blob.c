@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Blobs and the stage that they are in: growing, sealing, what a mark has of them. */
+
 #include "tests/unit/scratch.h"
 
 #include <pthread.h>

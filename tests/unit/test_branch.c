@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Branches: their life, checkpoint, restore, undo, forks. */
+
 #include "tests/unit/store_fixture.h"
 
 #include <inttypes.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* What a check finds in a damaged store, and that it calls a sound one clean. */
+
 #include "tests/unit/damage.h"
 
 static bool touches(uint64_t id, const char *branch, uint64_t a, bool data)

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The chunk store: bytes by name, collisions, damage, failing writes and syncs, the cache. */
+
 #include "tests/unit/scratch.h"
 
 #include <pthread.h>

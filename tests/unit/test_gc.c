@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* What gc takes and what it leaves, and when it waits or runs by itself. */
+
 #include "tests/unit/store_fixture.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The index: records, damage of its pages and values, a map that grows. */
+
 #include "tests/unit/scratch.h"
 
 #include <pthread.h>

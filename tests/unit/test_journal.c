@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* The journal: records and segments, damage, what another boot believes, failing syncs. */
+
 #include "tests/unit/segments.h"
 
 #include "store/base/fault.h"

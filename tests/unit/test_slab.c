@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* Memory for what is small, many and long-lived. */
+
 #include "tests/unit/scratch.h"
 
 #include "store/slab.h"

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+/* A store's life, its numbers and snapshots, full disks and damaged records. */
+
 #include "tests/unit/store_fixture.h"
 
 #include <dirent.h>
