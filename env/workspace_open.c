@@ -241,16 +241,17 @@ static int do_verb(const char *cwd, const char *const *args, int held)
 int workspace_held_verb(struct keeper *k, const char *cwd, const char *const *args)
 {
 	_cleanup_close_ int held = -1;
-	int p[2], r = 0;
+	int p[2];
 
 	if (!k)
 		return do_verb(cwd, args, -1);
 	if (pipe2(p, O_CLOEXEC) < 0)
 		return fail_errno(errno, "a pipe");
 	held = p[1];
-	r = keeper_hold(k, p[0]);
+	/* One that was killed undoes nothing and need not wait: a view is taken down without it. */
+	(void)keeper_hold(k, p[0]);
 	(void)close(p[0]); /* the keeper has its own */
-	return r < 0 ? r : do_verb(cwd, args, held);
+	return do_verb(cwd, args, held);
 }
 
 /*

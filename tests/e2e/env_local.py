@@ -301,6 +301,18 @@ def test_cleanup_ends_what_runs(t):
     assert seen[0].exit_code == -9
 
 
+def test_cleanup_takes_the_view_down_without_its_keeper(t):
+    """A command has killed it: nothing can be run any more, but what was done is written back."""
+    env = local(t)
+    env.write_file("made", "x")
+    keeper = env.run("cut -d ' ' -f 4 /proc/$PPID/stat").stdout
+    env.run("kill -9 %s; sleep 60" % keeper, 60)
+    fails("PLY_FAILED", "it was killed", env.run, "true")
+    env.cleanup()
+    assert not plyfs_mounts(t)
+    assert ply.read(t.at("work/made")) == "x"
+
+
 def test_cleanup_lets_nothing_new_begin(t):
     """However many threads go on: they are refused, and do not keep it waiting."""
     env = local(t)
