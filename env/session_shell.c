@@ -94,7 +94,7 @@ static const char trigger[] =
 	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"${__ply[8]-0}\" \"$-\" \"${PS1-}\""
 	" \"${PS1@a}\" \"${__ply[1]+${__ply[7]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
-	" builtin eval :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
+	" builtin eval builtin :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
 /*
@@ -254,7 +254,7 @@ static int add_source(struct ply_text *text, const char *path)
 	if (r == 0)
 		r = quote(text, path);
 	/* As behind a command: half a quotation spoils the next line's first word. */
-	return r < 0 ? r : add(text, "; fi\nbuiltin eval :\n");
+	return r < 0 ? r : add(text, "; fi\nbuiltin eval builtin :\n");
 }
 
 int shell_first_command(const struct shell_options *o, struct ply_text *ret)
@@ -350,7 +350,7 @@ static int make_prefix(struct shell *s, struct ply_text *prefix)
 	r = add(prefix, "{ builtin unset -v __ply;builtin unset -f __ply;");
 	/* A restore brought another one back (to the kernel), which it goes to. && as below. */
 	if (r == 0 && cwd_is_gone(s))
-		r = add(prefix, "builtin cd -- \"${PWD-.}\"&&:;");
+		r = add(prefix, "builtin cd -- \"${PWD-.}\"&&builtin :;");
 	if (r == 0 && s->ps1.len) {
 		r = add(prefix, "PS1=${PS1:-");
 		if (r == 0)
@@ -365,7 +365,8 @@ static int make_prefix(struct shell *s, struct ply_text *prefix)
 	if (r == 0 && s->status) {
 		/* && keeps set -e and an ERR trap out of it. */
 		(void)snprintf(status, sizeof(status),
-			       "__ply(){ builtin unset -f __ply;builtin return %d; };__ply&&:;",
+			       "__ply(){ builtin unset -f __ply;builtin return %d; };"
+			       "__ply&&builtin :;",
 			       s->status);
 		r = add(prefix, status);
 	}

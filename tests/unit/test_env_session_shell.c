@@ -82,6 +82,17 @@ START_TEST(nothing_that_a_command_does_stops_the_engine)
 END_TEST
 
 /* Also where bash itself keeps what it hides, from 10 on. */
+/* Of which people make fork bombs. */
+START_TEST(a_function_called_colon_is_not_called_by_us)
+{
+	gives(":() { echo called >>calls; }", "");
+	ck_assert_str_eq(out("(exit 3)", 3), "");
+	gives("mkdir d; cd d; rmdir ../d; mkdir ../d", "");
+	gives("cd ..; ls", "d\n");
+	gives(":; cat calls", "called\n");
+}
+END_TEST
+
 START_TEST(descriptors_are_what_a_command_makes_of_them)
 {
 	static const int numbers[] = { 3, 9, 10, 11, 12, 20, 43, 44, 45, 63, 200 };
@@ -209,6 +220,7 @@ int main(void)
 	tcase_add_test(t, a_prompt_that_cannot_be_hidden_is_not_in_the_output);
 	tcase_add_test(t, what_process_substitutions_print_is_the_commands);
 	tcase_add_test(t, nothing_that_a_command_does_stops_the_engine);
+	tcase_add_test(t, a_function_called_colon_is_not_called_by_us);
 	tcase_add_test(t, descriptors_are_what_a_command_makes_of_them);
 	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
 	tcase_add_loop_test(t, what_a_program_reports_in_the_shells_name_stops_nobody, 0,
