@@ -76,11 +76,12 @@ static const char trigger[] =
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
+	 * -p: without BASH_ENV, which may be readonly.
 	 */
 	" { [[ -z ${__ply[3]-} ]] ||"
 	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
-	" || { ( builtin printf C >&115; BASH_ENV=; __o=;"
-	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash /proc/$$/exe -n"
+	" || { ( builtin printf C >&115; __o=;"
+	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash /proc/$$/exe -pn"
 	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
 	" && builtin printf '\\0000\\0' >&115"
 	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"

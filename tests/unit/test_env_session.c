@@ -190,6 +190,9 @@ START_TEST(syntax_errors_are_told_before_anything_runs)
 	gives("ls", "");
 	for (size_t i = 0; i < ARRAY_SIZE(good); i++)
 		(void)out(good[i], 0);
+	/* What only a `bash -n` can tell, which is to read no file of the user's. */
+	gives("readonly BASH_ENV=/dev/tty; export BASH_ENV", "");
+	gives("echo a\\\nb", "ab\n");
 }
 END_TEST
 
