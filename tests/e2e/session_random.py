@@ -182,8 +182,11 @@ class Maker:
 
     def pipeline(self, depth):
         # Not 2>&1 | sort: what bash says begins otherwise in a session, and would be in another place.
-        return self.rng.choice(["%s | cat", "%s | cat -A | head -n 3", "! { %s\n} | wc -l",
-                                "{ %s\n} 2>/dev/null | sort", "%s |\n cat"]) % self.one(depth + 1)
+        # Nor past the pipe: who is first at the terminal is a matter of luck.
+        return self.rng.choice(["{ %s\n} 2>/dev/null | cat", "{ %s\n} 2>/dev/null |\n cat",
+                                "{ %s\n} 2>/dev/null | cat -A | head -n 3",
+                                "! { %s\n} 2>/dev/null | wc -l",
+                                "{ %s\n} 2>/dev/null | sort"]) % self.one(depth + 1)
 
     def failing(self, depth):
         return self.rng.choice(["false", "(exit %d)" % self.rng.randrange(256), "true | false | true",
@@ -227,7 +230,7 @@ class Maker:
     def group(self, depth):
         return "{ %s\n} %s" % (self.script(depth + 1),
                                self.rng.choice(["", "2>&1", ">&2", "2>/dev/null", "< /dev/null",
-                                                "3>&1", "| cat"]))
+                                                "3>&1", "2>/dev/null | cat"]))
 
     def comment(self, depth):
         return self.rng.choice(["# a comment ' \" $( `", "echo a # }", "\n\n", ": # )", "true #\\"])
