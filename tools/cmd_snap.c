@@ -365,11 +365,18 @@ static const char *lost_changes(struct cmd *c, const char *branch, char text[sta
 static int drop_branch(struct cmd *c, const char *name, bool dry)
 {
 	_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, name);
-	char lost[80];
+	char lost[80], users[MOUNT_USERS_BYTES];
 	int r;
 
 	(void)lost_changes(c, name, lost);
 	r = !dry ? branch_drop(c->store, name) : e ? -ERR_BRANCH_IN_USE : 0;
+	if (r == -ERR_BRANCH_IN_USE && e && views_is_detached(e) > 0) {
+		views_users(e, users);
+		return cmd_fail(c, 0,
+				"branch %s is in use by %s in its view, which was detached from "
+				"'%s' (or is in another mount namespace); drop it when that ends",
+				name, *users ? users : "what is", e->mountpoint);
+	}
 	if (r == -ERR_BRANCH_IN_USE)
 		return cmd_fail(c, 0, "branch %s is mounted on '%s'; unmount it first", name,
 				e ? e->mountpoint : "?");

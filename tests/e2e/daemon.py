@@ -284,6 +284,7 @@ def test_unmount_of_a_busy_view_says_so_and_lazy_works(t):
     assert os.listdir(view.path) == []
     # The branch is not free yet, which is no riddle.
     view.store.fails("mount", "--at", view.path, says="branch main is in use.*detached from")
+    view.store.fails("drop", "main", says="branch main is in use.*detached from")
     assert re.search("^view .* branch main.*, detached", view.store.out("status"), re.M)
     assert view.store.status()["views"][0]["detached"]
     # Whoever is in it is told by what he has of it, for no path leads there any more.
