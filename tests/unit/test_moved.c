@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Which directories a restore moved (fs/moved.c), as its caller asks for them. */
+
+#include <limits.h>
+
+#include "tests/unit/view_recorder.h"
+
+static const char *const none[] = { NULL };
+
+static void rename_to(uint64_t from, const char *name, uint64_t to, const char *as)
+{
+	ck_ok(view_rename(view, from, name, strlen(name), to, as, strlen(as), 0));
+}
+
+/* All of them, in as many answers as it takes, are these, in any order. */
+static void assert_moved(uint64_t below, const char *const *want)
+{
+	uint64_t at = 0, before;
+	unsigned n = 0, n_want = 0;
+
+	while (want[n_want])
+		n_want++;
+	do {
+		char buf[PATH_MAX];
+		size_t len;
+
+		before = at;
+		ck_ok(view_moved(view, below, &at, buf, sizeof(buf), &len));
+		ck_assert(at == 0 || at > before);
+		for (const char *p = buf; p < buf + len; p += strlen(p) + 1, n++) {
+			bool wanted = false;
+
+			for (unsigned i = 0; i < n_want; i++)
+				wanted |= !strcmp(want[i], p);
+			ck_assert_msg(wanted, "%s is told", p);
+		}
+	} while (at != 0);
+	ck_assert_uint_eq(n, n_want);
+}
+
+/* By names, by epoch, and by names where there is no epoch. */
+static void set_mode(int mode)
+{
+	struct view_kernel k = mode == 2 ? old_recorder : recorder;
+
+	k.names_max = mode == 1 ? 1 : 0;
+	view_set_kernel(view, &k);
+}
+
+START_TEST(directories_with_another_parent_or_name_are_told)
+{
+	uint64_t a = make_dir(ROOT_NODE, "a"), b = make_dir(ROOT_NODE, "b");
+	uint64_t ab = make_dir(ROOT_NODE, "ab"), id, now;
+
+	make_dir(a, "in"); /* comes along */
+	make_dir(ab, "stays");
+	make_dir(b, "x");
+	make_file(ROOT_NODE, "file", "");
+	id = checkpoint();
+	rename_to(ROOT_NODE, "a", b, "other");
+	rename_to(b, "x", ab, "x");
+	rename_to(ROOT_NODE, "file", ab, "file");
+	now = checkpoint();
+	set_mode(_i);
+	ck_assert(restore(id).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "a", "b/x", NULL });
+	assert_moved(b, (const char *[]){ "x", NULL });
+	assert_moved(a, none);
+	assert_moved(ab, none);
+	ck_assert(restore(now).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "b/other", "ab/x", NULL });
+	assert_moved(b, (const char *[]){ "other", NULL });
+	assert_moved(ab, (const char *[]){ "x", NULL });
+	assert_moved(a, none);
+}
+END_TEST
+
+START_TEST(what_did_not_move_is_not_told)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint(), other;
+
+	make_dir(d, "new");
+	make_file(d, "file", "");
+	rename_to(d, "file", ROOT_NODE, "file");
+	set_mode(_i);
+	ck_assert(!restore(id).moved);
+	assert_moved(ROOT_NODE, none);
+
+	/* nor, of another import, what has the same number */
+	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
+	ck_assert(!restore(other).moved);
+	ck_assert(!restore(id).moved);
+	assert_moved(ROOT_NODE, none);
+}
+END_TEST
+
+START_TEST(what_is_elsewhere_again_is_told_as_it_is_now)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), e = make_dir(ROOT_NODE, "e"), id = checkpoint();
+	uint64_t at = 0;
+	char buf[PATH_MAX];
+	size_t len;
+
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "moved");
+	rename_to(ROOT_NODE, "e", d, "moved");
+	ck_assert(restore(id).moved);
+	rename_to(ROOT_NODE, "e", d, "again");
+	assert_moved(ROOT_NODE, (const char *[]){ "d", "d/again", NULL });
+	ck_ok(view_rmdir(view, d, "again", 5));
+	view_forget(view, e, 1);
+	assert_moved(ROOT_NODE, (const char *[]){ "d", NULL });
+	ck_assert(!restore(checkpoint()).moved); /* and forgotten with the next one */
+	assert_moved(ROOT_NODE, none);
+	ck_assert_int_eq(view_moved(view, 4711, &at, buf, sizeof(buf), &len), -ESTALE);
+}
+END_TEST
+
+/* More than an answer takes, and one that no call takes. */
+#define LONG 200
+#define MANY 50
+
+START_TEST(many_are_told_in_several_answers)
+{
+	static char names[MANY][LONG + 1];
+	const char *want[MANY + 2] = { 0 };
+	uint64_t deep = ROOT_NODE, id;
+	char name[LONG + 1];
+
+	memset(name, 'x', LONG);
+	name[LONG] = '\0';
+	for (int i = 0; i < PATH_MAX / LONG; i++)
+		deep = make_dir(deep, name);
+	make_dir(deep, name); /* the path of this one is too long */
+	make_dir(ROOT_NODE, "short");
+	for (int i = 0; i < MANY; i++) {
+		memset(names[i], 'y', LONG);
+		names[i][0] = (char)('A' + i);
+		make_dir(ROOT_NODE, names[i]);
+		want[i] = names[i];
+	}
+	want[MANY] = "short";
+	id = checkpoint();
+	rename_to(deep, name, ROOT_NODE, "deep");
+	for (int i = 0; i < MANY; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		rename_to(ROOT_NODE, names[i], ROOT_NODE, name);
+	}
+	rename_to(ROOT_NODE, "short", ROOT_NODE, "other");
+	set_mode(_i);
+	ck_assert(restore(id).moved);
+	assert_moved(ROOT_NODE, want);
+}
+END_TEST
+
+int main(void)
+{
+	TCase *t = tcase_create("moved");
+
+	tcase_add_checked_fixture(t, setup, view_teardown);
+	tcase_add_loop_test(t, directories_with_another_parent_or_name_are_told, 0, 3);
+	tcase_add_loop_test(t, what_did_not_move_is_not_told, 0, 3);
+	tcase_add_test(t, what_is_elsewhere_again_is_told_as_it_is_now);
+	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
+	return run_case("moved", t);
+}
