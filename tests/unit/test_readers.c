@@ -95,14 +95,20 @@ static void letters_over(struct served *s)
 	sem_post(&l->over);
 }
 
-static void letters_start(struct letters *l, struct readers *rs)
+static void letters_begin(struct letters *l,
+			  int (*serve)(struct served *s, const struct reader_buffers *buffers))
 {
-	*l = (struct letters){ .served = { .serve_one = serve_letter, .over = letters_over } };
+	*l = (struct letters){ .served = { .serve_one = serve, .over = letters_over } };
 	ck_assert_int_eq(pipe(l->in), 0);
 	sem_init(&l->open, 0, 0);
 	sem_init(&l->handled, 0, 0);
 	sem_init(&l->blocked, 0, 0);
 	sem_init(&l->over, 0, 0);
+}
+
+static void letters_start(struct letters *l, struct readers *rs)
+{
+	letters_begin(l, serve_letter);
 	ck_assert_int_eq(readers_serve(rs, &l->served), 0);
 }
 
@@ -252,6 +258,233 @@ START_TEST(sixty_four_share_the_pool)
 }
 END_TEST
 
+/* ---- slots ---- */
+
+#define SLOT_BYTES (4096 + DATA_BYTES)
+
+/* What slots come from. Served: by threads that have one now. */
+static struct slots {
+	pthread_mutex_t lock;
+	unsigned taken, given, served, given_up;
+	bool none;
+	int fail_in; /* requests */
+	uint8_t *last; /* taken */
+} slots;
+
+static _Thread_local uint8_t *serving;
+
+static uint8_t *slot_take(void *arg)
+{
+	LOCK_GUARD(&slots.lock);
+
+	if (slots.none)
+		return NULL;
+	slots.taken++;
+	slots.last = malloc(SLOT_BYTES);
+	return slots.last;
+}
+
+static void slot_give(void *arg, uint8_t *slot)
+{
+	LOCK_GUARD(&slots.lock);
+
+	slots.given++;
+	free(slot);
+}
+
+static void slot_serve(void *arg, uint8_t *slot)
+{
+	LOCK_GUARD(&slots.lock);
+
+	slots.served += slot != NULL;
+	slots.served -= serving != NULL;
+	serving = slot;
+}
+
+static int slot_served(void *arg)
+{
+	return slots.fail_in > 0 && --slots.fail_in == 0 ? -EIO : 0;
+}
+
+static void slot_give_up(void *arg, uint8_t *slot)
+{
+	slots.given_up++;
+	ck_assert_ptr_null(serving);
+	free(slot);
+}
+
+static bool in_slot(const struct reader_buffers *buffers)
+{
+	return serving && buffers->request == serving + 4096 - HEADER_BYTES;
+}
+
+/*
+ * 'w': reads on into a warm buffer; 'c': into its own; 'l': the slot is lost; 's': stays warm if it
+ * may; 'k': waits warm. What is posted as handled is done, or failed.
+ */
+static unsigned stay_warm;
+
+static int serve_warm(struct served *s, const struct reader_buffers *buffers)
+{
+	struct letters *l = container_of(s, struct letters, served);
+	char letter;
+
+	if (read(l->in[0], &letter, 1) <= 0)
+		return END;
+	readers_warm();
+	buffers->request[0] = (uint8_t)letter; /* the ends of both have to be there */
+	buffers->request[REQUEST_BYTES - 1] = 1;
+	switch (letter) {
+	case 'c':
+		readers_cool();
+		readers_cool();
+		ck_assert(!in_slot(buffers) && !serving);
+		break;
+	case 'l':
+		ck_assert(readers_lost_slot());
+		ck_assert(!readers_lost_slot() && !serving);
+		break;
+	case 's':
+		if (readers_stay_warm() && readers_stay_warm())
+			__atomic_add_fetch(&stay_warm, 1, __ATOMIC_SEQ_CST);
+		break;
+	case 'k':
+		sem_post(&l->blocked);
+		sem_wait(&l->open);
+		break;
+	}
+	buffers->request[0] = (uint8_t)letter;
+	buffers->request[REQUEST_BYTES - 1] = 1;
+	ck_assert(letter != 'w' || slots.none || in_slot(buffers));
+	sem_post(&l->handled);
+	return 0;
+}
+
+static struct readers *warm_pool(void)
+{
+	const struct reader_memory memory = { .take = slot_take, .give = slot_give,
+					      .serve = slot_serve, .served = slot_served,
+					      .give_up = slot_give_up };
+	struct readers *rs;
+
+	slots = (struct slots){ .lock = PTHREAD_MUTEX_INITIALIZER };
+	stay_warm = 0;
+	ck_assert_int_eq(readers_new(1, &memory, &rs), 0);
+	return rs;
+}
+
+static void warm_start(struct letters *l, struct readers *rs)
+{
+	letters_begin(l, serve_warm);
+	ck_assert_int_eq(readers_serve(rs, &l->served), 0);
+}
+
+static void ask_each(struct letters *l, const char *letters)
+{
+	ask(l, letters);
+	for (size_t i = 0; i < strlen(letters); i++)
+		wait_for(&l->handled);
+}
+
+START_TEST(a_slot_serves_again_and_is_given_back)
+{
+	struct readers *rs = warm_pool();
+	struct letters l;
+
+	warm_start(&l, rs);
+	ask_each(&l, "wwcwccw");
+	ck_assert_uint_eq(slots.taken, 1);
+	ck_assert_uint_eq(slots.served, 1);
+	letters_end(&l);
+	ck_assert_uint_eq(slots.served, 0);
+	warm_start(&l, rs);
+	ask_each(&l, "w");
+	ck_assert_uint_eq(slots.taken, 1);
+	letters_end(&l);
+	ck_assert_uint_eq(slots.given, 0);
+	readers_free(rs);
+	ck_assert_uint_eq(slots.given, 1);
+}
+END_TEST
+
+START_TEST(a_slot_that_is_lost_is_nobodys)
+{
+	struct readers *rs = warm_pool();
+	struct letters l;
+
+	warm_start(&l, rs);
+	ask_each(&l, "wl");
+	free(slots.last);
+	ask_each(&l, "w");
+	ck_assert_uint_eq(slots.taken, 2);
+	letters_end(&l);
+	readers_free(rs);
+	ck_assert_uint_eq(slots.given, 1);
+	ck_assert_uint_eq(slots.given_up, 0);
+}
+END_TEST
+
+START_TEST(a_slot_whose_data_cannot_be_kept_is_given_up)
+{
+	struct readers *rs = warm_pool();
+	struct letters l;
+
+	slots.fail_in = 2;
+	warm_start(&l, rs);
+	ask_each(&l, "wwww");
+	letters_end(&l);
+	ck_assert_uint_eq(slots.given_up, 1);
+	ck_assert_uint_eq(slots.taken, 2);
+	ck_assert_uint_eq(slots.served, 0);
+	readers_free(rs);
+	ck_assert_uint_eq(slots.given, 1);
+}
+END_TEST
+
+/* As many as wait at the same time are warm; four are kept, and eight may wait so. */
+START_TEST(few_stay_warm)
+{
+	struct letters l[10];
+	struct readers *rs = warm_pool();
+
+	for (int round = 1; round <= 2; round++) {
+		for (size_t i = 0; i < ARRAY_SIZE(l); i++) {
+			warm_start(&l[i], rs);
+			ask(&l[i], "sk");
+			wait_for(&l[i].blocked);
+		}
+		ck_assert_uint_eq(stay_warm, (unsigned)round * 8);
+		for (size_t i = 0; i < ARRAY_SIZE(l); i++) {
+			sem_post(&l[i].open);
+			wait_for(&l[i].handled);
+			wait_for(&l[i].handled);
+			letters_end(&l[i]);
+		}
+		ck_assert_uint_eq(slots.served, 0);
+		ck_assert_uint_eq(slots.taken - slots.given, 4);
+	}
+	readers_free(rs);
+	ck_assert_uint_eq(slots.taken, slots.given);
+}
+END_TEST
+
+START_TEST(without_slots_pages_are_the_readers_own)
+{
+	struct readers *rs = warm_pool();
+	struct letters l;
+
+	slots.none = true;
+	warm_start(&l, rs);
+	ask_each(&l, "wcwcw");
+	letters_end(&l);
+	readers_free(rs);
+	ck_assert_uint_eq(slots.taken + slots.given, 0);
+	readers_warm(); /* elsewhere they do nothing */
+	readers_cool();
+	ck_assert(!readers_lost_slot() && readers_stay_warm());
+}
+END_TEST
+
 START_TEST(stepping_aside_elsewhere_does_nothing)
 {
 	readers_will_block();
@@ -270,6 +503,11 @@ int main(void)
 	tcase_add_test(tc, kernel_waits_find_a_thread_beyond_the_spares);
 	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
 	tcase_add_test(tc, sixty_four_share_the_pool);
+	tcase_add_test(tc, a_slot_serves_again_and_is_given_back);
+	tcase_add_test(tc, a_slot_that_is_lost_is_nobodys);
+	tcase_add_test(tc, a_slot_whose_data_cannot_be_kept_is_given_up);
+	tcase_add_test(tc, few_stay_warm);
+	tcase_add_test(tc, without_slots_pages_are_the_readers_own);
 	tcase_add_test(tc, stepping_aside_elsewhere_does_nothing);
 	return run_case("readers", tc);
 }
