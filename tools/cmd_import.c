@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <sys/stat.h>
 
 #include "env/json_memory.h"
@@ -12,8 +13,10 @@
 #include "store/base/err.h"
 #include "store/base/note.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
+#include "tools/daemon.h"
 #include "tools/transfer_talk.h"
 
 struct source {
@@ -230,10 +233,16 @@ static int read_source(struct cmd *c, const struct source *from, bool oci,
 /* Whatever was being read or made: what helps is the same. */
 static bool is_full(struct cmd *c, int r)
 {
+	_cleanup_free_ char *store = NULL; /* the short form of mount has one that nobody named */
+	char path[PATH_MAX];
+
 	if (r != -ENOSPC && r != -EDQUOT)
 		return false;
-	(void)cmd_fail(c, 0, "the store's disk is full; 'plyfs gc' gives back what the broken "
-			     "import took");
+	store = shell_word(daemon_store_path(c->daemon->dir_fd, c->daemon->store_path, path));
+	(void)cmd_fail(c, 0,
+		       "the store's disk is full; to give back what the broken import took: plyfs "
+		       "--store %s gc",
+		       store ? store : "STORE");
 	return true;
 }
 
