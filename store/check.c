@@ -107,7 +107,8 @@ static int read_snap(void *arg, const void *key, size_t key_len, const void *val
 	c->stats.snapshots++;
 	r = snap_key_decode(key, key_len, &id);
 	if (r < 0) {
-		damage(c, "a snapshot record of %zu key bytes: %s", key_len, err_str(r));
+		damage(c, "a snapshot record of %zu key byte%s: %s", key_len,
+		       plural(key_len), err_str(r));
 		return bad_key(c, INDEX_SNAPS, key, key_len);
 	}
 	r = snap_record_decode(value, value_len, &rec);
@@ -143,8 +144,8 @@ static int read_branch(void *arg, const void *key, size_t key_len, const void *v
 	if (key_len <= BRANCH_NAME_MAX)
 		memcpy(b->name, key, key_len);
 	if (strlen(b->name) != key_len || !branch_name_ok(b->name)) {
-		damage(c, "a branch record of %zu key bytes: %s", key_len,
-		       err_str(-ERR_BRANCH_DAMAGED));
+		damage(c, "a branch record of %zu key byte%s: %s", key_len,
+		       plural(key_len), err_str(-ERR_BRANCH_DAMAGED));
 		free(b);
 		return bad_key(c, INDEX_BRANCHES, key, key_len);
 	}

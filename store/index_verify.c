@@ -352,7 +352,7 @@ static int walk_leaf_node(struct walk *w, uint64_t page, const struct parsed *p,
 			  struct bound high)
 {
 	if (p->key_len == 0 || p->key_len > 511 || (w->kind == TREE_FREE && p->key_len != 8))
-		return broken(w->v, page, "a key of %zu bytes", p->key_len);
+		return broken(w->v, page, "a key of length %zu", p->key_len);
 	if ((w->any && key_order(w->kind, w->key, w->key_len, p->key, p->key_len) >= 0) ||
 	    (low.key && key_order(w->kind, low.key, low.len, p->key, p->key_len) > 0) ||
 	    (high.key && key_order(w->kind, high.key, high.len, p->key, p->key_len) <= 0))
@@ -396,7 +396,7 @@ static int walk_nodes(struct walk *w, uint64_t page, unsigned level, const uint8
 		}
 		if (i > 0 &&
 		    (p.key_len == 0 || p.key_len > 511 || (w->kind == TREE_FREE && p.key_len != 8)))
-			return broken(v, page, "a key of %zu bytes", p.key_len);
+			return broken(v, page, "a key of length %zu", p.key_len);
 		/* the first child's key is not looked at: all below the second belongs to it */
 		struct bound from = i > 0 ? (struct bound){ p.key, p.key_len } : low, to = high;
 
@@ -404,7 +404,7 @@ static int walk_nodes(struct walk *w, uint64_t page, unsigned level, const uint8
 			(void)parse_node(b, v->page_bytes, get_le16(b + PAGE_HEADER + 2 * (i + 1)),
 					 leaf, &next);
 			if (w->kind == TREE_FREE && next.key_len != 8)
-				return broken(v, page, "a key of %zu bytes", next.key_len);
+				return broken(v, page, "a key of length %zu", next.key_len);
 			to = (struct bound){ next.key, next.key_len };
 		}
 		r = walk_page(w, p.number, level + 1, from, to);

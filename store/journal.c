@@ -119,9 +119,9 @@ static int header_lost(struct journal *j, const char *name, size_t size)
 	if (r < 0)
 		return r;
 	return note(&j->noter, 0,
-		    "journal segment %s has %zu bytes and no valid header: operations in it that "
+		    "journal segment %s has %zu byte%s and no valid header: operations in it that "
 		    "were not committed yet are lost",
-		    name, size);
+		    name, size, plural(size));
 }
 
 static int open_one(void *arg, const char *name)

@@ -569,9 +569,9 @@ static void tell_given_up(struct store *s)
 
 	if (stage_gave_up(s->stage, &bytes))
 		(void)note(&s->noter, 0,
-			   "%" PRIu64 " bytes of files that were not saved yet cannot be read from "
-			   "the disk and are given up; 'plyfs check' names the files",
-			   bytes);
+			   "%" PRIu64 " byte%s of files that were not saved yet cannot be read "
+			   "from the disk and %s given up; 'plyfs check' names the files",
+			   bytes, plural(bytes), bytes == 1 ? "is" : "are");
 }
 
 /* The journal and the stage let go of what is covered now. */

@@ -311,6 +311,11 @@ START_TEST(a_segment_that_was_cut_to_nothing_is_told)
 	ck_assert(!found.damaged); /* told already, and nothing follows it */
 	journal_down();
 
+	cut_segment("journal/00000002", 1);
+	journal_up();
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "has 1 byte and"));
+	journal_down();
+
 	cut_segment("journal/00000001", 40);
 	journal_up();
 	ck_assert_ptr_nonnull(strstr(scratch.last_note, "journal segment 00000001"));
