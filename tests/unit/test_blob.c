@@ -419,6 +419,57 @@ START_TEST(stage_files_go_when_nothing_lives_in_them)
 }
 END_TEST
 
+START_TEST(no_more_than_two_files_are_kept_for_later)
+{
+	enum { FILES = 6, EACH = 33 }; /* of 128 KiB: enough for a turn */
+	static uint8_t data[BLOB_MAX];
+	static struct blob *blobs[FILES * EACH];
+	uint64_t unsealed, disk;
+
+	for (int i = 0; i < FILES * EACH; i++) {
+		if (i % EACH == 0)
+			stage_turn(s.stage);
+		blobs[i] = make(data, sizeof(data));
+	}
+	ck_assert_int_eq(stage_files(), FILES);
+	for (int i = 0; i < FILES * EACH; i++)
+		blob_unref(blobs[i]);
+	ck_assert_int_eq(stage_files(), 3); /* and the current one */
+	stage_stats(s.stage, &unsealed, &disk);
+	ck_assert_uint_eq(disk, 3 * EACH * sizeof(data));
+}
+END_TEST
+
+/* Nothing is put into a file that cannot be read in some place, nor is it kept for later. */
+START_TEST(a_file_with_a_bad_sector_is_left_and_goes)
+{
+	static uint8_t data[BLOB_MAX];
+	struct blob *lost = make(data, sizeof(data)), *good = make("good", 4), *next;
+	uint32_t number, off, after;
+	struct name name;
+	char path[32];
+	struct stat st;
+
+	blob_place(lost, &number, &off);
+	snprintf(path, sizeof(path), "stage/%08x", number);
+	ck_assert_int_eq(fstatat(s.dir_fd, path, &st, 0), 0);
+	fault_bad_sector(st.st_ino, off, 512);
+	stage_give_up(s.stage);
+	ck_err(blob_seal(lost, &name), ABSENT);
+	next = make("next", 4);
+	blob_place(next, &after, &off);
+	ck_assert_uint_ne(after, number);
+	expect(good, "good", 4);
+	ck_ok(blob_seal(good, &name));
+	ck_assert_int_ne(fstatat(s.dir_fd, path, &st, 0), 0);
+	ck_assert_int_eq(stage_files(), 1);
+	fault_bad_sector(0, 0, 0);
+	blob_unref(lost);
+	blob_unref(good);
+	blob_unref(next);
+}
+END_TEST
+
 START_TEST(room_of_dead_blobs_is_used_again)
 {
 	enum { N = 1100 };
@@ -468,6 +519,35 @@ START_TEST(leftovers_wait_until_somebody_says_that_they_are_covered)
 	b = make("abc", 3);
 	ck_assert_int_eq(stage_files(), 1);
 	expect(b, "abc", 3);
+}
+END_TEST
+
+/* Who wrote it may have been killed before a sync, which a mark is now to speak for. */
+START_TEST(a_leftover_is_synced_and_its_number_not_used)
+{
+	static const _Atomic uint64_t lsn = 1; /* of a record that refers to it */
+	const struct noter noter = { .fn = scratch_note, .arg = &s };
+	uint32_t number, off, after;
+	struct blob *b = make("abc", 3);
+
+	stage_hold(s.stage, &lsn);
+	blob_place(b, &number, &off);
+	blob_unref(b);
+	stage_close(s.stage);
+	ck_ok(stage_open(s.dir_fd, s.chunks, &noter, &s.stage));
+	stage_hold(s.stage, &lsn);
+	fault_arm(0, 1, EIO);
+	ck_err(stage_sync(s.stage), -EIO); /* the file's */
+	fault_arm(1, 1, EIO);
+	ck_err(stage_sync(s.stage), -EIO); /* and then the directory's */
+	fault_arm(1, 1, EIO);
+	ck_ok(stage_sync(s.stage));
+	ck_assert_int_eq(fault_ticks(), 1); /* which alone is left */
+	fault_disarm();
+	b = make("next", 4);
+	blob_place(b, &after, &off);
+	ck_assert_uint_gt(after, number);
+	blob_unref(b);
 }
 END_TEST
 
@@ -629,7 +709,10 @@ int main(void)
 		without_room_for_pages_in_advance_a_blob_is_made_all_the_same,
 		stage_files_go_when_nothing_lives_in_them,
 		leftovers_wait_until_somebody_says_that_they_are_covered,
+		no_more_than_two_files_are_kept_for_later,
+		a_file_with_a_bad_sector_is_left_and_goes,
 		room_of_dead_blobs_is_used_again,
+		a_leftover_is_synced_and_its_number_not_used,
 		same_bytes_seal_to_one_chunk,
 		a_failed_seal_leaves_it_readable_and_is_retried,
 		a_failed_write_takes_no_room,

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "store/base/fault.h"
+#include "store/chunk_internal.h"
 #include "store/format.h"
 
 static struct scratch s;
@@ -550,6 +551,76 @@ START_TEST(committed_chunks_are_listed)
 }
 END_TEST
 
+/* ---- the cache by itself ---- */
+
+static struct name numbered(uint32_t n)
+{
+	return name_of(&n, sizeof(n), 0);
+}
+
+static void cache_one(struct cache *cache, uint32_t n, uint32_t len)
+{
+	const struct name name = numbered(n);
+	struct chunkbuf *b = chunkbuf_new(&name, len);
+
+	ck_assert_ptr_nonnull(b);
+	cache_add(cache, b);
+	chunkbuf_unref(b);
+}
+
+static bool is_cached(struct cache *cache, uint32_t n)
+{
+	const struct name name = numbered(n);
+	struct chunkbuf *b = cache_get(cache, &name);
+
+	ck_assert(!b || name_eq(&b->name, &name));
+	chunkbuf_unref(b);
+	return b;
+}
+
+/* From 64 MiB on each new one takes the place of that which was used longest ago. */
+START_TEST(the_cache_keeps_what_was_used_last)
+{
+	enum { LARGE = 1 << 20, FIT = CACHE_BYTES / LARGE - 1, N = 3 * FIT };
+	enum { TINY = 10, MANY = CACHE_BYTES / CACHE_CHARGE_MIN + 1000 };
+	struct cache *cache = calloc(1, sizeof(*cache));
+	struct name name = numbered(0);
+	struct chunkbuf *kept, *second;
+	unsigned there = 0;
+
+	cache_init(cache);
+	for (uint32_t n = 0; n < N; n++) {
+		cache_one(cache, n, LARGE);
+		ck_assert(is_cached(cache, n));
+		ck_assert(is_cached(cache, 0));
+		ck_assert(n < FIT || !is_cached(cache, n - FIT + 1));
+		ck_assert_uint_le(cache->bytes, CACHE_BYTES);
+	}
+	for (uint32_t n = N - FIT + 1; n < N; n++)
+		ck_assert(is_cached(cache, n));
+
+	kept = cache_get(cache, &name);
+	second = chunkbuf_new(&name, LARGE);
+	cache_add(cache, second);
+	chunkbuf_unref(second);
+	second = cache_get(cache, &name);
+	ck_assert_ptr_eq(second, kept);
+	chunkbuf_unref(second);
+
+	for (uint32_t n = N; n < N + MANY; n++)
+		cache_one(cache, n, TINY);
+	for (uint32_t n = 0; n < N + MANY; n++)
+		there += is_cached(cache, n);
+	ck_assert_uint_le(there, CACHE_BYTES / CACHE_CHARGE_MIN);
+	ck_assert_uint_ge(there, CACHE_BYTES / CACHE_CHARGE_MIN - 1);
+	ck_assert(!is_cached(cache, 0));
+	cache_release(cache);
+	ck_assert_uint_eq(kept->len, LARGE); /* who has it may go on */
+	chunkbuf_unref(kept);
+	free(cache);
+}
+END_TEST
+
 START_TEST(the_cache_is_bounded_and_right)
 {
 	/* 80 MiB through a cache of 64, twice */
@@ -727,6 +798,7 @@ int main(void)
 		a_failed_sync_loses_nothing,
 		what_was_synced_stays_where_it_is_when_a_later_sync_fails,
 		committed_chunks_are_listed,
+		the_cache_keeps_what_was_used_last,
 		the_cache_is_bounded_and_right,
 		parts_and_wholes_are_read_alike,
 		threads_store_and_read_at_once,

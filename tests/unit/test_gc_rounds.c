@@ -8,6 +8,7 @@
 #include <sys/syscall.h>
 
 #include "store/base/fault.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
 
 /* Somebody who changes a branch, and waits until that is durable. */
@@ -255,14 +256,82 @@ START_TEST(on_a_full_disk_no_round_is_made_before_the_sweep)
 }
 END_TEST
 
+/* ---- when one runs by itself ---- */
+
+/* As if `grown` bytes had come since a gc that left `kept`. Does one run now? */
+static bool runs_by_itself(uint64_t grown, uint64_t kept)
+{
+	uint64_t before;
+
+	{
+		LOCK_GUARD(&store->table);
+		before = store->gc_ended_ns;
+		store->gc_appended = chunks_appended(store->chunks) - grown;
+		store->gc_kept = kept;
+		store->gc_next_ns = 0;
+	}
+	gc_if_due(store);
+	LOCK_GUARD(&store->table);
+	return store->gc_ended_ns != before;
+}
+
+#define GIB ((uint64_t)1 << 30)
+
+START_TEST(a_gc_runs_when_as_much_came_as_the_last_one_left)
+{
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+	uint64_t room;
+
+	make_two_states(b);
+	branch_close(b);
+	ck_ok(store_gc(store, NULL, &stats));
+	ck_ok(stage_room(store->stage, &room));
+	ck_assert(!runs_by_itself(0, 0));
+	ck_assert(room < GIB || !runs_by_itself(2 * GIB, 3 * GIB)); /* else the disk is short */
+	ck_assert(runs_by_itself(GIB, 0));
+	ck_assert(runs_by_itself(3 * GIB, 3 * GIB));
+	ck_ok(store_import_begin(store)); /* whose chunks no state has yet */
+	ck_assert(!runs_by_itself(3 * GIB, 3 * GIB));
+	store_import_end(store);
+	ck_assert(runs_by_itself(3 * GIB, 3 * GIB));
+}
+END_TEST
+
+static void ended(int r, uint64_t after, uint64_t meanwhile, uint64_t ret[static 2])
+{
+	const struct sweep_stats stats = { .bytes_before = 9000, .bytes_after = after,
+					   .bytes_meanwhile = meanwhile };
+
+	collect_ended(store, r, now_ns(), &stats);
+	LOCK_GUARD(&store->table);
+	ret[0] = store->gc_kept;
+	ret[1] = chunks_appended(store->chunks) - store->gc_appended;
+}
+
+START_TEST(what_a_gc_left_is_what_the_next_one_is_measured_by)
+{
+	uint64_t got[2];
+
+	ck_ok(store_sync(store)); /* nothing more comes by itself */
+	ended(0, 5000, 300, got);
+	ck_assert_uint_eq(got[0], 5000);
+	ck_assert_uint_eq(got[1], 300); /* which may be garbage by now */
+	ended(-EIO, 0, 0, got);
+	ck_assert_uint_eq(got[0], 5000);
+}
+END_TEST
+
 int main(void)
 {
-	static const TTest *tests[4];
+	static const TTest *tests[6];
 	size_t n = 0;
 
 	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
 	tests[n++] = who_syncs_while_states_are_walked_does_not_wait_for_all;
 	tests[n++] = a_long_round_is_not_followed_by_the_next_at_once;
 	tests[n++] = on_a_full_disk_no_round_is_made_before_the_sweep;
+	tests[n++] = a_gc_runs_when_as_much_came_as_the_last_one_left;
+	tests[n++] = what_a_gc_left_is_what_the_next_one_is_measured_by;
 	return scratch_run("gc_rounds", tests, n, store_setup, store_teardown);
 }
