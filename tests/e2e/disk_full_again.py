@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-ROUNDS = 100 if os.environ.get("PLYFS_TEST_LONG") else 4
+ROUNDS = 100 if ply.LONG else 4
 SEED = int(os.environ.get("PLYFS_TEST_SEED") or random.SystemRandom().randrange(1 << 30))
 DISK_MB = 64
 PIECE = 64 << 10
