@@ -17,7 +17,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 
-
 def make_store(t):
     """Two branches, snapshots, a gc: packs with dead records, an index with free pages."""
     store = t.store("good")
