@@ -690,6 +690,27 @@ def test_a_large_file_is_downloaded_without_memory(t):
     n.server.stop()
 
 
+def test_a_file_that_grows_shorter_while_it_is_sent(t):
+    """What was promised cannot come: the client hears of it, and waits no longer."""
+    n = Native(t)
+    n.view.write("large", b"x" * (50 << 20))
+    c = n.server.connection(20)
+    c.request("GET", "/files/download?path=large", headers={"X-API-Key": n.server.token})
+    r = c.getresponse()
+    assert r.read(1000) == b"x" * 1000
+    os.truncate(n.view.at("large"), 0)
+    try:
+        r.read()
+    except (http.client.IncompleteRead, ConnectionResetError):
+        pass
+    else:
+        raise AssertionError("all of it came")
+    c.close()
+    empty = n.server.get("/files/download?path=large")
+    assert (empty.status, empty.body, empty.headers["Content-Length"]) == (200, b"", "0"), empty
+    n.server.stop()
+
+
 def test_the_end_lets_answers_through(t):
     n = Native(t)
     size = 30 << 20
