@@ -462,7 +462,7 @@ static int writer_continue(struct packs *p)
 		return AGAIN;
 	if (r == 0)
 		r = header_check(fd, p->last);
-	if (r == -ERR_PACK_HEADER)
+	if (r == -ERR_PACK_HEADER || r == -EIO)
 		return AGAIN; /* check reports it */
 	if (r < 0)
 		return r;

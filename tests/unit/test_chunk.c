@@ -386,6 +386,27 @@ START_TEST(a_torn_tail_is_left_alone)
 }
 END_TEST
 
+START_TEST(behind_a_header_that_cannot_be_read_nothing_is_appended)
+{
+	struct stat st;
+	struct name a, b;
+
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, "first", 5, &a));
+	scratch_commit(&s);
+	scratch_close(&s);
+	ck_assert_int_eq(fstatat(s.dir_fd, "packs/00000001.pack", &st, 0), 0);
+	fault_bad_sector(st.st_ino, 0, sizeof(struct pack_header_bytes));
+	scratch_open(&s);
+
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, "second", 6, &b));
+	scratch_commit(&s);
+	ck_assert_uint_eq(where(&b).pack, 2);
+	expect(&a, "first", 5);
+	expect(&b, "second", 6);
+	fault_bad_sector(0, 0, 0);
+}
+END_TEST
+
 START_TEST(pending_chunks_need_a_flush_to_be_committed)
 {
 	uint8_t data[64];
@@ -793,6 +814,7 @@ int main(void)
 		damage_is_found_and_never_served,
 		a_cut_pack_is_an_error_not_a_crash,
 		a_torn_tail_is_left_alone,
+		behind_a_header_that_cannot_be_read_nothing_is_appended,
 		pending_chunks_need_a_flush_to_be_committed,
 		a_failed_write_changes_nothing,
 		a_failed_sync_loses_nothing,
