@@ -8,6 +8,7 @@
 
 #include "store/base/fault.h"
 #include "store/format.h"
+#include "store/stage_internal.h"
 
 static struct scratch s;
 
@@ -229,6 +230,12 @@ START_TEST(a_mark_has_what_no_sync_and_no_mark_had_before)
 	expect_copy("Bc");
 	stage_is_durable(s.stage);
 	expect_copy("");
+	stage_hold_still(s.stage, true);
+	ck_ok(blob_append(c, 1, "C", 1)); /* it may not be written yet when the copy is made */
+	stage_hold_still(s.stage, false);
+	expect_copy("C");
+	stage_is_durable(s.stage);
+	expect_copy("C");
 
 	d = make(much, sizeof(much));
 	commit_begins();
@@ -261,6 +268,43 @@ START_TEST(a_mark_has_nothing_of_two_files)
 	expect_copy("");
 	for (size_t i = 0; i < ARRAY_SIZE(many); i++)
 		blob_unref(many[i]);
+}
+END_TEST
+
+START_TEST(a_file_that_is_used_again_has_nothing_durable)
+{
+	static const _Atomic uint64_t lsn = 1;
+	_cleanup_(blob_unrefp) struct blob *again = NULL;
+	struct blob *b = make("before", 6);
+
+	stage_hold(s.stage, &lsn);
+	commit_begins();
+	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
+	blob_unref(b);
+	stage_release(s.stage, 1);
+	again = make("again", 5);
+	commit_begins();
+	ck_ok(stage_sync(s.stage)); /* the name, too */
+	expect_copy("again"); /* the mark failed */
+}
+END_TEST
+
+/* Deleted, but a replay would want them: who goes on so waits for a round that covers them. */
+START_TEST(bytes_that_wait_to_be_covered_are_too_many_some_day)
+{
+	enum { N = 100, MOST = N / 2 * BLOB_MAX };
+	static const _Atomic uint64_t lsn = 1;
+	static uint8_t data[BLOB_MAX];
+
+	stage_hold(s.stage, &lsn);
+	for (int n = 0; n < N; n++)
+		blob_unref(make(data, sizeof(data)));
+	ck_assert(!stage_is_behind(s.stage));
+	atomic_store(&s.stage->behind_bytes, MOST);
+	ck_assert(stage_is_behind(s.stage));
+	stage_release(s.stage, 1);
+	ck_assert(!stage_is_behind(s.stage));
 }
 END_TEST
 
@@ -453,9 +497,17 @@ START_TEST(a_file_with_a_bad_sector_is_left_and_goes)
 	blob_place(lost, &number, &off);
 	snprintf(path, sizeof(path), "stage/%08x", number);
 	ck_assert_int_eq(fstatat(s.dir_fd, path, &st, 0), 0);
+	for (int n = 0; n < 2; n++) { /* the disk is away for a moment, and much later again */
+		fault_bad_sector(st.st_ino, off, 512);
+		ck_err(blob_seal(lost, &name), AGAIN);
+		fault_bad_sector(0, 0, 0);
+		for (int rounds = 0; rounds < 10; rounds++)
+			stage_turn(s.stage);
+	}
 	fault_bad_sector(st.st_ino, off, 512);
 	stage_give_up(s.stage);
 	ck_err(blob_seal(lost, &name), ABSENT);
+	ck_err(blob_append(good, 4, "x", 1), AGAIN);
 	next = make("next", 4);
 	blob_place(next, &after, &off);
 	ck_assert_uint_ne(after, number);
@@ -703,6 +755,8 @@ int main(void)
 		what_a_commit_makes_durable_is_fixed,
 		a_mark_has_what_no_sync_and_no_mark_had_before,
 		a_mark_has_nothing_of_two_files,
+		a_file_that_is_used_again_has_nothing_durable,
+		bytes_that_wait_to_be_covered_are_too_many_some_day,
 		what_a_mark_has_is_put_back,
 		dropped_blobs_cost_nothing,
 		small_blobs_find_pages_made_for_them,
