@@ -51,27 +51,27 @@ static void set_mode(int mode)
 START_TEST(directories_with_another_parent_or_name_are_told)
 {
 	uint64_t a = make_dir(ROOT_NODE, "a"), b = make_dir(ROOT_NODE, "b");
-	uint64_t ab = make_dir(ROOT_NODE, "ab"), id, now;
+	uint64_t bb = make_dir(ROOT_NODE, "bb"), id, now;
 
 	make_dir(a, "in"); /* comes along */
-	make_dir(ab, "stays");
+	make_dir(bb, "stays");
 	make_dir(b, "x");
 	make_file(ROOT_NODE, "file", "");
 	id = checkpoint();
 	rename_to(ROOT_NODE, "a", b, "other");
-	rename_to(b, "x", ab, "x");
-	rename_to(ROOT_NODE, "file", ab, "file");
+	rename_to(b, "x", bb, "x");
+	rename_to(ROOT_NODE, "file", bb, "file");
 	now = checkpoint();
 	set_mode(_i);
 	ck_assert(restore(id).moved);
 	assert_moved(ROOT_NODE, (const char *[]){ "a", "b/x", NULL });
 	assert_moved(b, (const char *[]){ "x", NULL });
 	assert_moved(a, none);
-	assert_moved(ab, none);
+	assert_moved(bb, none);
 	ck_assert(restore(now).moved);
-	assert_moved(ROOT_NODE, (const char *[]){ "b/other", "ab/x", NULL });
+	assert_moved(ROOT_NODE, (const char *[]){ "b/other", "bb/x", NULL });
 	assert_moved(b, (const char *[]){ "other", NULL });
-	assert_moved(ab, (const char *[]){ "x", NULL });
+	assert_moved(bb, (const char *[]){ "x", NULL });
 	assert_moved(a, none);
 }
 END_TEST

@@ -2,6 +2,7 @@
 
 /* The reader pool (fs/readers.c), serving pipes whose requests are single letters. */
 
+#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -10,6 +11,7 @@
 #include "fs/mount.h"
 #include "fs/readers.h"
 #include "store/base/err.h"
+#include "store/base/fault.h"
 #include "store/base/util.h"
 #include "tests/unit/run.h"
 
@@ -46,7 +48,10 @@ static void expect_none(sem_t *sem)
 	ck_assert_int_eq(sem_trywait(sem), -1);
 }
 
-/* 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'B': both. EOF: the end. */
+/*
+ * 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'D': and then steps aside; 'B':
+ * both at once. EOF: the end.
+ */
 static int serve_letter(struct served *s, const struct reader_buffers *buffers)
 {
 	struct letters *l = container_of(s, struct letters, served);
@@ -76,9 +81,12 @@ static int serve_letter(struct served *s, const struct reader_buffers *buffers)
 		readers_step_aside();
 		break;
 	case 'd':
+	case 'D':
 		readers_will_block();
 		sem_post(&l->blocked);
 		sem_wait(&l->open);
+		if (buffers->request[0] == 'D')
+			readers_step_aside(); /* another one may lead by now */
 		break;
 	}
 	buffers->reply[REPLY_BYTES - 1] = 1;
@@ -181,7 +189,7 @@ START_TEST(disk_waits_beyond_the_spares_just_go_on)
 	struct letters l;
 
 	letters_start(&l, rs);
-	ask(&l, "ddp");
+	ask(&l, _i ? "DDp" : "ddp");
 	wait_for(&l.blocked);
 	wait_for(&l.blocked);
 	expect_none(&l.handled); /* nobody reads the p */
@@ -190,10 +198,31 @@ START_TEST(disk_waits_beyond_the_spares_just_go_on)
 	wait_for(&l.handled);
 	sem_post(&l.open);
 	wait_for(&l.handled);
+	expect_none(&l.handled); /* time for a second one that would read (R1) */
 	letters_end(&l);
 	readers_free(rs);
 }
 END_TEST
+
+static unsigned threads(void)
+{
+	unsigned n = 0;
+	DIR *d = opendir("/proc/self/task");
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2; /* . and .. */
+}
+
+/* In the end there are so many, with the calling one. */
+static void expect_threads(unsigned n)
+{
+	for (int ms = 0; threads() != n; ms += 10) {
+		ck_assert_msg(ms < PATIENCE_S * 1000, "%u threads stay, and not %u", threads(), n);
+		usleep(10 * 1000);
+	}
+}
 
 START_TEST(kernel_waits_find_a_thread_beyond_the_spares)
 {
@@ -201,7 +230,7 @@ START_TEST(kernel_waits_find_a_thread_beyond_the_spares)
 	struct letters l;
 
 	letters_start(&l, rs);
-	ask(&l, "bbbbbbbbp");
+	ask(&l, "BbBbBbBbp");
 	for (int i = 0; i < 8; i++)
 		wait_for(&l.blocked);
 	wait_for(&l.handled);
@@ -209,6 +238,31 @@ START_TEST(kernel_waits_find_a_thread_beyond_the_spares)
 		sem_post(&l.open);
 	for (int i = 0; i < 8; i++)
 		wait_for(&l.handled);
+	expect_threads(1 + 1); /* R5 */
+	letters_end(&l);
+	expect_threads(1);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(who_could_not_be_served_leaves_nothing)
+{
+	struct readers *rs = pool(0);
+	struct letters l;
+	int r = -ENOMEM;
+
+	letters_begin(&l, serve_letter);
+	for (int n = 0; r < 0; n++) {
+		fault_arm(n, 1, ENOMEM);
+		r = readers_serve(rs, &l.served);
+		fault_disarm();
+		ck_assert(r == 0 || (r == -ENOMEM && l.served.users == 0 && !l.served.leader));
+	}
+	ask(&l, "b");
+	wait_for(&l.blocked);
+	sem_post(&l.open);
+	wait_for(&l.handled);
+	expect_threads(1 + 1);
 	letters_end(&l);
 	readers_free(rs);
 }
@@ -499,8 +553,9 @@ int main(void)
 	tcase_set_timeout(tc, 240);
 	tcase_add_test(tc, one_thread_serves_what_never_waits);
 	tcase_add_test(tc, a_waiting_request_does_not_stop_the_next);
-	tcase_add_test(tc, disk_waits_beyond_the_spares_just_go_on);
+	tcase_add_loop_test(tc, disk_waits_beyond_the_spares_just_go_on, 0, 2);
 	tcase_add_test(tc, kernel_waits_find_a_thread_beyond_the_spares);
+	tcase_add_test(tc, who_could_not_be_served_leaves_nothing);
 	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
 	tcase_add_test(tc, sixty_four_share_the_pool);
 	tcase_add_test(tc, a_slot_serves_again_and_is_given_back);

@@ -5,6 +5,9 @@
  * recording kernel. tests/e2e/restore_races.py has the real one.
  */
 
+#include <limits.h>
+
+#include "store/base/fault.h"
 #include "tests/unit/view_recorder.h"
 
 static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
@@ -80,7 +83,7 @@ static void rename_a(const char *name)
 	}
 }
 
-static unsigned renamed;
+static unsigned renamed, rename_max;
 
 static void rename_on(const char *name)
 {
@@ -88,7 +91,7 @@ static void rename_on(const char *name)
 
 	snprintf(from, sizeof(from), renamed ? "b%u" : "a", renamed);
 	snprintf(to, sizeof(to), "b%u", renamed + 1);
-	if (!strcmp(name, from)) {
+	if (!strcmp(name, from) && renamed < rename_max) {
 		rename_in_root(from, to);
 		renamed++;
 	}
@@ -125,8 +128,59 @@ START_TEST(renames_without_end_do_not_hold_up_a_restore)
 	rewrite(node_of(ROOT_NODE, "a"), "new");
 	on_entry = rename_on;
 	renamed = 0;
+	rename_max = UINT_MAX;
 	restore(id);
 	ck_assert_uint_eq(epochs, 1);
+}
+END_TEST
+
+START_TEST(old_kernels_are_told_of_all_renames)
+{
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	rewrite(node_of(ROOT_NODE, "a"), "new");
+	view_set_kernel(view, &old_recorder);
+	on_entry = rename_on;
+	renamed = 0;
+	rename_max = 40;
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "b40"));
+}
+END_TEST
+
+static int rename_fault; /* the call that fails */
+static bool rename_failed;
+
+static void rename_without_memory(const char *name)
+{
+	if (!strcmp(name, "a")) {
+		on_entry = NULL;
+		fault_arm(rename_fault, 1, ENOMEM);
+		rename_failed = view_rename(view, ROOT_NODE, "a", 1, ROOT_NODE, "b", 1, 0) < 0;
+		rename_fault = fault_ticks() > rename_fault ? rename_fault + 1 : -1;
+		fault_disarm();
+	}
+}
+
+START_TEST(a_rename_that_could_not_be_noted_is_told_by_epoch)
+{
+	unsigned by_epoch = 0;
+	uint64_t id;
+
+	make_file(ROOT_NODE, "a", "old");
+	id = checkpoint();
+	for (rename_fault = 0; rename_fault >= 0;) {
+		view_tidy(view);
+		rewrite(node_of(ROOT_NODE, "a"), "new");
+		on_entry = rename_without_memory;
+		restore(id);
+		ck_assert(rename_failed || epochs == 1 || was_told(ROOT_NODE, "b"));
+		by_epoch += epochs;
+		restore(id);
+	}
+	ck_assert_uint_gt(by_epoch, 0);
 }
 END_TEST
 
@@ -405,6 +459,8 @@ int main(void)
 	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
 	tcase_add_test(t, what_is_renamed_while_the_kernel_is_told_is_told_as_well);
 	tcase_add_test(t, renames_without_end_do_not_hold_up_a_restore);
+	tcase_add_test(t, old_kernels_are_told_of_all_renames);
+	tcase_add_test(t, a_rename_that_could_not_be_noted_is_told_by_epoch);
 	tcase_add_test(t, rights_are_told_before_names);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
