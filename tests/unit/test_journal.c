@@ -466,6 +466,29 @@ START_TEST(another_boot_believes_only_what_was_marked)
 }
 END_TEST
 
+/* One mark may be whole behind what was lost with it: that of the sync that was under way. */
+START_TEST(a_power_cut_is_told_from_damage_by_the_marks_behind)
+{
+	enum { SPAN = 24 + 104, MARK = 24 + 8 };
+
+	for (uint64_t i = 0; i < 3; i++) {
+		add(i, 104);
+		ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	}
+	journal_down();
+	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
+	for (uint64_t lost = 3; lost-- > 1;) {
+		_cleanup_close_ int fd = open_segment();
+
+		ck_ok(os_pwrite_full(fd, "x", 1, 64 + lost * (SPAN + MARK) + 50));
+		journal_up();
+		expect_seen(0, lost);
+		ck_assert(found.damaged == (lost == 1));
+		journal_down();
+	}
+}
+END_TEST
+
 static void mark_with(uint64_t lsn, const char *text)
 {
 	size_t len = strlen(text);
@@ -535,6 +558,25 @@ START_TEST(what_marks_have_of_the_stage_stays_until_a_whole_mark)
 		ck_assert(!journal_release(journal, lsn));
 		ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES);
 	}
+}
+END_TEST
+
+START_TEST(and_the_next_daemon_keeps_it_as_well)
+{
+	uint64_t lsn = add(0, 4000);
+
+	mark_with(lsn, "x");
+	do
+		lsn = add(1, 4000);
+	while (journal_bytes(journal) < 2 * SEGMENT_BYTES);
+	add(2, 4000);
+	journal_down();
+	journal_up();
+	ck_assert(journal_release(journal, lsn));
+	ck_assert_uint_eq(journal_bytes(journal), 2 * SEGMENT_BYTES);
+	journal_copies_in_place(journal);
+	ck_assert(!journal_release(journal, lsn));
+	ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES);
 }
 END_TEST
 
@@ -721,8 +763,10 @@ int main(void)
 		what_cannot_be_read_is_given_up_and_the_rest_counted,
 		every_flipped_byte_is_noticed,
 		another_boot_believes_only_what_was_marked,
+		a_power_cut_is_told_from_damage_by_the_marks_behind,
 		another_boot_gets_what_marks_have_of_the_stage,
 		what_marks_have_of_the_stage_stays_until_a_whole_mark,
+		and_the_next_daemon_keeps_it_as_well,
 		a_mark_that_was_read_proves_no_sync,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		after_a_failed_sync_no_mark_follows_what_may_be_torn,
