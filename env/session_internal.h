@@ -71,6 +71,7 @@ struct shell {
 	bool repaired;	     /* its exit code was lost */
 	bool lost;	     /* was found at its prompt though the command is not over */
 	double lost_at;	     /* when to believe it; 0: it is not */
+	double line_at;	     /* when to look for a line that is not answered; 0: all are */
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out, */
 	size_t prompts;	     /* so many at most */

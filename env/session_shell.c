@@ -472,24 +472,26 @@ void shell_drop_key(struct shell *s)
 		pty_flush(s);
 }
 
-/* Does the shell still have a whole trigger before it? */
-static bool has_unread(const struct shell *s)
+/*
+ * What the terminal holds of whole lines that nobody reads. A Ctrl-C behind more than that would
+ * not come before they are read, and then in the middle of ours.
+ */
+#define TERMINAL_HOLDS 4095
+
+static bool has_room(const struct shell *s, size_t len)
 {
 	int unread;
 
-	return s->begun != s->typed && ioctl(s->slave, FIONREAD, &unread) == 0 &&
-	       unread >= (int)sizeof(trigger) - 1;
+	return s->begun == s->typed || ioctl(s->slave, FIONREAD, &unread) < 0 ||
+	       (size_t)unread + len + sizeof(second_line) < TERMINAL_HOLDS;
 }
 
 int shell_type_probe(struct shell *s, bool hard)
 {
 	int r;
 
-	/*
-	 * That one tells as much. The terminal holds 4095 bytes, for a shell that reads nothing all
-	 * the while: a Ctrl-C behind those would come when it does, in the middle of our lines.
-	 */
-	if (!hard && has_unread(s))
+	/* There are some before it, then. Not one: each Ctrl-C may cost the shell a line. */
+	if (!has_room(s, sizeof(trigger) + (hard ? sizeof(repair) : 0)))
 		return 0;
 	shell_drop_key(s);
 	if (hard) {

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -409,6 +410,40 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 	return 0;
 }
 
+/*
+ * A Ctrl-C that finds the shell busy with its prompt (`PS1='$(git ...)'`) is heard when it has read
+ * the next line, which it forgets then: the line is neither to be read nor begun, or not answered,
+ * and the shell sleeps in front of the terminal. An interrupt types again; who waits for a shell
+ * that none got back does it here. One too many does no harm.
+ */
+#define LINE_AFTER 0.2 /* a line is read within a hundredth of that */
+
+static bool line_is_missing(const struct shell *s)
+{
+	return s->group > 0 && !s->idle && (s->begun != s->typed || s->told == s->begun);
+}
+
+static int line_tick(struct shell *s, double *ret_next)
+{
+	double now = now_seconds();
+	int unread, r = 0;
+
+	if (!line_is_missing(s)) {
+		s->line_at = 0;
+		return 0;
+	}
+	if (s->line_at == 0 || now >= s->line_at) {
+		if (s->line_at && ioctl(s->slave, FIONREAD, &unread) == 0 && !unread &&
+		    pid_state(s->group) == 'S' && pty_foreground(s) == s->group &&
+		    !shell_is_replaced(s))
+			r = shell_type_probe(s, false);
+		s->line_at = now + LINE_AFTER;
+	}
+	if (*ret_next < 0 || s->line_at < *ret_next)
+		*ret_next = s->line_at;
+	return r;
+}
+
 /* ---- waiting ---- */
 
 /* What other threads want. */
@@ -503,6 +538,8 @@ static int wait_end(struct shell *s, struct goal *g)
 			}
 		} else {
 			r = lost_tick(s, news.output, &next);
+			if (r == 0)
+				r = line_tick(s, &next);
 			if (r < 0)
 				return r;
 			if (g->end >= 0 && now_seconds() >= g->end)
@@ -522,6 +559,7 @@ int shell_wait(struct shell *s, struct goal *g)
 	int r;
 
 	inner_forget(s);
+	s->line_at = 0;
 	r = wait_end(s, g);
 	inner_take_back(s);
 	if (g->stop)

@@ -140,6 +140,7 @@ START_TEST(a_probe_without_its_text_still_tells_the_code)
 	ck_assert_uint_eq(s.begun, 3);
 	ply_text_free(&s.prompt);
 	free(s.reported.data);
+	free(s.out.data);
 	(void)close(114);
 	(void)close(fds[0]);
 	(void)close(fds[1]);

@@ -175,6 +175,23 @@ START_TEST(a_command_that_was_aborted_is_followed_by_no_trace_of_ours)
 }
 END_TEST
 
+/* The interrupt may fail: each of its steps comes before the prompt is there. */
+START_TEST(a_shell_with_a_slow_prompt_comes_back)
+{
+	gives("PS1='$(sleep 0.3)$ '", "");
+	for (int i = 0; i < 5; i++) {
+		const char *told;
+
+		goes_on("echo begun; sleep 1000", "begun\n");
+		(void)ply_session_interrupt(session, 0.2, 3, NULL);
+		told = out("echo one", 0);
+		ck_assert_msg(strlen(told) >= 4 && strcmp(told + strlen(told) - 4, "one\n") == 0,
+			      "%s", told);
+		gives("echo two", "two\n");
+	}
+}
+END_TEST
+
 START_TEST(a_shell_that_stopped_itself_goes_on)
 {
 	goes_on("echo before; kill -STOP $$; echo behind", "before\n");
@@ -264,6 +281,7 @@ int main(void)
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
 	tcase_add_test(t, a_command_that_was_aborted_is_followed_by_no_trace_of_ours);
+	tcase_add_test(t, a_shell_with_a_slow_prompt_comes_back);
 	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
 	tcase_add_test(t, a_shell_that_is_stopped_again_and_again_goes_on);
 	tcase_add_test(t, a_strangers_group_of_the_number_that_was_in_front_is_not_killed);
