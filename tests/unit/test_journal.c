@@ -561,6 +561,44 @@ START_TEST(what_marks_have_of_the_stage_stays_until_a_whole_mark)
 }
 END_TEST
 
+static int spare_is_there(void)
+{
+	return faccessat(scratch.dir_fd, "journal/spare", F_OK, 0) == 0;
+}
+
+static void fill_a_segment(void)
+{
+	uint64_t bytes = journal_bytes(journal);
+
+	while (journal_bytes(journal) == bytes)
+		add(0, 4000);
+}
+
+/* J7: a power cut must not bring a number back whose file is written over. */
+START_TEST(a_file_is_used_again_when_it_is_durable_that_it_went)
+{
+	fill_a_segment();
+	for (int round = 0; round < 2; round++) {
+		fill_a_segment();
+		journal_release(journal, journal_lsn(journal) - 1);
+		ck_assert(spare_is_there());
+		fill_a_segment();
+		ck_assert(spare_is_there());
+		ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+		fill_a_segment();
+		ck_assert(!spare_is_there());
+	}
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	fault_arm(1000, 1, EIO);
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	ck_assert_int_eq(fault_ticks(), 1); /* the segment's sync */
+	journal_release(journal, journal_lsn(journal) - 1);
+	fault_arm(1000, 1, EIO);
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	ck_assert_int_eq(fault_ticks(), 2); /* and the directory's, which lost one */
+}
+END_TEST
+
 START_TEST(and_the_next_daemon_keeps_it_as_well)
 {
 	uint64_t lsn = add(0, 4000);
@@ -570,6 +608,7 @@ START_TEST(and_the_next_daemon_keeps_it_as_well)
 		lsn = add(1, 4000);
 	while (journal_bytes(journal) < 2 * SEGMENT_BYTES);
 	add(2, 4000);
+	ck_assert(journal_release(journal, lsn));
 	journal_down();
 	journal_up();
 	ck_assert(journal_release(journal, lsn));
@@ -767,6 +806,7 @@ int main(void)
 		another_boot_gets_what_marks_have_of_the_stage,
 		what_marks_have_of_the_stage_stays_until_a_whole_mark,
 		and_the_next_daemon_keeps_it_as_well,
+		a_file_is_used_again_when_it_is_durable_that_it_went,
 		a_mark_that_was_read_proves_no_sync,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
 		after_a_failed_sync_no_mark_follows_what_may_be_torn,
