@@ -81,7 +81,6 @@ START_TEST(nothing_that_a_command_does_stops_the_engine)
 }
 END_TEST
 
-/* Also where bash itself keeps what it hides, from 10 on. */
 /* Of which people make fork bombs. */
 START_TEST(a_function_called_colon_is_not_called_by_us)
 {
@@ -93,6 +92,7 @@ START_TEST(a_function_called_colon_is_not_called_by_us)
 }
 END_TEST
 
+/* Also where bash itself keeps what it hides, from 10 on. */
 START_TEST(descriptors_are_what_a_command_makes_of_them)
 {
 	static const int numbers[] = { 3, 9, 10, 11, 12, 20, 43, 44, 45, 63, 200 };
