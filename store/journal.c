@@ -383,13 +383,18 @@ static int segment_file(struct journal *j, const struct segment *s,
 	return 0;
 }
 
-/* Records are about to reach `end` of the open segment. A failure costs time, nothing else. */
+/*
+ * Records are about to reach `end` of the open segment. For lack of room a failure costs time,
+ * nothing else; after another one nobody knows what the file has (J8).
+ */
 static void warm_up(struct journal *j, const struct segment *s, size_t end)
 {
 	size_t to = MIN((end + WARM_BYTES - 1) / WARM_BYTES * WARM_BYTES, s->size);
 	size_t from = MAX(j->warm, to - MIN(to, WARM_BYTES));
+	int r = os_pwrite_full(j->fd, zeros, to - from, from);
 
-	(void)os_pwrite_full(j->fd, zeros, to - from, from);
+	if (r < 0 && r != -ENOSPC && r != -EDQUOT)
+		j->torn = true;
 	j->warm = to;
 }
 
@@ -699,6 +704,8 @@ int journal_mark(struct journal *j, uint64_t lsn, struct journal_mark_bytes *cop
 	}
 
 	LOCK_GUARD(&j->lock);
+	if (j->torn) /* a write failed meanwhile, perhaps before this sync */
+		return -EIO;
 	j->synced = MAX(j->synced, lsn);
 	if (!copy)
 		j->whole_mark = number;

@@ -29,11 +29,11 @@
  *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
  *     followed by no mark, but by one that was under way in the same segment. For the same reason
  *     a file is written over under a new number only when it is durable that it lost the old one.
- *  J8 After a sync that failed nobody knows what the disk has, and a later one that succeeds does
- *     not say (the pages count as clean). So a new segment is begun, and no mark is made until the
- *     older ones are gone (a reader may end in one) and all that they had is covered; and then what
- *     came meanwhile as well, as that may refer to the same bytes of the stage. What comes later
- *     finds chunks instead.
+ *  J8 After a sync, or a write, that failed nobody knows what the disk has, and a later one that
+ *     succeeds does not say (the pages count as clean). So a new segment is begun, and no mark is
+ *     made until the older ones are gone (a reader may end in one) and all that they had is
+ *     covered; and then what came meanwhile as well, as that may refer to the same bytes of the
+ *     stage. What comes later finds chunks instead.
  *  J9 A segment with a copy goes when the stage was synced after that, or nothing is left that is
  *     not covered: a record behind it may refer to bytes of the same blob, which grew.
  *  J10 Who finds another boot's journal puts the copies that count in place, and syncs them, before
@@ -106,7 +106,7 @@ struct journal {
 	/* under lock; changed under both: */
 	uint32_t whole; /* segments below this number are synced */
 	bool settled;   /* all before the newest are, and the directory (J7) */
-	bool torn;      /* a sync failed: what was appended so far may never reach the disk */
+	bool torn;      /* a sync or a write failed: what was appended may never reach the disk */
 	uint64_t doubt; /* records up to it may not be there: no mark until they are covered (J8) */
 	bool doubt_grows; /* once, when they are */
 	uint32_t sound; /* segments below this number may be torn */

@@ -7,6 +7,7 @@
 #include "store/base/fault.h"
 #include "store/format.h"
 #include "store/journal.h"
+#include "store/journal_internal.h"
 #include "store/journal_lost.h"
 #include "store/tableop.h"
 
@@ -675,6 +676,35 @@ START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 }
 END_TEST
 
+/* Records are written through a mapping, but room ahead of them is made by writes. */
+START_TEST(a_write_that_fails_proves_as_little_as_a_sync)
+{
+	uint64_t lsn = add(0, 100);
+
+	ck_ok(journal_mark(journal, lsn, NULL, 0));
+	lsn = add(1, 100);
+	fault_arm(0, 1, EIO);
+	while (fault_ticks() == 0)
+		add(2, 1000);
+	fault_disarm();
+	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+	ck_assert_uint_lt(journal_synced(journal), lsn);
+	journal_release(journal, journal_lsn(journal));
+	journal_release(journal, journal_lsn(journal));
+	lsn = add(3, 100);
+	ck_ok(journal_mark(journal, lsn, NULL, 0));
+
+	/* It is the mark itself that meets it. */
+	while (journal->warm - journal->newest->used > RECORD_OVERHEAD)
+		lsn = add(4, 8);
+	fault_arm(0, 1, EIO);
+	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+	ck_assert_int_gt(fault_ticks(), 0);
+	fault_disarm();
+	ck_assert_uint_lt(journal_synced(journal), lsn);
+}
+END_TEST
+
 /* A copy keeps a segment that may have lost its end: a reader would not come to what follows. */
 START_TEST(after_a_failed_sync_no_mark_follows_what_may_be_torn)
 {
@@ -809,6 +839,7 @@ int main(void)
 		a_file_is_used_again_when_it_is_durable_that_it_went,
 		a_mark_that_was_read_proves_no_sync,
 		after_a_failed_sync_nothing_is_durable_until_it_is_covered,
+		a_write_that_fails_proves_as_little_as_a_sync,
 		after_a_failed_sync_no_mark_follows_what_may_be_torn,
 		a_full_disk_is_told_when_room_is_asked_for,
 		without_room_for_a_new_file_the_spare_one_is_taken,
