@@ -87,6 +87,14 @@ static uint64_t add(uint64_t n, size_t len)
 			      NULL, NULL);
 }
 
+/* The sync that it needs. */
+static void mark_fails(uint64_t lsn)
+{
+	fault_arm(0, 1, EIO);
+	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
+	fault_disarm();
+}
+
 static void expect_seen(uint64_t from, uint64_t to)
 {
 	ck_assert_uint_eq(n_seen, to - from);
@@ -627,9 +635,7 @@ START_TEST(a_mark_that_was_read_proves_no_sync)
 
 	ck_ok(journal_mark(journal, lsn, NULL, 0));
 	lsn = add(1, 100);
-	fault_arm(0, 1, EIO);
-	ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
-	fault_disarm();
+	mark_fails(lsn);
 	journal_down();
 	journal_up();
 	expect_seen(0, 2);
@@ -646,9 +652,7 @@ START_TEST(after_a_failed_sync_nothing_is_durable_until_it_is_covered)
 		uint64_t before, lsn = add(1, 100);
 		int was;
 
-		fault_arm(0, 1, EIO);
-		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
-		fault_disarm();
+		mark_fails(lsn);
 		/* it would succeed, and prove nothing */
 		ck_err(journal_mark(journal, lsn, NULL, 0), -EIO);
 		before = journal_lsn(journal);
@@ -712,9 +716,7 @@ START_TEST(after_a_failed_sync_no_mark_follows_what_may_be_torn)
 
 	mark_with(lsn, "x");
 	torn = add(1, 100);
-	fault_arm(0, 1, EIO);
-	ck_err(journal_mark(journal, torn, NULL, 0), -EIO);
-	fault_disarm();
+	mark_fails(torn);
 	ck_err(journal_mark(journal, torn, NULL, 0), -EIO);
 	torn = journal_lsn(journal);
 	lsn = add(2, 100); /* in the next segment */
