@@ -307,7 +307,8 @@ def test_cleanup_takes_the_view_down_without_its_keeper(t):
     env.write_file("made", "x")
     keeper = env.run("cut -d ' ' -f 4 /proc/$PPID/stat").stdout
     env.run("kill -9 %s; sleep 60" % keeper, 60)
-    fails("PLY_FAILED", "it was killed", env.run, "true")
+    # Whether the request or only its answer fails is a matter of when its socket closes.
+    fails("PLY_FAILED", "was killed", env.run, "true")
     env.cleanup()
     assert not plyfs_mounts(t)
     assert ply.read(t.at("work/made")) == "x"
