@@ -296,6 +296,7 @@ int extents_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t end, s
 
 	ret->n = 0;
 	ret->len = 0;
+	ret->loan.n = 0;
 
 	for (r = seek_after(&c, fs, ino, off, &e); r == 0;) {
 		uint64_t pos = off + ret->len, stop;
@@ -371,35 +372,67 @@ int fs_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t len, struct
 	if (off >= i.size) {
 		ret->n = 0;
 		ret->len = 0;
+		ret->loan.n = 0;
 		return 0;
 	}
 	return extents_map(fs, ino, off, off + MIN(len, i.size - off), ret);
 }
 
+static int segment_read(struct store *store, const struct segments *s, const struct segment *seg,
+			void *buf)
+{
+	if (seg->is_inline)
+		memcpy(buf, s->inline_bytes, seg->len);
+	else if (seg->ref.kind == REF_NONE)
+		memset(buf, 0, seg->len);
+	else
+		return ref_read(store, &seg->ref, 0, buf, seg->len);
+	return 0;
+}
+
 int segments_read(struct store *store, const struct segments *s, void *buf)
 {
 	uint8_t *to = buf;
-	int r;
+	int r = 0;
 
-	for (uint32_t n = 0; n < s->n; n++) {
-		const struct segment *seg = &s->seg[n];
+	for (uint32_t n = 0; n < s->n && r == 0; n++) {
+		r = segment_read(store, s, &s->seg[n], to);
+		to += s->seg[n].len;
+	}
+	return r;
+}
 
-		if (seg->is_inline) {
-			memcpy(to, s->inline_bytes, seg->len);
-		} else if (seg->ref.kind == REF_NONE) {
-			memset(to, 0, seg->len);
-		} else {
-			r = ref_read(store, &seg->ref, 0, to, seg->len);
+int segments_lend(struct store *store, struct segments *s, void *buf,
+		  struct iovec iov[static SEGMENTS_MAX], int *ret_n)
+{
+	uint8_t *to = buf;
+	int r, n = 0;
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		const struct segment *seg = &s->seg[i];
+		const void *at = NULL;
+
+		if (seg->ref.kind == REF_BLOB)
+			at = blob_lend(seg->ref.blob, seg->ref.off, seg->len, &s->loan);
+		if (!at) {
+			r = segment_read(store, s, seg, to);
 			if (r < 0)
 				return r;
+			at = to;
+			to += seg->len;
 		}
-		to += seg->len;
+		if (n > 0 && (uint8_t *)iov[n - 1].iov_base + iov[n - 1].iov_len == at)
+			iov[n - 1].iov_len += seg->len;
+		else
+			iov[n++] = (struct iovec){ (void *)at, seg->len };
 	}
+	*ret_n = n;
 	return 0;
 }
 
 void segments_release(struct segments *s)
 {
+	loan_end(&s->loan); /* while the references are there */
 	for (uint32_t n = 0; n < s->n; n++)
 		ref_release(&s->seg[n].ref);
 	s->n = 0;

@@ -16,8 +16,10 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/uio.h>
 
 #include "fs/inode.h"
+#include "store/blob.h"
 #include "store/tree.h"
 
 struct store;
@@ -176,6 +178,7 @@ struct segment {
 struct segments {
 	uint32_t n;
 	uint64_t len; /* bytes in all */
+	struct loan loan; /* set by fs_map to none */
 	uint8_t inline_bytes[INLINE_MAX];
 	struct segment seg[SEGMENTS_MAX];
 };
@@ -186,6 +189,12 @@ struct segments {
 int fs_map(const struct fs *fs, uint64_t ino, uint64_t off, uint64_t len, struct segments *ret);
 /* No lock: copies the bytes of mapped segments to buf (s->len bytes). */
 int segments_read(struct store *store, const struct segments *s, void *buf);
+/*
+ * The same, but what can be lent (store/blob.h) is not copied: iov says where the bytes are, in buf
+ * (room for s->len bytes) or lent until segments_release.
+ */
+int segments_lend(struct store *store, struct segments *s, void *buf,
+		  struct iovec iov[static SEGMENTS_MAX], int *ret_n);
 void segments_release(struct segments *s);
 
 /*

@@ -490,13 +490,29 @@ static void op_open_file(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 		pass_release(m, node);
 }
 
+/* Not for a ring, whose replies are put together by ourselves. False: nothing was answered. */
+static bool read_lent(fuse_req_t req, uint64_t node, uint64_t off, size_t size)
+{
+	struct reply_data data;
+
+	if (reply_lend(view_of(req), node, off, size, current.buffers->reply, &data) != 0)
+		return false;
+	fuse_reply_iov(req, data.iov, data.n);
+	segments_release(&data.segments);
+	return true;
+}
+
 static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
 		    struct fuse_file_info *fi)
 {
+	struct mount *m = mount_of(req);
 	size_t len;
-	int r = reply_read(view_of(req), node, (uint64_t)off, MIN(size, REPLY_BYTES),
-			   current.buffers->reply, &len);
+	int r;
 
+	size = MIN(size, REPLY_BYTES);
+	if (size >= REPLY_LEND_MIN && !m->uring && read_lent(req, node, (uint64_t)off, size))
+		return;
+	r = reply_read(m->view, node, (uint64_t)off, size, current.buffers->reply, &len);
 	if (r < 0)
 		reply_result(req, r);
 	else

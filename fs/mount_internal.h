@@ -183,6 +183,19 @@ void reply_fill_created(const struct mount *m, const struct entry *e, uint32_t f
 /* As read(2); buf has room for DATA_BYTES. */
 int reply_read(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
 	       size_t *ret_len);
+/*
+ * The same, but what is in the page cache need not be copied to buf: iov is for mount_send and
+ * nobody else (struct loan). AGAIN: too little, or in too many pieces. 0: segments_release is due
+ * after the reply.
+ */
+#define REPLY_LEND_MIN ((size_t)32 * 1024) /* 4 KiB are neither quicker nor slower than copied */
+struct reply_data {
+	struct segments segments;
+	struct iovec iov[SEGMENTS_MAX];
+	int n;
+};
+int reply_lend(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
+	       struct reply_data *ret);
 /* As disks' filesystems: who may not read such a value is not told its name either. */
 size_t reply_drop_trusted(char *names, size_t len);
 

@@ -150,3 +150,19 @@ int reply_read(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t
 	*ret_len = len;
 	return 0;
 }
+
+int reply_lend(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,
+	       struct reply_data *ret)
+{
+	int r = view_map(v, node, off, size, &ret->segments);
+
+	if (r < 0)
+		return r;
+	if (ret->segments.len < REPLY_LEND_MIN || ret->segments.n == SEGMENTS_MAX)
+		r = AGAIN;
+	else
+		r = segments_lend(view_store(v), &ret->segments, buf, ret->iov, &ret->n);
+	if (r != 0)
+		segments_release(&ret->segments);
+	return r;
+}

@@ -238,6 +238,14 @@ static int read_staged(struct blob *b, uint32_t off, void *buf, size_t len)
 	return b->at.file ? stage_read(b->stage, &b->at, off, buf, len) : AGAIN;
 }
 
+const void *blob_lend(struct blob *b, uint32_t off, size_t len, struct loan *loan)
+{
+	if (off > blob_len(b) || len > blob_len(b) - off)
+		return NULL;
+	READ_GUARD(blob_lock(b));
+	return b->at.file ? stage_lend(b->stage, &b->at, off, len, loan) : NULL;
+}
+
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len)
 {
 	int r;

@@ -75,6 +75,25 @@ bool blob_is_fixed(const struct blob *b);
 int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);
 
 /*
+ * Bytes of blobs where they are, in the page cache. While a loan lasts they stay there, also when
+ * their blobs are sealed or go, and unchanged as long as the borrower has references to these. They
+ * are for the kernel alone (writev), and at once: it finds their pages mapped. Without them it
+ * fails a request whose reply they are when the disk cannot give them any more, and also when the
+ * thread was killed; and who touches them himself then gets a SIGBUS. One thread's; all zero:
+ * nothing is lent.
+ */
+#define LOAN_FILES 8 /* unsealed data lies in some four, and those that are about to be left */
+struct loan {
+	struct stage *stage; /* borrowed */
+	struct stage_file *files[LOAN_FILES];
+	uint64_t ends[LOAN_FILES]; /* where each ended when it came in */
+	unsigned n;
+};
+/* As blob_read. NULL: read them (sealed, pending as the disk is full, in a file too many). */
+const void *blob_lend(struct blob *b, uint32_t off, size_t len, struct loan *loan);
+void loan_end(struct loan *loan);
+
+/*
  * Makes it a chunk (idempotent, one caller at a time: the sealer). Hash, compare, pack. ABSENT: its
  * bytes could not be read for several rounds and are given up, so that all else can be saved: the
  * name is that of a lost chunk. AGAIN: they cannot be read, but that may pass.

@@ -140,6 +140,12 @@ static void file_end(struct stage *s, struct stage_file *file, uint64_t end)
 	file->end = end;
 }
 
+static void file_unmap(struct stage_file *file)
+{
+	os_unmap(file->map, STAGE_FILE_MAX);
+	file->map = NULL;
+}
+
 static void file_free(struct stage *s, struct stage_file *file)
 {
 	char name[16];
@@ -147,6 +153,7 @@ static void file_free(struct stage *s, struct stage_file *file)
 	s->disk -= file->size;
 	file_name(file->number, name);
 	(void)os_unlinkat(s->dir_fd, name, 0); /* if it stays, the next open deletes it */
+	file_unmap(file);
 	(void)close(file->fd);
 	free(file);
 }
@@ -178,6 +185,7 @@ static void file_delete(struct stage *s, struct stage_file *file)
 		s->current = NULL;
 
 	file_end(s, file, 0);
+	file_unmap(file); /* or the pages of what was lent once would count as ours for good */
 	if (file->bad) {
 		file_free(s, file);
 		return;
@@ -194,7 +202,7 @@ static void file_emptied(struct stage *s, struct stage_file *file)
 {
 	if (s->lsn) {
 		file->until = atomic_load(s->lsn);
-		if (file->until <= s->covered && !file->syncing)
+		if (file->until <= s->covered && !file->held)
 			file_delete(s, file);
 	} else if (file == s->current) {
 		file_end(s, file, 0);
@@ -443,6 +451,7 @@ void stage_close(struct stage *s)
 		struct stage_file *file = s->files;
 
 		s->files = file->next;
+		file_unmap(file);
 		(void)close(file->fd);
 		free(file);
 	}
@@ -471,7 +480,7 @@ void stage_release(struct stage *s, uint64_t covered)
 	s->covered = covered;
 	for (struct stage_file *file = s->files, *next; file; file = next) {
 		next = file->next;
-		if (file->live == 0 && file->until <= covered && !file->syncing)
+		if (file->live == 0 && file->until <= covered && !file->held)
 			file_delete(s, file);
 	}
 }
@@ -479,8 +488,8 @@ void stage_release(struct stage *s, uint64_t covered)
 /* Lock held: the file may go again. */
 static void file_let_go(struct stage *s, struct stage_file *file)
 {
-	file->syncing--;
-	if (s->lsn && file->live == 0 && file->until <= s->covered && !file->syncing)
+	file->held--;
+	if (s->lsn && file->live == 0 && file->until <= s->covered && !file->held)
 		file_delete(s, file);
 }
 
@@ -496,7 +505,7 @@ static int sync_one(struct stage *s)
 			;
 		if (!file)
 			return ABSENT;
-		file->syncing++;
+		file->held++;
 		file->dirty = false;
 	}
 	r = os_fdatasync(file->fd);
@@ -588,7 +597,7 @@ struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len)
 		if (file) {
 			put_le32(copy->file, file->number);
 			put_le32(copy->place, (uint32_t)file->durable);
-			file->syncing++;
+			file->held++;
 		}
 	}
 	if (file) {
@@ -752,6 +761,53 @@ void stage_adopt(struct stage *s, const struct stage_place *p, uint32_t more, bo
 	s->blobs += is_new;
 	p->file->live += more;
 	s->unsealed += more;
+}
+
+/* ---- loans ---- */
+
+/* The file will not go before the loan ends. False: it may, or cannot be mapped. */
+static bool file_lend(struct stage *s, struct stage_file *file)
+{
+	LOCK_GUARD(&s->lock);
+	if (!s->lsn || (!file->map && os_map(file->fd, STAGE_FILE_MAX, &file->map) < 0))
+		return false;
+	file->held++;
+	return true;
+}
+
+const void *stage_lend(struct stage *s, const struct stage_place *p, uint32_t off, size_t len,
+		       struct loan *loan)
+{
+	struct stage_file *file = p->file;
+	uint64_t from = (uint64_t)p->off + off;
+	struct stat st;
+	unsigned i = 0;
+
+	if (behind_settle(s->behind) < 0)
+		return NULL;
+	while (i < loan->n && loan->files[i] != file)
+		i++;
+	if (i == loan->n) {
+		/* The rest of a last page would be zeros in the map: the size tells a cut file. */
+		if (i == LOAN_FILES || os_fstat(file->fd, &st) < 0 || !file_lend(s, file))
+			return NULL;
+		loan->stage = s;
+		loan->files[i] = file;
+		loan->ends[i] = (uint64_t)st.st_size;
+		loan->n++;
+	}
+	if (from + len > loan->ends[i] || os_make_readable((uint8_t *)file->map + from, len) < 0)
+		return NULL;
+	return (uint8_t *)file->map + from;
+}
+
+void loan_end(struct loan *loan)
+{
+	if (loan->n == 0)
+		return;
+	LOCK_GUARD(&loan->stage->lock);
+	while (loan->n > 0)
+		file_let_go(loan->stage, loan->files[--loan->n]);
 }
 
 /* ---- write-behind ---- */

@@ -43,6 +43,11 @@
  *      operations had ended that were under way (invariant 6). A sync alone is not enough: a copy
  *      from before it may end in bytes that were overwritten since, and only a whole mark, or the
  *      next copy, keeps these from being put back.
+ *  10. What is lent (struct loan) stays where it is, unchanged: its file is held, as one that is
+ *      being synced is, nothing pending belongs there (whoever lends settles first), and blob_write
+ *      is for a sole owner, while the borrower has a reference beside the tree's. A file that must
+ *      not go may be empty meanwhile: its room is not used again (invariant 5). Without a journal
+ *      it might be, so then nothing is lent.
  *
  * Order of locks: blob lock > stage lock > chunk locks; a slot's lock after all of them.
  */
@@ -73,7 +78,8 @@ struct stage_file {
 	uint64_t until; /* with nothing alive: the last record of its time (invariant 5) */
 	uint64_t begun; /* the end when the last group commit began (invariant 9) */
 	uint64_t durable; /* invariant 9 */
-	unsigned syncing; /* somebody syncs it: it must not go */
+	unsigned held; /* by so many that sync it or lend what is in it: it must not go */
+	void *map; /* STAGE_FILE_MAX bytes, once something was lent; owned, only read */
 	bool bad;      /* some of it cannot be read: its room is not used again */
 	atomic_bool dirty; /* has bytes that are not synced; set after they were written */
 };
@@ -134,6 +140,10 @@ void stage_unextend(struct stage *s, const struct stage_place *p, uint32_t have,
 int stage_write(struct stage *s, const struct stage_place *p, uint32_t off, const void *data,
 		size_t len, bool over);
 int stage_read(struct stage *s, const struct stage_place *p, uint32_t off, void *buf, size_t len);
+
+/* As blob_lend, of a blob that is not sealed. */
+const void *stage_lend(struct stage *s, const struct stage_place *p, uint32_t off, size_t len,
+		       struct loan *loan);
 
 /* A file that was left over and has `end` bytes or more; NULL: there is none. */
 struct stage_file *stage_find(struct stage *s, uint32_t number, uint64_t end);

@@ -269,12 +269,22 @@ bool os_overwrites_in_place(int fd)
 	       st.f_type == TMPFS_MAGIC;
 }
 
-int os_make_writable(void *p, size_t len)
+/* No tick: tests count calls, and whether this is one depends on the filesystem. */
+static int populate(const void *p, size_t len, int advice)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p & ~(page - 1);
 
-	/* No tick: tests count calls, and whether this is one depends on the filesystem. */
-	if (RETRY(madvise((void *)from, (uintptr_t)p + len - from, MADV_POPULATE_WRITE)) == 0)
+	return (int)RETRY(madvise((void *)from, (uintptr_t)p + len - from, advice));
+}
+
+int os_make_readable(const void *p, size_t len)
+{
+	return populate(p, len, MADV_POPULATE_READ) < 0 ? -errno : 0;
+}
+
+int os_make_writable(void *p, size_t len)
+{
+	if (populate(p, len, MADV_POPULATE_WRITE) == 0)
 		return 0;
 	switch (errno) {
 	case EFAULT:

@@ -47,6 +47,11 @@ int os_memory_file(const char *what, int *ret_fd);
  * nobody knows, a full disk is met by a mapped page that was allocated, too: as SIGBUS.
  */
 bool os_overwrites_in_place(int fd);
+/*
+ * Bytes of a mapping are in memory, and mapped. -EFAULT: they cannot be read, and who touches them
+ * gets a SIGBUS; -EINVAL: before Linux 5.14.
+ */
+int os_make_readable(const void *p, size_t len);
 /* Makes len bytes of such a page, or some, ready to be written. -ENOSPC instead of that SIGBUS. */
 int os_make_writable(void *p, size_t len);
 int os_fdatasync(int fd);
