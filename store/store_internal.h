@@ -381,8 +381,8 @@ void entry_touched(struct store *s, struct entry *e);
 /* Makes *root the newest frozen state; *root becomes the former one, to be freed unlocked. */
 void entry_set_root(struct store *s, struct entry *e, struct root **root, uint64_t changes);
 /*
- * Is this the state that the entry has already? tree_dirty() cannot tell: whoever holds the lock
- * may freeze the tree (a fork, a diff, a view), and only the entry's own root is sealed.
+ * Is this the state that the entry has already? A tree that is not dirty does not tell: whoever
+ * holds the lock may freeze it (a fork, a diff, a view), and only the entry's own root is sealed.
  */
 bool entry_has_state(const struct entry *e, const struct root *root);
 /* Loading at open. */

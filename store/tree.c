@@ -244,11 +244,6 @@ void tree_set_log(struct tree *t, struct oplog *log)
 	t->log = log;
 }
 
-bool tree_dirty(const struct tree *t)
-{
-	return t->dirty;
-}
-
 /* Lent; NULL when there is not even a leaf. */
 static int tree_top(const struct tree *t, struct node **ret)
 {

@@ -118,8 +118,6 @@ int tree_freeze(struct tree *t, struct root **ret);
 int tree_reset(struct tree *t, struct root *root /* borrowed */);
 /* Each change is told to the log (borrowed; NULL: none), which may refuse it. */
 void tree_set_log(struct tree *t, struct oplog *log);
-/* True when something was changed since the last freeze or reset. */
-bool tree_dirty(const struct tree *t);
 
 /* 0 and the value, lent; ABSENT. */
 int tree_get(const struct tree *t, const struct key *k, struct val *ret);

@@ -37,7 +37,7 @@ struct tree {
 	struct root *base; /* owned; NULL when dirty */
 	struct node *top;  /* owned; NULL: the base's */
 	uint64_t gen;      /* nodes of this generation are ours to change (N1) */
-	bool dirty;
+	bool dirty;        /* something was changed since the last freeze or reset */
 	struct oplog *log; /* borrowed, may be NULL: learns of each change before it is made */
 	struct recent recent[RECENT_LEAVES];
 	unsigned recent_next; /* the one to be replaced */

@@ -6,6 +6,7 @@
 
 #include "store/base/fault.h"
 #include "store/node.h"
+#include "store/tree_internal.h"
 #include "tests/unit/tree_fixture.h"
 
 /* Item a: one byte, and a reference to the blob from off on. */
@@ -41,9 +42,9 @@ START_TEST(freezing_an_unchanged_tree_gives_the_same_root)
 	_cleanup_(root_unrefp) struct root *a = NULL, *b = NULL, *c = NULL;
 
 	put(t, 1, 0, 10);
-	ck_assert(tree_dirty(t));
+	ck_assert(t->dirty);
 	a = freeze(t);
-	ck_assert(!tree_dirty(t));
+	ck_assert(!t->dirty);
 	b = freeze(t);
 	ck_assert_ptr_eq(a, b);
 	put(t, 1, 1, 10);
@@ -249,10 +250,10 @@ START_TEST(touching_tells_whether_a_blob_is_shared)
 	ck_assert(blob_is_sole(blob));
 
 	r = freeze(t);
-	ck_assert(!tree_dirty(t));
+	ck_assert(!t->dirty);
 	ck_assert(blob_is_sole(blob)); /* one leaf, though frozen: hence touch first */
 	ck_assert_int_eq(tree_touch(t, &k), 0);
-	ck_assert(tree_dirty(t));
+	ck_assert(t->dirty);
 	ck_assert(!blob_is_sole(blob));
 	root_unref(TAKE_PTR(r));
 	ck_assert(blob_is_sole(blob));
@@ -395,7 +396,7 @@ START_TEST(a_missing_or_misplaced_node_is_reported_and_passed)
 		ck_assert_int_lt(cursor_seek(&c, bad, &k), 0);
 		ck_assert_int_lt(cursor_seek_last(&c, bad, &k), 0);
 		ck_assert_int_lt(root_diff(lazy, r, &KEY_MIN, &KEY_MAX, count_diff, &e), 0);
-		ck_assert(!tree_dirty(bad));
+		ck_assert(!bad->dirty);
 	}
 }
 END_TEST

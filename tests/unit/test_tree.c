@@ -4,6 +4,7 @@
 
 #include "store/base/fault.h"
 #include "store/node.h"
+#include "store/tree_internal.h"
 #include "tests/unit/tree_fixture.h"
 
 static void expect_absent(const struct tree *t, uint64_t a)
@@ -282,7 +283,7 @@ START_TEST(a_change_that_runs_out_of_memory_changes_nothing)
 			failures++;
 			ck_assert_int_eq(e, -ENOMEM);
 			expect_absent(t, 2 * i + 1);
-			ck_assert(!tree_dirty(t));
+			ck_assert(!t->dirty);
 		}
 		fault_arm(i % 4, 1, ENOMEM);
 		e = tree_del(t, &gone);

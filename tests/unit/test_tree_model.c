@@ -359,7 +359,7 @@ START_TEST(the_tree_agrees_with_a_sorted_array)
 		case 0 ... 3:
 			root_unref(states[s].root);
 			must(tree_freeze(trees[w], &states[s].root) == 0);
-			must(!tree_dirty(trees[w]));
+			must(!trees[w]->dirty);
 			states[s].model = model[w];
 			break;
 		case 4:
@@ -470,7 +470,7 @@ START_TEST(a_tree_lets_go_of_what_is_sealed_and_loads_it_again)
 	ck_assert_uint_eq(nodes_in_memory(), 0);
 	ck_assert_int_eq(tree_get(t, &k, &v), 0);
 	ck_assert_mem_eq(v.data, "new", 3);
-	ck_assert(!tree_dirty(t));
+	ck_assert(!t->dirty);
 }
 END_TEST
 
