@@ -52,9 +52,6 @@
 #include "tools/log.h"
 #include "tools/salvage.h"
 
-/* Waiting for another daemon that begins or ends: that one may have gigabytes to seal. */
-#define BUSY_WAIT_MS 30000
-#define BUSY_STEP_MS 5
 /* Spare reader threads: each may be inside a slow read or a restore while others serve. */
 #define SPARE_READERS 16
 

@@ -123,6 +123,15 @@ def test_check_repair_salvages_by_itself(t):
     assert not os.path.exists(os.path.join(store.path, "index.damaged.1"))
 
 
+def test_who_ends_is_waited_for(t):
+    store, _, _ = made(t)
+    for _ in range(5):
+        p = store.ply("check", "--repair")
+        assert p.stdout.startswith("clean: ") and not p.stderr, p
+    store.ply("log")
+    store.ply("salvage")
+
+
 def test_a_lost_format_file(t):
     store, digests, tree = made(t)
     with open(os.path.join(store.path, "format")) as f:
