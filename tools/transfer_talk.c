@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "store/base/err.h"
+
 static void keep_note(void *arg, const char *line)
 {
 	struct transfer_talk *t = arg;
@@ -37,8 +39,9 @@ void transfer_talk_release(struct transfer_talk *t)
 
 int transfer_talk_fail(struct transfer_talk *t, int r, const char *what)
 {
-	if (t->note)
-		return cmd_fail(t->cmd, r, "'%s': %s", what, t->note);
+	if (t->note) /* what the general one says is in it then */
+		return cmd_fail(t->cmd, r == -ERR_SOURCE || r == -ERR_TARGET ? 0 : r, "'%s': %s",
+				what, t->note);
 	return cmd_fail(t->cmd, r, "'%s'", what);
 }
 

@@ -443,8 +443,12 @@ static int import_entry(struct importer *im)
 		talk_skip(&im->b.talk, "'%s' vanished while the tree was read", im->path);
 		return 0;
 	}
-	if (r != 0)
-		return talk_fail(&im->b.talk, r < 0 ? r : -ERR_SOURCE, "opening '%s'", im->path);
+	if (r == AGAIN)
+		return talk_fail(&im->b.talk, -ERR_SOURCE,
+				 "'%s' is replaced again and again while the tree is read",
+				 im->path);
+	if (r < 0)
+		return talk_fail(&im->b.talk, r, "opening '%s'", im->path);
 
 	foreign = is_other_mount(im, &sx);
 	if (foreign && !S_ISDIR(sx.stx_mode)) {

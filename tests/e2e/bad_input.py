@@ -16,6 +16,19 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 
+# ---- sources ----
+
+def test_why_a_source_cannot_be_read_is_told_once(t):
+    store = t.store()
+    ply.write(t.at("no.tar"), "no archive\n")
+    os.mkdir(t.at("dir"))
+    for words, why in ((["no.tar"], "opening the archive: Unrecognized archive format"),
+                       (["--oci", "dir"], "this is no OCI image layout: it has no index.json"),
+                       (["dir#main"], "repository '%s': could not find repository " % t.at("dir"))):
+        said = store.fails("import", *words, cwd=t.path)
+        assert why in said and "the source cannot be read" not in said, said
+
+
 # ---- mount points ----
 
 def test_a_missing_mount_point(t):
