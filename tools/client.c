@@ -108,9 +108,8 @@ int client_parse(struct client *cl, const struct option_def *defs, size_t n_defs
 
 	if (options_parse(cl->argc, cl->argv, defs, n_defs, flags, &cl->args, why, sizeof(why)) < 0)
 		return client_misuse(cl, "%s (try 'plyfs %s --help')", why, cl->verb);
-	if (cl->args.n < min || (max >= 0 && cl->args.n > max))
-		return client_misuse(cl, "wants: plyfs %s%s%s", cl->verb, *v->synopsis ? " " : "",
-				     v->synopsis);
+	if (arguments_count(&cl->args, min, max, cl->verb, v->synopsis, why, sizeof(why)) < 0)
+		return client_misuse(cl, "%s", why);
 	return DONE;
 }
 

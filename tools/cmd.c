@@ -29,8 +29,8 @@ int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int m
 
 	if (options_parse(c->argc, c->argv, defs, n_defs, 0, &c->args, why, sizeof(why)) < 0)
 		return cmd_misuse(c, "%s (try 'plyfs %s --help')", why, c->argv[0]);
-	if (c->args.n < min || (max >= 0 && c->args.n > max))
-		return cmd_misuse(c, "wants: plyfs %s %s", c->argv[0], v->synopsis);
+	if (arguments_count(&c->args, min, max, v->name, v->synopsis, why, sizeof(why)) < 0)
+		return cmd_misuse(c, "%s", why);
 	return CMD_DONE;
 }
 

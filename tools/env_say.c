@@ -52,8 +52,8 @@ int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, unsig
 	if (options_parse(c->argc, c->argv, defs, n_defs, flags, &c->args, why, sizeof(why)) < 0)
 		return cmd_misuse(c, "%s (try 'plyfs %.*s --help')", why,
 				  (int)strcspn(c->verb, " "), c->verb);
-	if (c->args.n < min || (max >= 0 && c->args.n > max))
-		return cmd_misuse(c, "wants: plyfs %s %s", c->verb, c->synopsis);
+	if (arguments_count(&c->args, min, max, c->verb, c->synopsis, why, sizeof(why)) < 0)
+		return cmd_misuse(c, "%s", why);
 	return DONE;
 }
 

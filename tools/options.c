@@ -208,3 +208,17 @@ int options_parse(int argc, char **argv, const struct option_def *defs, size_t n
 	ret->v = argv + first;
 	return 0;
 }
+
+int arguments_count(const struct arguments *a, int min, int max, const char *verb,
+		    const char *synopsis, char *why, size_t why_size)
+{
+	const bool many = max >= 0 && a->n > max;
+
+	if (a->n >= min && !many)
+		return 0;
+	/* Of the word as much as leaves the rest its place. */
+	(void)snprintf(why, why_size, "%s%.60s%swants: plyfs %s%s%s (try 'plyfs %.*s --help')",
+		       many ? "'" : "", many ? a->v[max] : "", many ? "' is too much; " : "", verb,
+		       *synopsis ? " " : "", synopsis, (int)strcspn(verb, " "), verb);
+	return -1;
+}

@@ -43,5 +43,12 @@ struct arguments {
 int options_parse(int argc, char **argv, const struct option_def *defs, size_t n_defs,
 		  unsigned flags, struct arguments *ret, char *why, size_t why_size);
 
+/*
+ * Are there min to max (< 0: any number of) arguments? 0, or -1 and one line that names what is too
+ * much, what the verb wants, and who says more.
+ */
+int arguments_count(const struct arguments *a, int min, int max, const char *verb,
+		    const char *synopsis, char *why, size_t why_size);
+
 /* Sets one that takes a value from elsewhere than argv; 0 or -1 as above. */
 int option_set(const struct option_def *d, const char *value, char *why, size_t why_size);

@@ -167,7 +167,7 @@
 	  "  --max-connections N (1024), --max-sessions N (512), --max-body BYTES (4 GiB)\n" \
 	  "  --max-output BYTES   kept of a command's output (256 MiB)\n") \
 	X(status, BOTH, "[--ops] [--json]", "the daemon, its views, the store's sizes", \
-	  "Starts no daemon.\n" \
+	  "Of the store that --store names, or whose view we are in; starts no daemon.\n" \
 	  "  --ops           requests of the kernel to each view, by kind\n" \
 	  "  --json          one object; \"daemon\" is null when none runs\n") \
 	X(doctor, LOCAL, "[--json]", "look whether this machine can mount views", \

@@ -49,8 +49,13 @@ def test_a_value_is_never_taken_for_an_option(t):
 
 def test_a_word_too_many_is_told_with_the_words_wanted(t):
     store = t.store()
-    assert store.fails("version", "x", code=2) == "plyfs version: wants: plyfs version\n"
-    assert store.fails("tree", "x", code=2) == "plyfs tree: wants: plyfs tree [--json | --names --labels]\n"
+    wanted = {"version": "", "tree": " [--json | --names --labels]", "status": " [--ops] [--json]"}
+    for verb, synopsis in wanted.items(): # what the client reads itself, and the daemon
+        assert store.fails(verb, "x", code=2) == ("plyfs %s: 'x' is too much; wants: plyfs %s%s "
+            "(try 'plyfs %s --help')\n" % (verb, verb, synopsis, verb)), verb
+    assert store.fails("session", "list", "x", code=2).startswith("plyfs session list: 'x' is too much; "), store
+    assert store.fails("drop", code=2) == (
+        "plyfs drop: wants: plyfs drop [OPTION]... ID|NAME... (try 'plyfs drop --help')\n")
 
 
 def test_an_output_that_cannot_be_written_is_told(t):
@@ -317,6 +322,25 @@ def test_drop_says_what_is_lost_with_a_branch(t):
     assert store.out("drop", "victim") == "dropped branch victim" + says
     store.ply("fork", "--from", "main~0", "clean")
     assert store.out("drop", "clean") == "dropped branch clean"
+
+
+def test_what_was_dropped_is_an_array_for_programs(t):
+    view = t.view()
+    view.store.ply("fork", "side", cwd=view.path)
+    side = view.store.mount(branch="side")
+    side.write("new", "1")
+    made = side.checkpoint()
+    side.write("newer", "1")
+    side.unmount()
+    wanted = [{"branch": "side", "changes": 2}, {"snapshot": made}]
+    for words in (["--dry-run"], []):
+        told = json.loads(view.store.out("drop", "--json", *words, "--with-snapshots", "side"))
+        assert told == wanted, (words, told)
+    # What was dropped before a failure is gone, and so is told.
+    view.store.ply("fork", "side", cwd=view.path)
+    p = view.store.ply("drop", "--json", "side", "main", check=False)
+    assert p.returncode == 1 and "main is mounted" in p.stderr, p
+    assert json.loads(p.stdout) == [{"branch": "side", "changes": 0}], p
 
 
 def test_a_dry_drop_refuses_what_drop_refuses(t):
