@@ -192,6 +192,7 @@ int call_start(struct view_entry *e, const struct cred *cred, struct plyfs_call 
 		call_free(call);
 		return -EOPNOTSUPP; /* C1 */
 	}
+	call->cmd.called = call->argv[0];
 	call->cmd.out = buffer_open(call, &call->out, _IOFBF);
 	call->cmd.err = buffer_open(call, &call->err, _IOLBF);
 	if (!call->cmd.out || !call->cmd.err) {

@@ -710,11 +710,13 @@ int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 	struct wire_request q = { .argc = argc, .argv = argv };
 	_cleanup_close_ int cwd = -1;
 	struct wire_answer answer;
-	char *env[3], mask[16]; /* with those two */
+	char *env[4], mask[16], verb[32]; /* with those two */
 	int r;
 
 	tell_umask(mask, sizeof(mask));
 	env[q.n_env++] = mask;
+	(void)snprintf(verb, sizeof(verb), "VERB=%s", cl->verb); /* the user's, not argv[0] */
+	env[q.n_env++] = verb;
 	for (char **e = environ; *e && q.n_env < (int)ARRAY_SIZE(env); e++)
 		if (env_matters(*e))
 			env[q.n_env++] = *e;

@@ -23,6 +23,7 @@
 
 #include "store/base/err.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/mount_users.h"
 #include "tools/mounts.h"
 
@@ -371,17 +372,30 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 }
 
 /* Of several that mount a directory at once the first makes the store and imports. */
-static int short_lock(struct client *cl, const char *store, const char *dir, int *ret_fd)
+static int short_lock(struct client *cl, const char *store, const char *dir, bool *ret_made,
+		      int *ret_fd)
 {
 	_cleanup_close_ int fd = -1;
 
-	if (mkdir(store, 0700) < 0 && errno != EEXIST)
+	*ret_made = mkdir(store, 0700) == 0;
+	if (!*ret_made && errno != EEXIST)
 		return client_fail(cl, "making '%s': %s", store, strerror(errno));
 	fd = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return client_fail(cl, "opening store '%s': %s", store, strerror(errno));
 	*ret_fd = TAKE_FD(fd);
 	return mount_lock(cl, *ret_fd, dir);
+}
+
+/* Its daemon has it for another second, and who tries again needs it. */
+static void tell_empty_store(const struct client *cl, const char *store)
+{
+	_cleanup_free_ char *word = shell_word(store);
+
+	client_talk(cl,
+		    "nothing is mounted; the next try uses the empty store that was made; without "
+		    "one: rm -r %s",
+		    word ? word : store);
 }
 
 /* base: the options of the mount itself. */
@@ -391,7 +405,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	_cleanup_free_ char *path = NULL, *again = NULL, *store = NULL, *origin = NULL;
 	struct client at = { .store_fd = -1, .view_fd = -1 };
 	_cleanup_close_ int fuse = -1, lock = -1;
-	bool imported = false;
+	bool imported = false, made;
 	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
@@ -416,7 +430,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	r = short_store_place(cl, path, &store);
 	if (r)
 		return r;
-	r = short_lock(cl, store, path, &lock);
+	r = short_lock(cl, store, path, &made, &lock);
 	if (r == DONE)
 		r = mount_point_check(cl, dir, true, &again);
 	if (r)
@@ -437,6 +451,8 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		fresh = short_is_written_back(cl, path);
 	if (!origin || fresh) {
 		r = short_import(cl, path);
+		if (r && made)
+			tell_empty_store(cl, store);
 		if (r)
 			return r;
 		r = write_origin(cl, store, path);
@@ -737,6 +753,7 @@ int client_writeback(struct client *cl)
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &given },
 		{ .name = "force", .flag = &given },
+		{ .name = "json", .flag = &given },
 	};
 	_cleanup_free_ char *path = NULL, *store = NULL, *origin = NULL;
 	int r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 1, 1);

@@ -364,8 +364,7 @@ static int run_in_fork(void *arg, struct guard *g)
 	struct client *cl = run->cl;
 	char inside[2 * PATH_MAX], snapshot[PLYFS_ID_SIZE + 1];
 	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	run->mountpoint, (char *)"--from",
-			      cl->info.branch, (char *)"--for", (char *)"run",	 (char *)"--",
-			      run->made,       NULL };
+			      cl->info.branch, (char *)"--",	run->made,	 NULL };
 	struct fuse_mount m = { .mountpoint = run->mountpoint };
 	const char *below;
 	int saved, r, code;

@@ -91,8 +91,8 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, in
 	if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
 		return; /* the client is gone, or its output's reader: as SIGPIPE would have it */
 	vsnprintf(line, sizeof(line), fmt, ap);
-	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->argv[0], kind, line_clean(line),
-		r ? ": " : "", r ? sentence(c, r) : "",
+	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->called, kind,
+		line_clean(line), r ? ": " : "", r ? sentence(c, r) : "",
 		is_damage(r) ? "; 'plyfs check' names what it touches" : "");
 }
 

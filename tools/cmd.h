@@ -34,6 +34,7 @@ struct cmd {
 	struct store *store;   /* borrowed */
 	int argc;	       /* argv[0] is the verb; --store is gone already */
 	char **argv;
+	const char *called;    /* what lines begin with: mount, when that imports */
 	struct arguments args; /* set by cmd_parse: what is no option */
 
 	FILE *out, *err; /* fully buffered / line buffered; flushed and checked by the caller */
@@ -65,13 +66,13 @@ struct cmd {
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max);
 
 /*
- * "plyfs VERB: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence.
+ * "plyfs CALLED: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence.
  * When c->out failed before, r came from that: then this is told instead.
  */
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* "plyfs VERB: WHAT" on c->err; returns CMD_MISUSE. */
+/* "plyfs CALLED: WHAT" on c->err; returns CMD_MISUSE. */
 int cmd_misuse(struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* "plyfs VERB: warning: WHAT" on c->err. */
+/* "plyfs CALLED: warning: WHAT" on c->err. */
 void cmd_warn(struct cmd *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* For `warn` callbacks: arg is the struct cmd. */
 void cmd_warn_line(void *arg, const char *line);

@@ -121,7 +121,7 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 	if (how & MOUNT_IO_URING)
 		fprintf(c->err,
 			"plyfs %s: with --io-uring the view ends when its daemon is killed\n",
-			c->argv[0]);
+			c->called);
 	return CMD_DONE;
 }
 

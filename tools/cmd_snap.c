@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <limits.h>
 #include <unistd.h>
 
@@ -228,12 +229,11 @@ static int fork_from(struct cmd *c, const char *from, const char *name)
 
 int cmd_fork(struct cmd *c)
 {
-	const char *from = NULL, *at = NULL, *verb = NULL, *name;
+	const char *from = NULL, *at = NULL, *name;
 	struct mount_options options = {};
 	const struct option_def defs[] = {
 		{ .name = "from", .word = &from },
 		{ .name = "at", .word = &at },
-		{ .name = "for", .text = &verb }, /* of the client: the verb that was called */
 		OPTIONS_MOUNT(&options),
 	};
 	int r;
@@ -241,8 +241,6 @@ int cmd_fork(struct cmd *c)
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
 	if (r)
 		return r;
-	if (verb)
-		c->argv[0] = (char *)verb;
 	name = c->args.v[0];
 	if (!branch_name_ok(name))
 		return cmd_misuse(c, "'%s': %s", name, err_str(-ERR_BRANCH_NAME));
@@ -274,6 +272,35 @@ static bool branch_is_there(struct cmd *c, const char *name)
 	return branch_open(c->store, name, &b) != -ERR_BRANCH_UNKNOWN;
 }
 
+struct drop {
+	struct cmd *c;
+	bool dry, with_snapshots;
+	json_t *json; /* owned: what was dropped; NULL: as text */
+};
+
+static void drop_release(struct drop *d)
+{
+	json_decref(d->json);
+}
+
+/* changes: of a branch, those that no snapshot has. */
+static void tell_dropped(struct drop *d, const char *what, const char *name, uint64_t changes)
+{
+	if (d->json) { /* cmd_json says when memory was short */
+		(void)json_array_append_new(
+			d->json, strcmp(what, "branch") == 0 ?
+					 json_pack("{s:s, s:I}", what, name, "changes",
+						   (json_int_t)changes) :
+					 json_pack("{s:s}", what, name));
+		return;
+	}
+	fprintf(d->c->out, "%s %s %s", d->dry ? "would drop" : "dropped", what, name);
+	if (changes)
+		fprintf(d->c->out, " (with %" PRIu64 " change%s since its last snapshot)", changes,
+			plural(changes));
+	fputc('\n', d->c->out);
+}
+
 /* The snapshots that were made on a branch. */
 struct made_on {
 	const char *branch;
@@ -299,8 +326,9 @@ static int add_made_on(void *arg, const struct snap_info *info)
 }
 
 /* After the branch itself. Children on other branches get their parents (snap_drop). */
-static int drop_made_on(struct cmd *c, const char *branch, bool dry)
+static int drop_made_on(struct drop *d, const char *branch)
 {
+	struct cmd *c = d->c;
 	struct made_on m = { .branch = branch };
 	char text[SNAP_ID_SIZE];
 	int r;
@@ -309,7 +337,7 @@ static int drop_made_on(struct cmd *c, const char *branch, bool dry)
 	if (r < 0)
 		r = cmd_fail(c, r, "reading the snapshots");
 	for (size_t i = 0; i < m.n && r == 0; i++) {
-		r = dry ? snap_drop_allowed(c->store, m.ids[i]) : snap_drop(c->store, m.ids[i]);
+		r = d->dry ? snap_drop_allowed(c->store, m.ids[i]) : snap_drop(c->store, m.ids[i]);
 		/* Mounted, or gone meanwhile (the newest left state goes with its branch). */
 		if (r == -ERR_SNAP_IN_USE || r == -ERR_SNAP_UNKNOWN) {
 			r = 0;
@@ -319,7 +347,7 @@ static int drop_made_on(struct cmd *c, const char *branch, bool dry)
 		if (r < 0)
 			r = cmd_fail(c, r, "%s", text);
 		else
-			fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped", text);
+			tell_dropped(d, "snapshot", text, 0);
 	}
 	free(m.ids);
 	return r;
@@ -344,32 +372,26 @@ static bool is_whole_id(const char *text)
 	       (strlen(text) == SNAP_ID_SIZE - 1 && !text[strspn(text, "0123456789abcdef")]);
 }
 
-/* "", or what goes with a branch; text: room for it. */
-static const char *lost_changes(struct cmd *c, const char *branch, char text[static 80])
+/* What goes with a branch. */
+static uint64_t lost_changes(struct cmd *c, const char *branch)
 {
 	_cleanup_(branch_closep) struct branch *b = NULL;
-	uint64_t n = 0;
 
-	if (branch_open(c->store, branch, &b) == 0) {
-		READ_GUARD(&b->lock);
-
-		n = b->changes;
-	}
-	*text = '\0';
-	if (n)
-		snprintf(text, 80, " (with %" PRIu64 " change%s since its last snapshot)", n,
-			 plural(n));
-	return text;
+	if (branch_open(c->store, branch, &b) < 0)
+		return 0;
+	READ_GUARD(&b->lock);
+	return b->changes;
 }
 
-static int drop_branch(struct cmd *c, const char *name, bool dry)
+static int drop_branch(struct drop *d, const char *name)
 {
+	struct cmd *c = d->c;
 	_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, name);
-	char lost[80], users[MOUNT_USERS_BYTES];
+	const uint64_t lost = lost_changes(c, name);
+	char users[MOUNT_USERS_BYTES];
 	int r;
 
-	(void)lost_changes(c, name, lost);
-	r = !dry ? branch_drop(c->store, name) : e ? -ERR_BRANCH_IN_USE : 0;
+	r = !d->dry ? branch_drop(c->store, name) : e ? -ERR_BRANCH_IN_USE : 0;
 	if (r == -ERR_BRANCH_IN_USE && e && views_is_detached(e) > 0) {
 		views_users(e, users);
 		return cmd_fail(c, 0,
@@ -382,9 +404,9 @@ static int drop_branch(struct cmd *c, const char *name, bool dry)
 				e ? e->mountpoint : "?");
 	if (r < 0)
 		return cmd_fail(c, r, "branch %s", name);
-	if (!dry)
+	if (!d->dry)
 		drop_number(c, name);
-	fprintf(c->out, "%s branch %s%s\n", dry ? "would drop" : "dropped", name, lost);
+	tell_dropped(d, "branch", name, lost);
 	return CMD_DONE;
 }
 
@@ -405,9 +427,9 @@ static int is_wanted_for_write_back(struct cmd *c, uint64_t id)
 	return r < 0 ? r : base == id;
 }
 
-static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
-		    bool with_snapshots)
+static int drop_one(struct drop *d, const char *text, enum meant meant)
 {
+	struct cmd *c = d->c;
 	char name[SNAP_ID_SIZE];
 	uint64_t id;
 	int r;
@@ -419,8 +441,8 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 	if (meant == EITHER && cmd_is_whole_id(c, text))
 		meant = SNAPSHOT;
 	if (meant != SNAPSHOT && branch_is_there(c, text)) {
-		r = drop_branch(c, text, dry);
-		return r == CMD_DONE && with_snapshots ? drop_made_on(c, text, dry) : r;
+		r = drop_branch(d, text);
+		return r == CMD_DONE && d->with_snapshots ? drop_made_on(d, text) : r;
 	}
 
 	r = snap_find(c->store, text, &id);
@@ -432,20 +454,21 @@ static int drop_one(struct cmd *c, const char *text, enum meant meant, bool dry,
 				"next one has made another",
 				text);
 	if (r == 0)
-		r = dry ? snap_drop_allowed(c->store, id) : snap_drop(c->store, id);
+		r = d->dry ? snap_drop_allowed(c->store, id) : snap_drop(c->store, id);
 	if (r < 0)
 		return cmd_fail(c, r, "%s", text);
-	fprintf(c->out, "%s snapshot %s\n", dry ? "would drop" : "dropped",
-		snap_id_to_text(id, name));
+	tell_dropped(d, "snapshot", snap_id_to_text(id, name), 0);
 	return CMD_DONE;
 }
 
 int cmd_drop(struct cmd *c)
 {
-	bool dry = false, with_snapshots = false, branch = false, snapshot = false;
+	_cleanup_(drop_release) struct drop d = { .c = c };
+	bool branch = false, snapshot = false, json = false;
 	const struct option_def defs[] = {
-		{ .name = "dry-run", .flag = &dry },
-		{ .name = "with-snapshots", .flag = &with_snapshots },
+		{ .name = "dry-run", .flag = &d.dry },
+		{ .name = "with-snapshots", .flag = &d.with_snapshots },
+		{ .name = "json", .flag = &json },
 		{ .name = "branch", .flag = &branch },
 		{ .name = "snapshot", .flag = &snapshot },
 	};
@@ -454,11 +477,15 @@ int cmd_drop(struct cmd *c)
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, -1);
 	if (r)
 		return r;
-	if (snapshot && (branch || with_snapshots))
+	if (snapshot && (branch || d.with_snapshots))
 		return cmd_misuse(c, "--snapshot goes without --%s",
 				  branch ? "branch" : "with-snapshots");
+	d.json = json ? json_array() : NULL;
+	if (json && !d.json)
+		return cmd_fail(c, -ENOMEM, "JSON");
 	for (int i = 0; i < c->args.n && !r; i++)
-		r = drop_one(c, c->args.v[i], branch ? BRANCH : snapshot ? SNAPSHOT : EITHER, dry,
-			     with_snapshots);
+		r = drop_one(&d, c->args.v[i], branch ? BRANCH : snapshot ? SNAPSHOT : EITHER);
+	if (json && cmd_json(c, TAKE_PTR(d.json)) != CMD_DONE)
+		r = CMD_FAILED; /* what went before a failure is told all the same */
 	return r;
 }

@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <linux/limits.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
@@ -32,6 +33,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
+#include "tools/cmd_util.h"
 #include "tools/cmd_writeback.h"
 #include "tools/daemon.h"
 #include "tools/diffstat.h"
@@ -689,13 +691,22 @@ static int compare(struct cmd *c, struct cmd_state *then, struct cmd_state *now,
 	return r < 0 ? cmd_fail(c, r, "comparing") : CMD_DONE;
 }
 
-static void list(struct cmd *c, const struct changes *l)
+static int list(struct cmd *c, const struct changes *l, bool json)
 {
+	json_t *array = json ? json_array() : NULL;
+
+	for (size_t i = 0; json && i < l->n; i++) /* cmd_json says when memory was short */
+		(void)json_array_append_new(
+			array, json_pack("{s:s#, s:o}", "status", &l->v[i].kind, (size_t)1, "path",
+					 json_text(l->v[i].path)));
+	if (json)
+		return cmd_json(c, array);
 	for (size_t i = 0; i < l->n; i++) {
 		fprintf(c->out, "%c ", l->v[i].kind);
 		print_quoted(c->out, l->v[i].path, "");
 		fputc('\n', c->out);
 	}
+	return CMD_DONE;
 }
 
 static void tell(struct cmd *c, const struct changes *l, const char *dir, bool over)
@@ -830,10 +841,11 @@ static void warn_of_commits(struct cmd *c, int dir_fd)
 
 int cmd_writeback(struct cmd *c)
 {
-	bool dry = false, force = false, only_tell = false, exit_code = false;
+	bool dry = false, force = false, only_tell = false, exit_code = false, json = false;
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &dry },
 		{ .name = "force", .flag = &force },
+		{ .name = "json", .flag = &json },
 		{ .name = "tell", .flag = &only_tell }, /* for unmount: one line */
 		{ .name = "exit-code", .flag = &exit_code }, /* for mount --update: of --dry-run */
 	};
@@ -845,6 +857,8 @@ int cmd_writeback(struct cmd *c)
 	int r;
 
 	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 1);
+	if (r == 0 && json && !dry)
+		return cmd_misuse(c, "--json goes with --dry-run");
 	if (r == 0)
 		r = claim(c, dry || only_tell, &b, &claimed);
 	if (r == 0)
@@ -856,7 +870,9 @@ int cmd_writeback(struct cmd *c)
 		return CMD_DONE;
 	}
 	if (dry) {
-		list(c, &l);
+		r = list(c, &l, json);
+		if (r)
+			return r;
 		if (exit_code || force || !claimed)
 			return exit_code && l.n ? CMD_FAILED : CMD_DONE;
 	}

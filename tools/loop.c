@@ -21,6 +21,7 @@
 #include "tools/log.h"
 #include "tools/stream.h"
 #include "tools/wire.h"
+#include "tools/verbs.h"
 
 /* A client that got a hello sends its request at once. */
 #define REQUEST_SECONDS 30
@@ -100,6 +101,7 @@ static void *conn_main(void *arg)
 	struct wire_answer a = { .version = WIRE_VERSION, .pid = getpid() };
 	struct timeval wait = { .tv_sec = REQUEST_SECONDS };
 	struct cmd *c = &conn->cmd;
+	const struct verb_text *called;
 
 	(void)setsockopt(conn->sock, SOL_SOCKET, SO_RCVTIMEO, &wait,
 			 sizeof(wait)); /* else: waits */
@@ -110,6 +112,8 @@ static void *conn_main(void *arg)
 	c->store = d->store;
 	c->argc = q.argc;
 	c->argv = q.argv;
+	called = verb_find(env_of(&q, "VERB") ?: "");
+	c->called = called ? called->name : c->argv[0];
 	c->in_fd = q.fd[WIRE_IN];
 	c->out_fd = q.fd[WIRE_OUT];
 	c->cwd_fd = q.fd[WIRE_CWD];

@@ -92,7 +92,8 @@
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \
 	  "  --branch        NAMEs are branches, never ids\n" \
 	  "  --snapshot      whole IDs of snapshots or @LABEL, never branches\n" \
-	  "  --dry-run       only say what would be dropped\n") \
+	  "  --dry-run       only say what would be dropped\n" \
+	  "  --json          an array of objects\n") \
 	X(log, DAEMON, "[--branch NAME] [-n N] [--json]", "the snapshots, newest first", \
 	  "  --branch NAME   those that led to this branch, or were made on it\n" \
 	  "  -n, --count N   the newest N\n" \
@@ -198,11 +199,12 @@
 	  "branches come back as the packs have them; the old index is kept beside it.\n" \
 	  "  --json          statistics\n") \
 	X(dump, DAEMON, "[ID]", "print a store's inside, or a snapshot's tree, for people", "") \
-	X(writeback, HOST, "[--dry-run] [--force] DIR", \
+	X(writeback, HOST, "[--dry-run [--json]] [--force] DIR", \
 	  "bring a short-form view's differences into DIR", \
 	  "What unmount --write-back does, later: DIR must not be mounted. Its store is\n" \
 	  "found by DIR, as by mount DIR, if not by --store; PLYFS_STORE is not asked.\n" \
 	  "  --dry-run       only list them\n" \
+	  "  --json          of --dry-run: an array of objects\n" \
 	  "  --force         over what changed in DIR itself\n") \
 	X(fsmonitor, BOTH, "2 TOKEN | --install [DIR]", \
 	  "answer git's question what may have changed", \

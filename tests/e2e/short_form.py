@@ -4,7 +4,9 @@
 # timeout: 120
 """plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
 import errno
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -373,6 +375,50 @@ def test_names_are_listed_as_diff_lists_them(t):
     assert p.stdout == 'A "two\\nD a.txt"\n', p
     p = ply_(t, "unmount", view.path)
     assert p.stderr.count("\n") == 1 and '(A "two\\nD a.txt")' in p.stderr, p
+
+
+def test_a_dry_run_is_an_array_for_programs(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.write("two\nlines", "n\n")
+    os.unlink(os.path.join(view.path, "d/b.txt"))
+    view.unmount()
+    p = ply_(t, "writeback", "--dry-run", "--json", view.path)
+    listed = [{"status": s, "path": p} for s, p in (("M", "a.txt"), ("D", "d/b.txt"), ("A", "two\nlines"))]
+    assert sorted(json.loads(p.stdout), key=lambda o: o["path"]) == listed, p
+    p = ply_(t, "writeback", "--json", view.path, check=False)
+    assert p.returncode == 2 and "--json goes with --dry-run" in p.stderr, p
+    assert ply.read(t.at("work/a.txt")) == "one\n"
+
+
+def test_what_fails_on_the_way_is_said_by_the_verb_that_was_called(t):
+    ply.need_root()
+    ply.need_tool("setpriv")
+    t.tree({"a.txt": "one\n"}, "work")
+    os.chmod(t.at("work/a.txt"), 0)
+    # Root who may not read everything: his daemon may not, either.
+    bound = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    first = t.run([*bound, ply.PLYFS, "mount", t.at("work")], check=False)
+    assert first.returncode == 1, first
+    lines = first.stderr.splitlines()
+    assert lines[0] == "plyfs mount: '%s': opening 'a.txt': Permission denied" % t.at("work"), first
+    # The store that it made is no riddle, and the next try takes it.
+    store = shlex.split(lines[1])[-1]
+    assert lines[1].startswith("plyfs mount: nothing is mounted; ") and len(lines) == 2, first
+    assert os.listdir(t.at("home/data/plyfs")) == [os.path.basename(store)], first
+    again = t.run([*bound, ply.PLYFS, "mount", t.at("work")], check=False)
+    assert again.returncode == 1 and again.stderr == lines[0] + "\n", again
+    os.chmod(t.at("work/a.txt"), 0o644)
+    view = mounted(t, {"a.txt": "one\n"})
+    assert view.store.path == store
+    view.write("a.txt", "two\n")
+    view.unmount()
+    ply.write(t.at("work/a.txt"), "in the directory\n")
+    p = ply_(t, "writeback", t.at("work"), check=False)
+    assert p.returncode == 1 and p.stderr.startswith("plyfs writeback: 'a.txt' changed in "), p
+    ply_(t, "mount", t.at("work"))
+    p = ply_(t, "unmount", "--write-back", t.at("work"), check=False)
+    assert p.returncode == 1 and p.stderr.startswith("plyfs unmount: 'a.txt' changed in "), p
 
 
 def test_mounting_again_continues_or_says_so(t):
