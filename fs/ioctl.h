@@ -79,7 +79,7 @@ struct plyfs_read {
 };
 
 /*
- * Directories that the last restore moved, as paths below the directory that is asked, each with
+ * Directories that the last restores moved, as paths below the directory that is asked, each with
  * its NUL: once they have been looked at, getcwd(2) tells them to who is in them (see moved.c).
  * Asked again with `next` until that is 0.
  */

@@ -8,7 +8,8 @@
  * kernel finds the node id again and moves the dentry, with all below. No notification does that,
  * and the daemon must not walk its own mount. So a restore remembers which directories are
  * elsewhere, and its caller, who has been told that there are some, asks for their paths and looks
- * at each (control.c).
+ * at each (control.c). Of two restores at once the first one's caller may ask behind the second, so
+ * they are forgotten only with the next restore after somebody was told all of them.
  *
  * Listed is who has another parent or name itself: what lies below comes along. Of another lineage
  * directories are told by their paths, which stay as they are.
@@ -22,6 +23,12 @@
 #include "fs/view_internal.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+
+/*
+ * So many, or as many as names are known, are kept beside newer ones when nobody asks: more than
+ * restores that are under way have, in 8 KiB.
+ */
+#define UNASKED_MAX 1024
 
 void moved_release(struct moved *m)
 {
@@ -68,10 +75,18 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 void moved_keep(struct view *v, struct moved *m)
 {
 	LOCK_GUARD(&v->table_lock);
+	struct moved *all = &v->moved;
+	size_t n = all->n + m->n;
 
-	moved_release(&v->moved);
-	v->moved = *m;
-	*m = (struct moved){ 0 };
+	if (all->asked || all->lineage != m->lineage || n > MAX(UNASKED_MAX, v->n_hashed) ||
+	    os_grow(&all->ino, &all->cap, n, sizeof(*all->ino)) < 0) {
+		moved_release(all);
+		*all = *m;
+		*m = (struct moved){ 0 };
+		return;
+	}
+	for (size_t i = 0; i < m->n; i++) /* behind: somebody may be asking */
+		all->ino[all->n++] = m->ino[i];
 }
 
 /* The path below base's, without a slash before it; NULL: it is not below. */
@@ -109,6 +124,7 @@ int view_moved(struct view *v, uint64_t node, uint64_t *at, char *buf, size_t ca
 			LOCK_GUARD(&v->table_lock);
 
 			if (*at >= v->moved.n) {
+				v->moved.asked = true;
 				*at = 0;
 				return 0;
 			}

@@ -758,6 +758,7 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 	memo_told(v);
 	if (plan.find_moved)
 		(void)moved_find(&plan.moved, v, &plan.old_fs, &plan.new_fs); /* as room is */
+	plan.moved.lineage = plan.lineage;
 	ret->moved = plan.moved.n > 0;
 	moved_keep(v, &plan.moved);
 	return r;

@@ -186,7 +186,7 @@ void view_tidy(struct view *v);
  */
 int view_finish_restore(struct view *v);
 /*
- * Paths of directories that the last restore moved (moved.c), from number *at on, below the
+ * Paths of directories that the last restores moved (moved.c), from number *at on, below the
  * directory of node and each with its NUL, as far as cap bytes (PATH_MAX or more) take them. *at
  * then is the number to go on with; 0: those were all. -ENOENT, -ENOTDIR: node is not of this
  * state.

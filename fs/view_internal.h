@@ -88,6 +88,8 @@ struct vnode {
 struct moved {
 	uint64_t *ino;
 	size_t n, cap;
+	uint64_t lineage; /* of the target: whose numbers they are */
+	bool asked;       /* somebody was told all of them */
 };
 
 struct view {
@@ -111,7 +113,7 @@ struct view {
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
-	struct moved moved; /* under table_lock: by the last restore */
+	struct moved moved; /* under table_lock: by the last restores */
 	bool telling; /* under lock: a switch by names is not told yet (S6), like the next two */
 	bool renamed_more; /* than `renamed` has */
 	struct notes *renamed; /* owned */
@@ -143,7 +145,7 @@ void moved_release(struct moved *m);
 int moved_compare(struct moved *m, const struct inode *before, const struct inode *after);
 /* Adds those that the kernel knows and that moved. No locks held. -ENOMEM: some are missing. */
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after);
-/* Takes them for view_moved. */
+/* Takes them for view_moved, beside those that nobody asked for yet. */
 void moved_keep(struct view *v, struct moved *m);
 
 /* ---- view.c ---- */

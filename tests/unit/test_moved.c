@@ -116,6 +116,58 @@ START_TEST(what_is_elsewhere_again_is_told_as_it_is_now)
 }
 END_TEST
 
+/* Of two restores at once the first one's caller may come to ask behind the second. */
+START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
+{
+	uint64_t id, at = 0;
+	char name[2] = "a", buf[4];
+	size_t len;
+
+	for (; name[0] <= 'c'; name[0]++)
+		make_dir(ROOT_NODE, name);
+	id = checkpoint();
+	for (name[0] = 'a'; name[0] <= 'c'; name[0]++)
+		rename_to(ROOT_NODE, name, ROOT_NODE, (char[]){ name[0], name[0], '\0' });
+	set_mode(_i);
+	ck_assert(restore(id).moved);
+	ck_assert(!restore(checkpoint()).moved);
+	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
+	ck_assert_uint_eq(at, 2); /* "a", "b" */
+
+	make_dir(ROOT_NODE, "d");
+	id = checkpoint();
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "dd");
+	ck_assert(restore(id).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "a", "b", "c", "d", NULL });
+	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
+	ck_assert_mem_eq(buf, "c\0d", 4);
+	ck_assert_uint_eq(at, 0);
+
+	ck_assert(!restore(checkpoint()).moved);
+	assert_moved(ROOT_NODE, none);
+}
+END_TEST
+
+/* Whoever does not ask, and restores all the time, fills no memory. */
+START_TEST(what_nobody_ever_asks_for_is_forgotten_in_the_end)
+{
+	enum { ROUNDS = 3000 }; /* more than are kept */
+	uint64_t id, there, at = 0;
+	char buf[ROUNDS * 6];
+	size_t len;
+
+	make_dir(ROOT_NODE, "here");
+	id = checkpoint();
+	rename_to(ROOT_NODE, "here", ROOT_NODE, "there");
+	there = checkpoint();
+	for (int i = 0; i < ROUNDS; i++)
+		ck_assert(restore(i % 2 ? there : id).moved);
+	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
+	ck_assert_str_eq(buf, "there");
+	ck_assert_uint_le(len, ROUNDS / 2 * 6);
+}
+END_TEST
+
 /* More than an answer takes, and one that no call takes. */
 #define LONG 200
 #define MANY 50
@@ -161,6 +213,8 @@ int main(void)
 	tcase_add_loop_test(t, directories_with_another_parent_or_name_are_told, 0, 3);
 	tcase_add_loop_test(t, what_did_not_move_is_not_told, 0, 3);
 	tcase_add_test(t, what_is_elsewhere_again_is_told_as_it_is_now);
+	tcase_add_loop_test(t, what_nobody_asked_for_is_not_forgotten_with_the_next_restore, 0, 3);
+	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
 	return run_case("moved", t);
 }
