@@ -491,6 +491,33 @@ static void commit_epoch(struct plan *p)
 }
 
 /*
+ * Without INC_EPOCH each directory is settled at once, as note_every_name expects, or dead. If it
+ * were asked for later it would stand for what others made at its path meanwhile, and nobody would
+ * tell the names in there that the kernel knows not to be there. Who is settled may leave another
+ * one its place in the table: hence again.
+ */
+static void settle_directories(struct view *v)
+{
+	bool again, last = false;
+
+	do {
+		again = false;
+		for (uint32_t i = 1; i < v->n_slots; i++) {
+			struct vnode *n = v->slots[i];
+
+			if (!n || !S_ISDIR(n->type) || n->realm == v->cur ||
+			    vnode_settle(v, n) < 0)
+				continue; /* what fails is tried again by who needs it (V4) */
+			if (n->realm == v->cur)
+				again = true;
+			else if (last && (n->hashed || n->displaced))
+				(void)vnode_dies(v, n); /* there is room: plan_make */
+		}
+		last = !last && !again;
+	} while (again || last);
+}
+
+/*
  * Without INC_EPOCH, target of another lineage: every name the kernel may have. Files' are only
  * expired; a directory's node id may be the answer before and not after (S3).
  */
@@ -558,6 +585,8 @@ static int plan_make(struct plan *p, struct root *left)
 	p->find_moved = p->lineage == left_lineage && p->new_fs.tree;
 	if (!can_epoch) {
 		r = note_every_name(p);
+		if (r >= 0)
+			r = vnodes_dead_room(v, v->n_slots);
 		if (r < 0)
 			return r;
 	}
@@ -655,6 +684,8 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		commit_epoch(p);
 	if (p->lineage != left_lineage)
 		vnodes_return(v);
+	if (p->mode == RESTORE_EPOCH && !v->kernel.inc_epoch)
+		settle_directories(v);
 	if (p->limbo)
 		realm_unref(v, TAKE_PTR(p->limbo)); /* from here on it is the vnodes' */
 	if (v->memo)

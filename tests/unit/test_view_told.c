@@ -305,6 +305,20 @@ START_TEST(a_dead_directory_that_another_state_lacks_as_well_is_still_dead)
 }
 END_TEST
 
+/* There nothing would tell of the names that it had not, had it only to be asked to live again. */
+START_TEST(without_epochs_a_directory_that_another_import_lacks_is_dead_at_once)
+{
+	uint64_t without = checkpoint(), d = make_dir(ROOT_NODE, "d"), other;
+	struct entry e;
+
+	ck_assert_int_eq(look(d, "f", &e), -ENOENT); /* which the kernel remembers */
+	other = make_other(without, 0, 0, NULL);
+	view_set_kernel(view, &old_recorder);
+	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
+	assert_stays_dead(d);
+}
+END_TEST
+
 START_TEST(a_directory_that_made_room_is_dead_until_its_lineage_is_back)
 {
 	uint64_t d = make_dir(ROOT_NODE, "d"), id, other, with;
@@ -466,6 +480,7 @@ int main(void)
 	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
 	tcase_add_test(t, a_dead_directory_that_another_state_lacks_as_well_is_still_dead);
+	tcase_add_test(t, without_epochs_a_directory_that_another_import_lacks_is_dead_at_once);
 	tcase_add_test(t, a_directory_that_made_room_is_dead_until_its_lineage_is_back);
 	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
 	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
