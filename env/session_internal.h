@@ -57,7 +57,7 @@ struct shell {
 	struct stop *asked;  /* under lock: another thread's interrupt */
 
 	atomic_bool gone;    /* the shell has ended */
-	bool mute;	     /* it lives, but is gone for us: it can tell nothing any more */
+	const char *mute;    /* why it is gone for us though it lives; NULL: it is not */
 	bool hung_up;	     /* the terminal is of no use any more */
 	bool idle;	     /* at its prompt, all that was typed is answered */
 	uint64_t typed;	     /* number of the last trigger typed */

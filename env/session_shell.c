@@ -68,7 +68,13 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
  */
 #define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
 static const char trigger[] =
-	"{ __ply=(\"$?\"); builtin mapfile -d '' -t -O 1 -u 114 __ply;"
+	/*
+	 * A command may have made our variable another kind of one, or (R) one that is for ever its
+	 * own, if it is that, and not `unset`, that is in the way.
+	 */
+	"{ builtin eval \"builtin unset -v __ply || ! builtin unset -v __o"
+	" || builtin printf '\\0\\0\\0\\0R\\0' >&115; __ply=($?)\";"
+	" builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
 	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; __ply[9]=${-//[!xv]};"
@@ -574,11 +580,18 @@ static void drop_trigger(struct shell *s)
 }
 
 /* Nothing can be run in it any more, or nothing be told of that. */
-static int mute(struct shell *s)
+static int mute(struct shell *s, const char *why)
 {
 	s->gone = true;
-	s->mute = true;
+	s->mute = why;
 	return shell_gone(s);
+}
+
+static const char no_descriptors[] = "has closed the descriptors that it needs, or may open none";
+
+static int no_variable(struct shell *s, char *const *field)
+{
+	return mute(s, "needs the variable __ply, which a command has made readonly");
 }
 
 static int begun(struct shell *s, char *const *field)
@@ -592,7 +605,7 @@ static int begun(struct shell *s, char *const *field)
 		return 0; /* nobody asked */
 	s->stale = number == 0;
 	if (s->stale && shell_descriptor(s, "114") == 0)
-		return mute(s);
+		return mute(s, no_descriptors);
 	/*
 	 * It was typed, and not read until another took its text's place. It has nothing to tell of
 	 * its own, but that the command before it is over, and how: the next finds $? spoilt.
@@ -649,7 +662,7 @@ static int ended(struct shell *s, char *const *field)
 	if (s->stale || s->told == s->begun)
 		return 0;
 	if (*field[4] && !s->refused) /* 37 could not be opened: a limit is lower than that */
-		return mute(s);
+		return mute(s, no_descriptors);
 	if (s->begun == s->command && !s->over) {
 		s->over = true;
 		s->repaired = false; /* it tells its exit code itself */
@@ -748,8 +761,8 @@ static const struct {
 	char letter;
 	int fields;
 	int (*take)(struct shell *s, char *const *field);
-} messages[] = { { 'B', 4, begun }, { 'C', 2, checked },  { 'S', 5, ended },
-		 { 'E', 1, at_prompt }, { 'V', 1, no_bash } };
+} messages[] = { { 'B', 4, begun },	{ 'C', 2, checked }, { 'S', 5, ended },
+		 { 'E', 1, at_prompt }, { 'V', 1, no_bash }, { 'R', 1, no_variable } };
 
 /* The message at a place of those reported, if it is there as a whole: its length, or 0. */
 static int take_message(struct shell *s, size_t at, size_t *ret_len)
@@ -824,7 +837,7 @@ int shell_take_reports(struct shell *s)
 			/* It has ended, or is another program now (exec), or has closed it. */
 			closep(&s->reports);
 			s->reports = -1;
-			return shell_descriptor(s, "114") > 0 ? mute(s) : 0;
+			return shell_descriptor(s, "114") > 0 ? mute(s, no_descriptors) : 0;
 		}
 		s->reported.len += (size_t)n;
 		taken += (size_t)n;

@@ -43,8 +43,7 @@ int shell_gone(struct shell *s)
 	int status = s->proc.status;
 
 	if (s->mute)
-		return fail(PLY_SESSION_GONE, "the session's shell has closed the descriptors that "
-					      "it needs, or may open none: end the session");
+		return fail(PLY_SESSION_GONE, "the session's shell %s: end the session", s->mute);
 	if (WIFEXITED(status))
 		return fail(PLY_SESSION_GONE, "the session's shell has ended (exit code %d)",
 			    WEXITSTATUS(status));

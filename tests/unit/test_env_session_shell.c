@@ -124,7 +124,8 @@ END_TEST
 START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
 {
 	static const char *const commands[] = { "exec 115>&-", "exec 114<&-; true",
-						"ulimit -n 30; true" };
+						"ulimit -n 30; true", "readonly __ply",
+						"declare -Ar __ply=([5]=x); false" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
 		struct ply_session *s = make();
@@ -177,6 +178,20 @@ START_TEST(what_a_program_reports_in_the_shells_name_stops_nobody)
 }
 END_TEST
 
+START_TEST(a_variable_of_our_name_does_no_harm)
+{
+	static const char *const commands[] = { "declare -A __ply", "declare -A __ply=([5]=x)",
+						"declare -i __ply", "declare -u __ply" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
+		gives(commands[i], "");
+		gives("echo fine; (exit $?)", "fine\n");
+		(void)out("exit_code() { return 3; }; exit_code", 3);
+		gives("echo $?", "3\n");
+	}
+}
+END_TEST
+
 START_TEST(a_builtin_that_is_hidden_costs_an_interrupt)
 {
 	struct ply_observation o;
@@ -225,6 +240,7 @@ int main(void)
 	tcase_add_test(t, a_shell_that_can_tell_nothing_any_more_is_told_at_once);
 	tcase_add_loop_test(t, what_a_program_reports_in_the_shells_name_stops_nobody, 0,
 			    ARRAY_SIZE(forgers));
+	tcase_add_test(t, a_variable_of_our_name_does_no_harm);
 	tcase_add_test(t, a_builtin_that_is_hidden_costs_an_interrupt);
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	return run_case("env_session_shell", t);
