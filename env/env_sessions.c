@@ -114,6 +114,8 @@ int ply_env_end_session(struct ply_env *e)
 	e->has_session = false;
 	pthread_mutex_unlock(&e->lock);
 
+	for (size_t i = 0; i < n; i++)
+		session_hang_up(list[i]);
 	for (size_t i = 0; i < n; i++) {
 		int s = ply_session_end(list[i]);
 

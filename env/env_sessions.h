@@ -10,6 +10,8 @@ void session_unref(struct ply_session *s); /* the last one ends it; NULL is fine
 const char *session_name(const struct ply_session *s);
 /* ply_session_start, for who is within the environment (env_enter) already. */
 int session_start(struct ply_session *s, struct ply_text *ret_output);
+/* As shell_hang_up; nothing before the start. */
+void session_hang_up(struct ply_session *s);
 /* ply_session_run; cancel as in session.h. */
 int session_run(struct ply_session *s, const struct ply_session_run *run, int cancel,
 		struct ply_observation *ret);

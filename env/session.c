@@ -195,6 +195,14 @@ bool ply_session_alive(struct ply_session *s)
 	return shell && shell_is_alive(shell);
 }
 
+void session_hang_up(struct ply_session *s)
+{
+	struct shell *shell = shell_of(s);
+
+	if (shell)
+		shell_hang_up(shell);
+}
+
 int ply_session_end(struct ply_session *s)
 {
 	struct shell *shell = shell_of(s);

@@ -74,9 +74,9 @@ struct shell_interrupt {
  */
 int shell_interrupt(struct shell *s, const struct shell_interrupt *how,
 		    struct ply_observation *ret);
-/* Is there a program of it in the foreground, or a command of a shell_run that timed out? */
-bool shell_is_busy(struct shell *s);
 bool shell_is_alive(struct shell *s);
-/* Ends it and all its processes; another thread's shell_run returns PLY_SESSION_GONE. */
+/* Tells it to end; another thread's shell_run returns PLY_SESSION_GONE. */
+void shell_hang_up(struct shell *s);
+/* And ends it, a moment later, with all its processes. Of several: first shell_hang_up of all. */
 int shell_end(struct shell *s);
 void shell_free(struct shell *s); /* ends; NULL is fine */

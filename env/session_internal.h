@@ -53,7 +53,8 @@ struct shell {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool owned;	     /* under lock: a thread drives it; all that follows is that thread's */
-	bool ending;	     /* under lock: shell_end waits for it */
+	bool ending;	     /* under lock: shell_hang_up waits for it */
+	double patience;     /* under lock: hung up, it has time until then; 0: not, or it ends */
 	struct stop *asked;  /* under lock: another thread's interrupt */
 
 	atomic_bool gone;    /* the shell has ended */

@@ -204,23 +204,15 @@ bool shell_is_alive(struct shell *s)
 	return !s->gone;
 }
 
-bool shell_is_busy(struct shell *s)
-{
-	LOCK_GUARD(&s->lock);
-	return s->owned || (!s->gone && !s->ending && !s->idle);
-}
-
 /* Interactive bash ends at once when its terminal hangs up; its EXIT trap may take a moment. */
 #define HANGUP_SECONDS 0.1
 
-int shell_end(struct shell *s)
+void shell_hang_up(struct shell *s)
 {
-	int r = 0;
-
 	pthread_mutex_lock(&s->lock);
 	if (s->ending) {
 		pthread_mutex_unlock(&s->lock);
-		return 0;
+		return;
 	}
 	s->ending = true;
 	wake(s);
@@ -229,8 +221,25 @@ int shell_end(struct shell *s)
 	pthread_mutex_unlock(&s->lock);
 
 	pty_close(s);
+	LOCK_GUARD(&s->lock);
+	s->patience = now_seconds() + HANGUP_SECONDS;
+}
+
+int shell_end(struct shell *s)
+{
+	double until;
+	int r = 0;
+
+	shell_hang_up(s);
+	pthread_mutex_lock(&s->lock);
+	until = s->patience;
+	s->patience = 0;
+	pthread_mutex_unlock(&s->lock);
+	if (until == 0)
+		return 0;
 	if (s->proc.pid) {
-		(void)proc_wait(&s->proc, HANGUP_SECONDS); /* what is left is killed */
+		/* What is left is killed. */
+		(void)proc_wait(&s->proc, MAX(until - now_seconds(), 0));
 		r = proc_kill(&s->proc);
 		proc_release(&s->proc);
 	}

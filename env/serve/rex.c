@@ -233,10 +233,18 @@ unsigned rex_sessions(struct rex *rex)
 
 static void close_all(struct rex *rex)
 {
-	struct session *s;
+	struct session *s, *taken = NULL;
 
-	while ((s = session_take(rex, NULL)))
+	while ((s = session_take(rex, NULL))) {
+		s->next = taken;
+		taken = s;
+		if (s->shell)
+			shell_hang_up(s->shell);
+	}
+	while ((s = taken)) {
+		taken = s->next;
 		session_close(rex, s);
+	}
 }
 
 const struct rex_place *rex_get_place(const struct rex *rex)

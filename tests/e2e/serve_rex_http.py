@@ -275,6 +275,24 @@ def test_a_session_may_be_closed_while_it_is_busy(t):
     run(go())
 
 
+def test_sessions_are_closed_at_the_same_time(t):
+    """Each waits, for the tenth of a second that it has (so not always long enough), for the other's last words."""
+    s = rex(t)
+
+    def see_each_other():
+        for mine, other in ("ab", "ba"):
+            s.post("/create_session", {"session": mine, "startup_timeout": 60})
+            a = s.post("/run_in_session", {"session": mine, "command": "trap '>bye-%s; until [[ -e bye-%s ]]; do :; "
+                                           "done; >seen-%s' EXIT" % (mine, other, mine)})
+            assert a.json["exit_code"] == 0, a
+        assert s.post("/close").status == 200
+        found = [name for name in ("bye-a", "bye-b", "seen-a", "seen-b") if os.path.exists(t.at(name))]
+        for name in found:
+            os.unlink(t.at(name))
+        return len(found) == 4
+    assert any(see_each_other() for _ in range(100))
+
+
 def test_too_many_sessions_are_told(t):
     s = server.serve(t, t.view(), "--max-sessions", "2")
     for n in "ab":
