@@ -114,8 +114,8 @@ static int start(struct shell *s, const struct shell_options *o, int cancel,
 	r = shell_wait(s, &g);
 	if (r == PLY_TIMEOUT)
 		fail(r,
-		     "the session's shell was not ready after %g s (its startup files?): a longer "
-		     "startup_timeout may help",
+		     "the session's shell was not ready after %g s: its startup files (~/.bashrc) "
+		     "wait for something, or want more time",
 		     o->timeout);
 	if (r == PLY_CANCELLED)
 		fail(r, "the start of the session was cancelled");

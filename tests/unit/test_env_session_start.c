@@ -48,6 +48,7 @@ START_TEST(startup_files_are_read)
 	session = make();
 	ok(ply_session_set(session, "startup_timeout", "0.2"));
 	ck_assert_int_eq(ply_session_start(session, NULL), PLY_TIMEOUT);
+	ck_assert_ptr_nonnull(strstr(ply_error(), "~/.bashrc"));
 	ck_assert(!ply_session_alive(session));
 	write_file(".bashrc", "exit 3\n");
 	ok(ply_session_set(session, "startup_timeout", PATIENCE));
