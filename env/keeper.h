@@ -65,7 +65,7 @@ struct keeper_hello {
 
 /* ---- library and reaper ---- */
 
-enum reaper_op { REAPER_KILL, REAPER_COUNT, REAPER_DISCARD };
+enum reaper_op { REAPER_KILL, REAPER_DISCARD };
 
 /* With a pipe's write end beside it, on which the answer comes (an int), so that several threads
  * may ask at once. The pipe closes without one when the tree is gone. REAPER_DISCARD has a read

@@ -524,15 +524,6 @@ void proc_discard(struct proc *p, int fd)
 	(void)close(fd);
 }
 
-int proc_count(struct proc *p)
-{
-	const struct reaper_request q = { .op = REAPER_COUNT };
-	int n = 0;
-	int r = ask(p, &q, &n);
-
-	return r < 0 ? r : n;
-}
-
 void proc_release(struct proc *p)
 {
 	if (p->pid)

@@ -98,8 +98,6 @@ int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 int proc_wait(struct proc *p, double seconds);
 /* SIGKILL to the tree until nothing of it is left; then p->ended. PLY_FAILED: some cannot be. */
 int proc_kill(struct proc *p);
-/* How many processes of the tree live. */
-int proc_count(struct proc *p);
 /*
  * Takes a pipe of the command's output that nobody reads any more (its read end, non-blocking,
  * given; -1: none): what still runs may print on, to nowhere. Two at most.

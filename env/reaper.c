@@ -215,9 +215,6 @@ static bool serve(struct reaper *r)
 	case REAPER_KILL:
 		answer = kill_tree(r) ? 0 : EBUSY;
 		break;
-	case REAPER_COUNT:
-		answer = (int)tree_count(&r->tree);
-		break;
 	case REAPER_DISCARD:
 		for (int i = 0; i < 2 && reply >= 0; i++)
 			if (r->unread[i] < 0)

@@ -11,7 +11,6 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "store/base/pidstate.h"
 #include "store/base/util.h"
 
 /* The most pids that Linux can have; a walk that finds more has met a pid that was used anew. */
@@ -119,20 +118,6 @@ void tree_each(const struct tree *t, void (*fn)(void *arg, pid_t pid), void *arg
 	list(t, &found);
 	for (size_t i = 0; i < found.n; i++)
 		fn(arg, found.v[i]);
-}
-
-static void count_living(void *arg, pid_t pid)
-{
-	if (pid_is_alive(pid))
-		++*(size_t *)arg;
-}
-
-size_t tree_count(const struct tree *t)
-{
-	size_t n = 0;
-
-	tree_each(t, count_living, &n);
-	return n;
 }
 
 static int by_number(const void *a, const void *b)

@@ -25,8 +25,6 @@ bool tree_reap(const struct tree *t);
 
 /* Calls fn for each descendant, parents before children. What comes and goes may be missed. */
 void tree_each(const struct tree *t, void (*fn)(void *arg, pid_t pid), void *arg);
-/* How many live (a zombie does not). */
-size_t tree_count(const struct tree *t);
 
 /*
  * SIGKILL to all of them until none but the spared is left. First they are stopped, until a look
