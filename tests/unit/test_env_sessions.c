@@ -12,7 +12,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
-#include <time.h>
 
 #include "store/base/util.h"
 #include "tests/unit/run.h"
@@ -256,9 +255,13 @@ START_TEST(shells_end_at_the_same_time)
 }
 END_TEST
 
-static void *end_soon(void *arg)
+static void *end_it(void *arg)
 {
-	nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+	char path[80];
+
+	snprintf(path, sizeof(path), "%s/begun", dir);
+	while (access(path, F_OK) < 0)
+		usleep(10000);
 	return (void *)(intptr_t)ply_env_end_session(env);
 }
 
@@ -269,8 +272,8 @@ START_TEST(ending_a_session_ends_its_command)
 	void *r;
 
 	ok(ply_env_start_session(env, NULL));
-	ck_assert_int_eq(pthread_create(&thread, NULL, end_soon, NULL), 0);
-	ck_assert_int_eq(ply_env_run_in_session(env, "sleep 1000", NULL, 600, &result),
+	ck_assert_int_eq(pthread_create(&thread, NULL, end_it, NULL), 0);
+	ck_assert_int_eq(ply_env_run_in_session(env, ": >begun; sleep 1000", NULL, 600, &result),
 			 PLY_SESSION_GONE);
 	ply_result_free(&result);
 	pthread_join(thread, &r);
