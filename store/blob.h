@@ -86,7 +86,7 @@ int blob_read(struct blob *b, uint32_t off, void *buf, size_t len);
 struct loan {
 	struct stage *stage; /* borrowed */
 	struct stage_file *files[LOAN_FILES];
-	uint64_t ends[LOAN_FILES]; /* where each ended when it came in */
+	uint64_t ends[LOAN_FILES]; /* where each ended when it came in, or its mapping does */
 	unsigned n;
 };
 /* As blob_read. NULL: read them (sealed, pending as the disk is full, in a file too many). */

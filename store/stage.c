@@ -793,7 +793,7 @@ const void *stage_lend(struct stage *s, const struct stage_place *p, uint32_t of
 			return NULL;
 		loan->stage = s;
 		loan->files[i] = file;
-		loan->ends[i] = (uint64_t)st.st_size;
+		loan->ends[i] = MIN((uint64_t)st.st_size, STAGE_FILE_MAX);
 		loan->n++;
 	}
 	if (from + len > loan->ends[i] || os_make_readable((uint8_t *)file->map + from, len) < 0)

@@ -847,6 +847,35 @@ START_TEST(a_loan_is_of_so_many_files)
 }
 END_TEST
 
+/* A file that is there at the open is as long as somebody made it. */
+START_TEST(what_is_behind_the_largest_file_is_not_lent)
+{
+	static const _Atomic uint64_t lsn = 1;
+	const struct noter noter = { .fn = scratch_note, .arg = &s };
+	static uint8_t data[16];
+	struct loan loan = { 0 };
+	struct blob *b;
+
+	stage_close(s.stage);
+	{
+		_cleanup_close_ int fd = openat(s.dir_fd, "stage/00000007",
+						O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+		ck_assert_int_eq(ftruncate(fd, STAGE_FILE_MAX + BLOB_MAX), 0);
+	}
+	ck_ok(stage_open(s.dir_fd, s.chunks, &noter, &s.stage));
+	ck_ok(blob_adopt(s.stage, 7, STAGE_FILE_MAX - 4, sizeof(data), &b));
+	stage_adopted(s.stage);
+	stage_hold(s.stage, &lsn);
+	expect(b, data, sizeof(data));
+	ck_assert_ptr_nonnull(blob_lend(b, 0, 4, &loan));
+	ck_assert_ptr_null(blob_lend(b, 0, 5, &loan)); /* what lies there in memory is ours */
+	loan_end(&loan);
+	blob_unref(b);
+	stage_release(s.stage, UINT64_MAX);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -876,6 +905,7 @@ int main(void)
 		what_is_lent_stays_where_it_is,
 		what_might_change_or_is_not_there_is_not_lent,
 		a_loan_is_of_so_many_files,
+		what_is_behind_the_largest_file_is_not_lent,
 	};
 
 	return scratch_run("blob", tests, ARRAY_SIZE(tests), setup, teardown);
