@@ -191,11 +191,17 @@ END_TEST
 START_TEST(gc_and_a_check_of_all_bytes_remove_them)
 {
 	struct source s = { .text = "text" };
+	struct branch *b = branch_make("main");
 	struct gc_stats stats;
 
 	make(7, &s);
 	ck_ok(store_gc(store, NULL, &stats));
 	expect_copies(0);
+	make(7, &s);
+	change(b, 1, "one");
+	ck_ok(store_make_room(store, 1)); /* by the one that runs for who was refused */
+	expect_copies(0);
+	branch_close(b);
 	make(7, &s);
 	expect_sound(NULL);
 	expect_copies(0);

@@ -5,6 +5,8 @@
 #include "tests/unit/store_fixture.h"
 
 #include <stdatomic.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 
 #include "store/base/fault.h"
@@ -24,8 +26,13 @@ struct writer {
 static void *write_and_sync(void *arg)
 {
 	struct writer *w = arg;
+	uint64_t dropped;
 
+	change_blob(w->branch, 100001, "short-lived", 11);
+	dropped = checkpoint(w->branch, NULL);
+	forget(w->branch, 100001);
 	change_blob(w->branch, 100000, w->bytes, sizeof(w->bytes));
+	ck_ok(snap_drop(store, dropped));
 	ck_ok(store_sync(store));
 	atomic_store(&w->synced, true);
 	return NULL;
@@ -135,13 +142,19 @@ static void make_two_states(struct branch *b)
 static void while_marking(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	struct writer *w = arg;
+	uint64_t unsealed, disk;
 
 	if (strcmp(what, "marking") != 0)
 		return;
-	if (!w->began)
+	if (!w->began) {
 		writer_begin(w);
-	else if (done == 2)
+	} else if (done == 2) {
 		writer_expect(w);
+		stage_stats(store->stage, &unsealed, &disk);
+		ck_assert_uint_eq(unsealed, 0); /* what he dropped is let go of, too */
+	}
+	LOCK_GUARD(&store->table);
+	ck_assert(store->gc_admits); /* imports need not wait, either */
 }
 
 START_TEST(who_syncs_while_states_are_walked_does_not_wait_for_all)
@@ -190,13 +203,17 @@ static void sync_while_marking(void *arg, const char *what, uint64_t done, uint6
 	} else if (done == 2 && w->began) {
 		LOCK_GUARD(&store->table);
 		ck_assert_uint_gt(store->sync_wanted, store->sync_done);
+		ck_assert(store->gc_admits == !w->full);
 	}
 }
 
 /* How long the next sync of a file seems to take, and how far clocks are ahead since. */
 static _Atomic int64_t next_sync_s, ahead_s;
 
-/* Both stand for libc's. */
+/* What the disk has left, or as much as it has. */
+static _Atomic uint64_t disk_room = UINT64_MAX;
+
+/* These stand for libc's. */
 int fdatasync(int fd)
 {
 	atomic_fetch_add(&ahead_s, atomic_exchange(&next_sync_s, 0));
@@ -208,6 +225,17 @@ int clock_gettime(clockid_t clock, struct timespec *ts)
 	int r = (int)syscall(SYS_clock_gettime, clock, ts);
 
 	ts->tv_sec += (time_t)atomic_load(&ahead_s);
+	return r;
+}
+
+int fstatvfs(int fd, struct statvfs *ret)
+{
+	struct statfs st;
+	int r = (int)syscall(SYS_fstatfs, fd, &st);
+
+	*ret = (struct statvfs){ .f_frsize = 1, .f_bavail = st.f_bavail * (uint64_t)st.f_frsize };
+	if (atomic_load(&disk_room) != UINT64_MAX)
+		ret->f_bavail = atomic_load(&disk_room);
 	return r;
 }
 
@@ -275,7 +303,172 @@ static bool runs_by_itself(uint64_t grown, uint64_t kept)
 	return store->gc_ended_ns != before;
 }
 
+/* From now on the disk has so many bytes for whoever writes. */
+static void leave_room(uint64_t bytes)
+{
+	const uint64_t plenty = UINT64_C(1) << 50;
+	uint64_t room;
+
+	atomic_store(&disk_room, plenty);
+	ck_ok(stage_room(store->stage, &room));
+	atomic_store(&disk_room, plenty - room + bytes);
+}
+
+#define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
+
+START_TEST(a_gc_runs_earlier_when_the_disk_is_short)
+{
+	struct gc_stats stats;
+
+	ck_ok(store_sync(store));
+	ck_ok(store_gc(store, NULL, &stats));
+	leave_room(500 * MIB);
+	ck_assert(!runs_by_itself(500 * MIB, 10 * GIB)); /* half would not be used up */
+	ck_assert(runs_by_itself(501 * MIB, 10 * GIB));
+	leave_room(GIB);
+	ck_assert(!runs_by_itself(5 * GIB, 10 * GIB)); /* it is not short */
+	leave_room(GIB - 1);
+	ck_assert(runs_by_itself(5 * GIB, 10 * GIB));
+	leave_room(0);
+	ck_assert(!runs_by_itself(16 * MIB - 1, 10 * GIB)); /* nobody would be helped */
+	ck_assert(runs_by_itself(16 * MIB, 10 * GIB));
+	ck_assert_ptr_null(strstr(scratch.last_note, "gc:")); /* that freed nothing */
+	atomic_store(&disk_room, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(after_an_open_all_that_there_is_may_be_garbage)
+{
+	enum { BLOBS = 17 * MIB / BLOB_MAX };
+	struct branch *b = branch_make("main");
+	uint8_t bytes[BLOB_MAX];
+	uint64_t id;
+
+	for (unsigned i = 0; i < BLOBS; i++) {
+		scratch_fill(bytes, sizeof(bytes), i);
+		change_blob(b, i + 1, bytes, sizeof(bytes));
+	}
+	id = checkpoint(b, NULL);
+	for (unsigned i = 0; i < BLOBS; i++)
+		forget(b, i + 1);
+	ck_ok(store_sync(store));
+	ck_ok(snap_drop(store, id));
+	branch_close(b);
+	store_reopen();
+
+	leave_room(10 * MIB);
+	gc_if_due(store);
+	{
+		LOCK_GUARD(&store->table);
+		while (store->gc) /* the sealer was faster */
+			pthread_cond_wait(&store->done, &store->table);
+		ck_assert_uint_ne(store->gc_ended_ns, 0);
+	}
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "gc: freed 1"));
+	atomic_store(&disk_room, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(none_runs_by_itself_before_its_time_or_when_nothing_can_be_committed)
+{
+	struct gc_stats stats;
+	uint64_t ended;
+
+	ck_ok(store_sync(store));
+	ck_ok(store_gc(store, NULL, &stats));
+	for (int failed = 0; failed < 2; failed++) {
+		{
+			LOCK_GUARD(&store->table);
+			ended = store->gc_ended_ns;
+			store->gc_kept = 0;
+			store->gc_appended = chunks_appended(store->chunks) - GIB;
+			store->gc_next_ns = failed ? 0 : now_ns() + 3600 * UINT64_C(1000000000);
+			store->failed = failed;
+		}
+		gc_if_due(store);
+		LOCK_GUARD(&store->table);
+		ck_assert_uint_eq(store->gc_ended_ns, ended);
+		store->failed = false;
+	}
+	ck_assert(runs_by_itself(GIB, 0));
+}
+END_TEST
+
+/* ---- who is refused ---- */
+
+struct refused {
+	pthread_t thread;
+	bool began;
+	int result;
+};
+
+static void *ask_for_room(void *arg)
+{
+	struct refused *q = arg;
+
+	q->result = store_make_room(store, 1);
+	return NULL;
+}
+
+static void refuse_and_take_long(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	struct refused *q = arg;
+
+	if (q->began)
+		return;
+	q->began = true;
+	atomic_store(&store->retry_ns, now_ns()); /* he does not wait for a round */
+	{
+		LOCK_GUARD(&store->table);
+		store->collectable = true;
+	}
+	ck_ok(pthread_create(&q->thread, NULL, ask_for_room, q));
+	(void)usleep(50000); /* so that he asks before this one ends */
+	atomic_fetch_add(&ahead_s, 3600);
+}
+
+START_TEST(who_was_refused_tries_again_after_one_that_ended_meanwhile)
+{
+	struct refused q = { .began = false };
+	const struct progress progress = { .fn = refuse_and_take_long, .arg = &q };
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+
+	change(b, 1, "one");
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert(q.began);
+	ck_assert_int_eq(pthread_join(q.thread, NULL), 0);
+	ck_ok(q.result); /* though the next one is in ten hours */
+	atomic_store(&ahead_s, 0);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_gc_gives_back_what_was_dropped_before_it_was_sealed)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	uint64_t id, unsealed, disk;
+	uint8_t bytes[BLOB_MAX];
+	struct gc_stats stats;
+
+	for (unsigned i = 0; i < 2; i++) {
+		scratch_fill(bytes, sizeof(bytes), i);
+		change_blob(i ? b : other, 1, bytes, sizeof(bytes));
+	}
+	id = checkpoint(b, NULL);
+	forget(b, 1);
+	(void)checkpoint(b, NULL);
+	ck_ok(snap_drop(store, id));
+	branch_close(other);
+	ck_ok(branch_drop(store, "other"));
+	ck_ok(store_gc(store, NULL, &stats));
+	stage_stats(store->stage, &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, 0);
+	ck_assert_uint_lt(disk, 2 * BLOB_MAX);
+	branch_close(b);
+}
+END_TEST
 
 START_TEST(a_gc_runs_when_as_much_came_as_the_last_one_left)
 {
@@ -324,7 +517,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[6];
+	static const TTest *tests[11];
 	size_t n = 0;
 
 	tests[n++] = who_syncs_while_packs_are_rewritten_waits_for_a_step;
@@ -332,6 +525,11 @@ int main(void)
 	tests[n++] = a_long_round_is_not_followed_by_the_next_at_once;
 	tests[n++] = on_a_full_disk_no_round_is_made_before_the_sweep;
 	tests[n++] = a_gc_runs_when_as_much_came_as_the_last_one_left;
+	tests[n++] = a_gc_runs_earlier_when_the_disk_is_short;
+	tests[n++] = after_an_open_all_that_there_is_may_be_garbage;
+	tests[n++] = none_runs_by_itself_before_its_time_or_when_nothing_can_be_committed;
+	tests[n++] = who_was_refused_tries_again_after_one_that_ended_meanwhile;
+	tests[n++] = a_gc_gives_back_what_was_dropped_before_it_was_sealed;
 	tests[n++] = what_a_gc_left_is_what_the_next_one_is_measured_by;
 	return scratch_run("gc_rounds", tests, n, store_setup, store_teardown);
 }
