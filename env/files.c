@@ -337,6 +337,7 @@ static int copy(int from, int to)
 static int copy_over(int from, int to, const char *path)
 {
 	struct stat a, b;
+	int r;
 
 	if (fstat(from, &a) < 0 || fstat(to, &b) < 0)
 		return finish(to, -errno, path);
@@ -346,7 +347,10 @@ static int copy_over(int from, int to, const char *path)
 	}
 	if (S_ISREG(b.st_mode) && ftruncate(to, 0) < 0)
 		return finish(to, -errno, path);
-	return finish(to, copy(from, to), path);
+	r = copy(from, to);
+	if (r < 0)
+		(void)!ftruncate(to, 0); /* half of it is of no use, and takes room */
+	return finish(to, r, path);
 }
 
 int files_upload(const char *root, const char *local, const char *path)

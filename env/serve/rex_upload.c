@@ -168,6 +168,7 @@ static int extract_file(struct rex *rex, const struct http_request *q, unzFile z
 		int r = rex_ends(rex) ? -ECANCELED : rex_write_all(rex, q, fd, buf, (size_t)n);
 
 		if (r < 0) {
+			(void)!ftruncate(fd, 0); /* half of it is of no use, and takes room */
 			(void)unzCloseCurrentFile(zip);
 			return r;
 		}

@@ -253,6 +253,24 @@ def test_a_body_that_fills_its_filesystem_to_the_last_byte(t):
     s.stop()
 
 
+def test_an_archive_that_finds_no_room_takes_none(t):
+    ply.need_root()
+    target = t.at("small")
+    os.mkdir(target)
+    t.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", target])
+    t.clean.append(lambda: t.run(["umount", target], check=False))
+    s = rex(t)
+    for size, status in ((1 << 20, 511), (400 << 10, 200)):
+        buf = io.BytesIO()
+        with zipfile.ZipFile(buf, "w") as z:
+            z.writestr("d/f%d" % size, bytes(size))
+        body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, target.encode()),
+                              ("unzip", None, b"true")])
+        a = s.call("POST", "/upload", body, headers)
+        assert a.status == status and (status == 200 or "[Errno 28]" in a.json["swerexception"]["message"]), a
+    assert os.path.getsize(target + "/d/f%d" % (1 << 20)) == 0
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)

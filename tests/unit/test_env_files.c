@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -281,6 +283,28 @@ START_TEST(upload_and_download_copy_bytes_and_permissions)
 }
 END_TEST
 
+START_TEST(a_copy_that_finds_no_room_takes_none)
+{
+	const struct rlimit small = { .rlim_cur = 4096, .rlim_max = RLIM_INFINITY };
+	char local[128], back[128];
+	struct stat st;
+
+	snprintf(local, sizeof(local), "%s/large", outside);
+	snprintf(back, sizeof(back), "%s/back", outside);
+	make_file(local, "");
+	ck_assert_int_eq(truncate(local, 10000), 0);
+	ok(files_upload(root, local, "whole"));
+	ck_assert_ptr_ne(signal(SIGXFSZ, SIG_IGN), SIG_ERR);
+	ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+	ck_assert_int_lt(files_upload(root, local, "half"), 0);
+	ck_assert_int_eq(stat(at("half"), &st), 0);
+	ck_assert_int_eq(st.st_size, 0);
+	ck_assert_int_lt(files_download(root, "whole", back), 0);
+	ck_assert_int_eq(stat(back, &st), 0);
+	ck_assert_int_eq(st.st_size, 0);
+}
+END_TEST
+
 static bool stop; /* atomic */
 
 static void *swap_directory_and_link(void *arg)
@@ -351,6 +375,7 @@ int main(void)
 	tcase_add_test(t, a_ring_of_symlinks_is_refused);
 	tcase_add_test(t, a_path_that_is_too_long_is_refused);
 	tcase_add_test(t, upload_and_download_copy_bytes_and_permissions);
+	tcase_add_test(t, a_copy_that_finds_no_room_takes_none);
 	tcase_add_test(t, a_symlink_that_appears_meanwhile_leads_nowhere);
 	tcase_add_test(t, a_place_is_absolute_and_resolved_whether_it_is_there_or_not);
 	return run_case("files", t);
