@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "env/pytext.h"
 #include "env/remote.h"
 #include "env/status.h"
 #include "store/base/util.h"
@@ -79,7 +80,7 @@ static int sandbox_path(struct ply_env *e, struct ply_text *ret)
 	int r;
 
 	r = text_set(ret, "/sandboxes/", 11);
-	return r < 0 ? r : http_quote(ret, env_option(e, "sandbox_id"), "%20");
+	return r < 0 ? r : text_append_url(ret, env_option(e, "sandbox_id"), "%20");
 }
 
 static int wait_ready(struct ply_env *e, struct http *service, json_t **ret)

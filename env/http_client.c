@@ -13,6 +13,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "env/pytext.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -258,26 +259,6 @@ static void give_line(struct http *h, struct line *l)
 
 /* ---- a request ---- */
 
-int http_quote(struct ply_text *text, const char *s, const char *blank)
-{
-	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-				    "0123456789_.-~";
-	_cleanup_free_ char *out = malloc(3 * strlen(s) + 1);
-	char *p = out;
-
-	if (!out)
-		return fail_memory();
-	for (; *s; s++) {
-		if (strchr(plain, *s))
-			*p++ = *s;
-		else if (*s == ' ')
-			p = stpcpy(p, blank);
-		else
-			p += sprintf(p, "%%%02X", (unsigned char)*s);
-	}
-	return text_append(text, out, (size_t)(p - out));
-}
-
 static int make_url(const struct http *h, const struct http_request *q, struct ply_text *ret)
 {
 	int r;
@@ -289,10 +270,10 @@ static int make_url(const struct http *h, const struct http_request *q, struct p
 		return r;
 	r = text_append(ret, "?", 1);
 	if (r == 0)
-		r = http_quote(ret, q->name, "+");
+		r = text_append_url(ret, q->name, "+");
 	if (r == 0)
 		r = text_append(ret, "=", 1);
-	return r < 0 ? r : http_quote(ret, q->value, "+");
+	return r < 0 ? r : text_append_url(ret, q->value, "+");
 }
 
 static void slist_freep(struct curl_slist **list)

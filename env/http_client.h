@@ -51,9 +51,3 @@ void http_reply_release(struct http_reply *reply);
  * PLY_FAILED: what came could not be written to *download.
  */
 int http_send(struct http *h, const struct http_request *q, struct http_reply *ret);
-
-/*
- * As Python's urllib.parse.quote, with '/' encoded. Appended to text. blank: what stands for one,
- * "%20" in a path, "+" in a query.
- */
-int http_quote(struct ply_text *text, const char *s, const char *blank);

@@ -237,3 +237,23 @@ int text_append_format(struct ply_text *text, const char *fmt, ...)
 	}
 	return text_append(text, s, (size_t)n);
 }
+
+int text_append_url(struct ply_text *text, const char *s, const char *blank)
+{
+	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+				    "0123456789_.-~";
+	_cleanup_free_ char *out = malloc(3 * strlen(s) + 1);
+	char *p = out;
+
+	if (!out)
+		return fail_memory();
+	for (; *s; s++) {
+		if (strchr(plain, *s))
+			*p++ = *s;
+		else if (*s == ' ')
+			p = stpcpy(p, blank);
+		else
+			p += sprintf(p, "%%%02X", (unsigned char)*s);
+	}
+	return text_append(text, out, (size_t)(p - out));
+}

@@ -18,6 +18,11 @@
 int text_append_repr(struct ply_text *text, const char *s, size_t len);
 /* shlex.quote, appended. */
 int text_append_quoted(struct ply_text *text, const char *word);
+/*
+ * urllib.parse.quote with '/' encoded, appended. blank: what stands for one, "%20" in a path, "+"
+ * in a query.
+ */
+int text_append_url(struct ply_text *text, const char *s, const char *blank);
 /* str.strip() without a copy: moves *s and lessens *len. */
 void text_strip(const char **s, size_t *len);
 /*

@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "env/pytext.h"
 #include "env/serve/arrival.h"
 #include "env/serve/multipart.h"
 #include "env/serve/spool.h"
@@ -100,6 +101,36 @@ const char *http_argument(const struct http_request *q, const char *name, size_t
 	(void)MHD_lookup_connection_value_n(q->connection, MHD_GET_ARGUMENT_KIND, name,
 					    strlen(name), &value, ret_len); /* MHD_NO: NULL */
 	return value;
+}
+
+struct query {
+	struct ply_text *text; /* appended to */
+	char before;	       /* the next argument */
+	int r;
+};
+
+static enum MHD_Result add_argument(void *arg, enum MHD_ValueKind kind, const char *name,
+				    const char *value)
+{
+	struct query *to = arg;
+
+	to->r = text_append(to->text, &to->before, 1);
+	to->before = '&';
+	if (to->r == 0)
+		to->r = text_append_url(to->text, name, "%20");
+	if (to->r == 0 && value)
+		to->r = text_append(to->text, "=", 1);
+	if (to->r == 0 && value)
+		to->r = text_append_url(to->text, value, "%20");
+	return to->r < 0 ? MHD_NO : MHD_YES;
+}
+
+int http_query(const struct http_request *q, struct ply_text *text)
+{
+	struct query to = { .text = text, .before = '?' };
+
+	(void)MHD_get_connection_values(q->connection, MHD_GET_ARGUMENT_KIND, add_argument, &to);
+	return to.r;
 }
 
 const struct http_part *http_part(const struct http_request *q, const char *name)

@@ -22,6 +22,8 @@
  */
 #define HTTP_JSON_MAX (UINT64_C(512) << 20)
 
+struct ply_text;
+
 struct http_part {
 	char *name, *filename; /* owned; filename NULL: a plain field */
 	const char *data;      /* len bytes and a NUL; owned by the request */
@@ -43,6 +45,8 @@ struct http_request {
 /* The first header of that name, case aside; the first argument of the query. NULL: none. */
 const char *http_header(const struct http_request *q, const char *name);
 const char *http_argument(const struct http_request *q, const char *name, size_t *ret_len);
+/* The query with its '?', quoted anew, appended; nothing when there is none. 0 or PLY_NO_MEMORY. */
+int http_query(const struct http_request *q, struct ply_text *text);
 const struct http_part *http_part(const struct http_request *q, const char *name);
 /*
  * A descriptor, given, that polls POLLIN when the client has gone (or will send nothing more: a

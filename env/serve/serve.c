@@ -12,6 +12,7 @@
 #include <strings.h>
 
 #include "env/json_memory.h"
+#include "env/pytext.h"
 #include "env/serve/metrics.h"
 #include "env/serve/once.h"
 #include "env/serve/rex.h"
@@ -135,12 +136,14 @@ static bool redirect(const struct serve *s, const struct http_request *q, const 
 {
 	size_t len = strlen(path);
 	const char *host = http_header(q, "Host");
+	_cleanup_(ply_text_free) struct ply_text to = { 0 };
 
 	if (len < 2 || strncmp(q->path, path, len) != 0 || strcmp(q->path + len, "/") != 0)
 		return false;
-	if (asprintf(&r->header_value, "%s://%s%s", s->tls ? "https" : "http", host ? host : "",
-		     path) < 0)
-		r->header_value = NULL;
+	if (text_append_format(&to, "%s://%s%s", s->tls ? "https" : "http", host ? host : "",
+			       path) == 0 &&
+	    http_query(q, &to) == 0)
+		r->header_value = TAKE_PTR(to.data);
 	r->header_name = "Location";
 	reply_detail(r, 307, "Temporary Redirect");
 	return true;

@@ -105,6 +105,10 @@ def test_paths_and_methods(t):
         assert (a.headers["Allow"] is not None) == (status == 405)
     a = s.get("/is_alive/")
     assert a.status == 307 and a.headers["Location"] == s.url + "/is_alive"
+    for query in ("?x=1%26%20&y&z=&x=%C3%BC~", "?" + "y" * 1000):
+        a = s.get("/is_alive/" + query)
+        assert a.status == 307 and a.headers["Location"] == s.url + "/is_alive" + query, a.headers["Location"]
+    assert s.get("/is_alive/?").headers["Location"] == s.url + "/is_alive"
     assert s.get("/is_alive?x=1&y").status == 200
     assert s.get("/is_alive", headers={"X-Long": "x" * 60000}).status == 200
     assert s.get("/is_alive?x=" + "y" * 60000).status == 200
