@@ -111,6 +111,95 @@ START_TEST(what_has_no_record_was_not_done)
 }
 END_TEST
 
+START_TEST(a_receipt_that_was_given_back_has_nothing_of_its_request)
+{
+	struct memo_receipt *r;
+
+	begin();
+	ask(4, false);
+	ck_assert(memo_begins());
+	r = memo_receipt();
+	r->journal.lsn = r->journal.id = 7;
+	memo_request_end();
+	ask(6, false);
+	ck_assert_ptr_eq(memo_receipt(), r);
+	ck_assert_uint_eq(r->journal.lsn, 0);
+	ck_assert_uint_eq(r->journal.id, 0);
+	ck_assert(memo_begins());
+	memo_request_end();
+	end();
+}
+END_TEST
+
+static void left_receipt(unsigned i, uint64_t unique, uint64_t lsn)
+{
+	first->receipts[i].unique = unique;
+	first->receipts[i].what = MEMO_ENTRY;
+	first->receipts[i].value = 1;
+	first->receipts[i].journal.lsn = lsn;
+}
+
+START_TEST(a_request_that_came_again_keeps_its_receipt_when_others_come)
+{
+	struct memo_receipt *r = first->receipts;
+
+	left_receipt(0, 4, 1);
+	left_receipt(1, 8, 1); /* was answered: nobody asks for it */
+	memo_recovered(first, 5);
+	memo_request_begin(first, 4, true);
+	memo_request_is_new(first);
+	ck_assert_uint_eq(r[0].unique, 4);
+	ck_assert_uint_eq(r[1].unique, 0);
+	ck_assert(memo_was_done(MEMO_ENTRY, NULL));
+	memo_request_end();
+
+	/* nor has it anything of what was not done */
+	left_receipt(0, 4, 6);
+	memo_recovered(first, 5);
+	memo_request_begin(first, 4, true);
+	ck_assert(!memo_was_done(MEMO_ENTRY, NULL));
+	memo_did(MEMO_ATTR, 2);
+	memo_did(MEMO_DATA, 3); /* only the first of its verbs counts */
+	ck_assert_uint_eq(r[0].what, MEMO_ATTR);
+	ck_assert_uint_eq(r[0].value, 2);
+	memo_request_end();
+}
+END_TEST
+
+START_TEST(of_a_request_that_does_several_things_the_first_record_counts)
+{
+	struct entry e;
+	uint64_t lsn;
+
+	begin();
+	ask(4, false);
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+	lsn = memo_receipt()->journal.lsn;
+	put(e.node, 0, "text");
+	ck_assert_uint_ne(lsn, 0);
+	ck_assert_uint_eq(memo_receipt()->journal.lsn, lsn);
+	memo_request_end();
+	end();
+}
+END_TEST
+
+/* Who restored the state that he was in can undo what he could before. */
+START_TEST(a_restore_that_left_its_own_target_is_finished_with_the_undo_from_before)
+{
+	struct memo_head *h = first->head;
+
+	for (uint64_t left = 5; left <= 6; left++) {
+		h->switched = (struct memo_switch){ .target = 5, .left = 3 };
+		h->switch_journal.lsn = 1;
+		h->switch_journal.id = left;
+		h->switch_state = MEMO_PREPARED;
+		memo_recovered(first, 1);
+		ck_assert_uint_eq(h->switch_state, MEMO_DONE);
+		ck_assert_uint_eq(h->switched.left, left == 5 ? 3 : left);
+	}
+}
+END_TEST
+
 static uint64_t *shared_id; /* from the child */
 
 static void checkpoint_one(void)
@@ -778,6 +867,10 @@ int main(void)
 	tcase_add_test(c, what_was_removed_and_not_answered_is_answered);
 	tcase_add_test(c, a_write_that_was_done_does_not_undo_a_later_one);
 	tcase_add_test(c, what_has_no_record_was_not_done);
+	tcase_add_test(c, a_receipt_that_was_given_back_has_nothing_of_its_request);
+	tcase_add_test(c, a_request_that_came_again_keeps_its_receipt_when_others_come);
+	tcase_add_test(c, of_a_request_that_does_several_things_the_first_record_counts);
+	tcase_add_test(c, a_restore_that_left_its_own_target_is_finished_with_the_undo_from_before);
 	tcase_add_test(c, a_checkpoint_is_made_once);
 	tcase_add_test(c, receipts_nobody_asks_for_are_free_at_the_first_new_request);
 	tcase_add_test(c, a_node_id_that_was_half_written_is_nobodys);

@@ -23,7 +23,9 @@ START_TEST(a_listed_directory_gets_a_barrier_and_a_second_epoch)
 
 	few.names_max = 1;
 	view_set_kernel(view, &few);
-	for (int listed = 0; listed < 2; listed++) {
+	for (int round = 0; round < 3; round++) {
+		int listed = round == 1; /* which holds for one restore */
+
 		many_files(d, 8);
 		if (listed)
 			ck_ok(view_readdir(view, d, 0, true, take_all, NULL));
@@ -179,6 +181,7 @@ START_TEST(a_rename_that_could_not_be_noted_is_told_by_epoch)
 		ck_assert(rename_failed || epochs == 1 || was_told(ROOT_NODE, "b"));
 		by_epoch += epochs;
 		restore(id);
+		ck_assert_uint_eq(epochs, 0); /* nothing was renamed */
 	}
 	ck_assert_uint_gt(by_epoch, 0);
 }
@@ -426,6 +429,23 @@ START_TEST(of_a_directory_that_takes_the_place_of_another_one_all_names_are_told
 }
 END_TEST
 
+START_TEST(of_a_new_directory_in_the_place_of_another_one_all_names_are_told)
+{
+	uint64_t x = make_dir(ROOT_NODE, "x"), foo = make_file(x, "foo", ""), id = checkpoint();
+	struct entry e;
+
+	ck_ok(view_unlink(view, x, "foo", 3));
+	ck_ok(view_rmdir(view, ROOT_NODE, "x", 1));
+	view_forget(view, foo, 1);
+	view_forget(view, x, 1);
+	x = make_dir(ROOT_NODE, "x");
+	ck_assert_int_eq(look(x, "foo", &e), -ENOENT); /* which the kernel remembers */
+	restore(id);
+	ck_assert(was_told(x, "foo"));
+	ck_assert_uint_eq(node_of(ROOT_NODE, "x"), x);
+}
+END_TEST
+
 START_TEST(many_dead_directories_come_back)
 {
 	uint64_t without = checkpoint(), d[40], with;
@@ -463,6 +483,22 @@ START_TEST(a_name_that_was_looked_up_anew_is_left_alone_afterwards)
 }
 END_TEST
 
+START_TEST(what_a_restore_expired_is_dropped_if_the_kernel_still_has_it)
+{
+	uint64_t id = checkpoint(), b;
+
+	make_file(ROOT_NODE, "a", "");
+	b = make_file(ROOT_NODE, "b", "");
+	restore(id);
+	ck_assert(was_expired(ROOT_NODE, "a") && was_expired(ROOT_NODE, "b"));
+	view_forget(view, b, 1);
+	told_nothing();
+	view_tidy(view);
+	ck_assert_uint_eq(told_names, 1);
+	ck_assert(!was_expired(ROOT_NODE, "a"));
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("told");
@@ -487,7 +523,9 @@ int main(void)
 			    0, 2);
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
+	tcase_add_test(t, of_a_new_directory_in_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, many_dead_directories_come_back);
 	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
+	tcase_add_test(t, what_a_restore_expired_is_dropped_if_the_kernel_still_has_it);
 	return run_case("view_told", t);
 }
