@@ -12,6 +12,7 @@
 #include "store/behind.h"
 #include "store/boot.h"
 #include "store/format.h"
+#include "store/stage_internal.h"
 
 #define LEN 100000
 
@@ -537,6 +538,7 @@ START_TEST(the_next_open_copies_what_a_killed_process_left)
 	ck_assert_uint_eq(in_file(place), 0);
 	reopen();
 	ck_assert_uint_eq(in_file(place), PENDING);
+	ck_assert(!file_is_there());
 }
 END_TEST
 
@@ -579,6 +581,47 @@ START_TEST(of_a_damaged_slot_nothing_is_believed)
 	reopen();
 	ck_assert_uint_eq(in_file(place), PENDING / 2);
 	ck_assert_uint_gt(s.notes, 0);
+}
+END_TEST
+
+/* Where the first piece says where its bytes are, and where they belong (struct piece). */
+#define FROM_AT (8 + BOOT_BYTES + 8)
+#define TO_AT (8 + BOOT_BYTES + 16)
+
+START_TEST(nor_of_a_piece_that_is_not_all_in_its_slot_or_a_file)
+{
+	static const uint64_t from[] = { 0, STAGE_SLOT_HEAD - 1, STAGE_SLOT_BYTES - LEN + 1,
+					 STAGE_SLOT_BYTES + 1, UINT32_MAX };
+	static const uint64_t to[] = { STAGE_FILE_MAX - LEN + 1, STAGE_FILE_MAX + 1, UINT64_MAX };
+
+	for (size_t i = 0; i < ARRAY_SIZE(from) + ARRAY_SIZE(to); i++) {
+		bool is_from = i < ARRAY_SIZE(from);
+		uint64_t value = is_from ? from[i] : to[i - ARRAY_SIZE(from)];
+		uint32_t place[2 * PENDING];
+		int fd;
+
+		die_with_pending(place);
+		ck_ok(os_openat(s.dir_fd, "stage/behind", O_WRONLY, 0, &fd));
+		ck_ok(os_pwrite_full(fd, &value, is_from ? 4 : 8, is_from ? FROM_AT : TO_AT));
+		close(fd);
+		s.notes = 0;
+		reopen();
+		ck_assert_uint_eq(s.notes, 1);
+		ck_assert_uint_eq(in_file(place), PENDING - 1);
+	}
+}
+END_TEST
+
+START_TEST(a_file_of_them_that_was_not_finished_is_none)
+{
+	int fd;
+
+	stage_close(s.stage);
+	ck_ok(os_openat(s.dir_fd, "stage/behind", O_WRONLY | O_CREAT, 0600, &fd));
+	ck_assert_int_eq(ftruncate(fd, STAGE_SLOT_HEAD), 0);
+	close(fd);
+	ck_ok(stage_open(s.dir_fd, s.chunks, &(struct noter){ 0 }, &s.stage));
+	ck_assert(!file_is_there());
 }
 END_TEST
 
@@ -633,6 +676,8 @@ int main(void)
 		there_is_a_slot_or_nothing_of_it,
 		what_belongs_nowhere_any_more_is_passed,
 		of_a_damaged_slot_nothing_is_believed,
+		nor_of_a_piece_that_is_not_all_in_its_slot_or_a_file,
+		a_file_of_them_that_was_not_finished_is_none,
 		what_cannot_be_copied_at_an_open_is_pending_again,
 		the_next_open_copies_what_a_killed_process_left,
 		after_a_power_cut_nothing_is_copied,
