@@ -28,12 +28,12 @@ git_repository *git_open(struct chan *c, const char *path, int code)
 
 	/* 1.5 forgets the code when nothing is configured; the message names the option. */
 	if (r == GIT_EOWNER || (r < 0 && strstr(git_why(), "safe.directory")))
-		program_fail(c, -EPERM,
+		program_fail(c, code,
 			     "repository '%s' belongs to somebody else; if you trust it: "
 			     "git config --global --add safe.directory '%s'",
 			     path, path);
 	if (r == GIT_ENOTFOUND && code == -ERR_TARGET)
-		program_fail(c, -ENOENT, "no git repository is there; 'git init --bare' makes one");
+		program_fail(c, code, "no git repository is there; 'git init --bare' makes one");
 	if (r < 0)
 		program_fail(c, code, "repository '%s': %s", path, git_why());
 	return repo;

@@ -195,7 +195,8 @@ def test_what_is_refused_changes_nothing(t):
     for name in ("a..b", "x.lock", "-x", "HEAD", "a b", "x/", "free/x"):
         fails("main", "--git", "repo#" + name, says="refs/heads/" + name)
     fails("a..b", "--git", "repo", says="git takes no ref of the name 'refs/plyfs/a..b'")
-    fails("main", "--git", "nowhere", says="'nowhere': no git repository is there; 'git init --bare'")
+    fails("main", "--git", "nowhere",
+          says="'nowhere': no git repository is there; 'git init --bare' makes one$")
     fails("main", "--git", "nowhere#b", says="no git repository is there")
     fails("main", "--git", "source", says="no git repository is there")
     fails("main", "--git", "repo/.git/objects", says="no git repository is there")

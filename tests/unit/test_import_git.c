@@ -172,7 +172,7 @@ START_TEST(a_strangers_repository_is_told_about)
 	ck_assert_int_eq(
 		make_repo("echo x >f && git add f && git commit -qm x && chown -R 12345 ."), 0);
 	ck_assert_int_eq(setenv("HOME", fx.path, 1), 0);
-	ck_assert_msg(try_git("HEAD", &root) == -EPERM, "%s", fx.last_note);
+	ck_assert_msg(try_git("HEAD", &root) == -ERR_SOURCE, "%s", fx.last_note);
 	ck_assert_ptr_nonnull(strstr(fx.last_note, "safe.directory"));
 	ck_assert_ptr_null(root);
 }
