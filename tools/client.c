@@ -573,6 +573,10 @@ static int connect_from(struct client *cl, int first, bool start, int *ret_sock)
 				return r;
 			if (r < 0)
 				return client_fail(cl, "the daemon's greeting: %s", strerror(-r));
+		} else if (r == -EACCES) {
+			return client_fail(
+				cl, "only root and the owner of the store '%s' may use it",
+				cl->store);
 		} else if (r != -EAGAIN) {
 			return client_fail(cl, "reaching the daemon of '%s': %s", cl->store,
 					   strerror(-r));

@@ -257,6 +257,9 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
     p = u.run([t.at("plyfs"), "checkpoint", view.path], check=False)
     assert p.returncode == 1 and "only root and the owner" in p.stderr, p.stderr
 
+    os.chmod(view.store.path, 0o755)
+    p = u.run([t.at("plyfs"), "--store", view.store.path, "log"], cwd="/", check=False)
+    assert p.returncode == 1 and "only root and the owner of the store" in p.stderr, p.stderr
     u.env["PLYFS_STORE"] = store
     u.ply("init", store)
     u.sh("mkdir source")
