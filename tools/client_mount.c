@@ -268,7 +268,10 @@ static int short_store_place(struct client *cl, const char *dir, char **ret_path
 
 	if (r)
 		return r;
-	if (strncmp(path, dir, (size_t)n) == 0 && (path[n] == '/' || strcmp(dir, "/") == 0))
+	if (strcmp(dir, "/") == 0)
+		return client_fail(
+			cl, "no view covers the whole system; name a directory below '/'");
+	if (strncmp(path, dir, (size_t)n) == 0 && path[n] == '/')
 		return client_fail(
 			cl,
 			"the store '%s' would lie below '%s'; set XDG_DATA_HOME to a place outside",

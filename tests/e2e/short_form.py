@@ -377,6 +377,11 @@ def test_names_are_listed_as_diff_lists_them(t):
     assert p.stderr.count("\n") == 1 and '(A "two\\nD a.txt")' in p.stderr, p
 
 
+def test_the_root_directory_is_no_place_for_a_view(t):
+    p = ply_(t, "mount", "/", check=False)
+    assert p.returncode == 1 and "no view covers the whole system; name a directory below" in p.stderr, p
+
+
 def test_a_dry_run_is_an_array_for_programs(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
