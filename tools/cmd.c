@@ -20,6 +20,7 @@
 #include "store/base/words.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
+#include "tools/daemon.h"
 #include "tools/verbs.h"
 
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)
@@ -181,6 +182,32 @@ int cmd_path(struct cmd *c, const char *path, char **ret)
 const char *cmd_branch_name(struct cmd *c, const char *name)
 {
 	return name ? name : *c->branch ? c->branch : BRANCH_DEFAULT;
+}
+
+/* Between two looks of a verb whether it was interrupted are a file or two, or a comparison. */
+#define CLAIMED_WAIT_MS 3000
+#define CLAIMED_STEP_MS 5
+
+int cmd_await_branch(struct cmd *c, const char *name)
+{
+	_cleanup_(branch_closep) struct branch *b = NULL;
+	int r;
+
+	if (branch_open(c->store, name, &b) < 0)
+		return 0; /* who wants it says why not */
+	for (int ms = 0; ms < CLAIMED_WAIT_MS; ms += CLAIMED_STEP_MS) {
+		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, name);
+
+		r = e ? 0 : branch_mount(b);
+		if (!e && r == 0)
+			branch_unmount(b);
+		if (r != -ERR_BRANCH_IN_USE)
+			return 0;
+		if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
+			return -ERR_CANCELLED;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = CLAIMED_STEP_MS * 1000000L }, NULL);
+	}
+	return -ERR_BRANCH_CLAIMED;
 }
 
 static int state_of_branch(struct cmd *c, const char *name, struct cmd_state *ret)

@@ -112,6 +112,13 @@ int cmd_state(struct cmd *c, const char *text, struct cmd_state *ret);
 void cmd_state_release(struct cmd_state *s);
 #define _cleanup_state_ __attribute__((cleanup(cmd_state_release)))
 
+/*
+ * Waits while another verb has a branch that nobody has mounted: one that was interrupted has it
+ * until it looks. 0: nobody has it, or a view, or there is none; -ERR_BRANCH_CLAIMED: after some
+ * seconds it still has it.
+ */
+int cmd_await_branch(struct cmd *c, const char *name);
+
 /* The branch a verb is about: `name` if not NULL, else the client's view's, else main. */
 const char *cmd_branch_name(struct cmd *c, const char *name);
 

@@ -145,7 +145,9 @@ static int target_open(struct cmd *c, const char *name, bool replace, struct bra
 				"branch '%s' has a state already; --replace gives it the new one, "
 				"--branch NAME makes another",
 				name);
-	r = branch_mount(b);
+	r = cmd_await_branch(c, name);
+	if (r == 0)
+		r = branch_mount(b);
 	if (r < 0)
 		return cmd_fail(c, r, "branch '%s'", name);
 	*ret = TAKE_PTR(b);

@@ -93,7 +93,9 @@ static int start(struct cmd *c, const char *branch, uint64_t snapshot, const cha
 
 	if (c->fuse_fd < 0)
 		return cmd_fail(c, 0, "mounting is the client's work: it has to send a descriptor");
-	r = views_start(c->daemon, branch, snapshot, at, TAKE_FD(c->fuse_fd), how);
+	r = *branch ? cmd_await_branch(c, branch) : 0;
+	if (r == 0)
+		r = views_start(c->daemon, branch, snapshot, at, TAKE_FD(c->fuse_fd), how);
 	if (r == -ERR_BRANCH_IN_USE) {
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, branch);
 

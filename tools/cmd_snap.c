@@ -48,7 +48,9 @@ static int target_open(struct cmd *c, const char *name, struct target *ret)
 	ret->entry = views_get_branch(c->daemon, name);
 	if (ret->entry)
 		return CMD_DONE;
-	r = branch_open(c->store, name, &b);
+	r = cmd_await_branch(c, name);
+	if (r == 0)
+		r = branch_open(c->store, name, &b);
 	if (r == 0)
 		r = branch_mount(b);
 	if (r == -ERR_BRANCH_IN_USE) {
@@ -391,7 +393,9 @@ static int drop_branch(struct drop *d, const char *name)
 	char users[MOUNT_USERS_BYTES];
 	int r;
 
-	r = !d->dry ? branch_drop(c->store, name) : e ? -ERR_BRANCH_IN_USE : 0;
+	r = e ? -ERR_BRANCH_IN_USE : cmd_await_branch(c, name);
+	if (r == 0 && !d->dry)
+		r = branch_drop(c->store, name);
 	if (r == -ERR_BRANCH_IN_USE && e && views_is_detached(e) > 0) {
 		views_users(e, users);
 		return cmd_fail(c, 0,

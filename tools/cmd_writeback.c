@@ -773,8 +773,10 @@ static int work_open(struct cmd *c, const struct cmd_state *then, const struct c
 static int claim(struct cmd *c, bool looks, struct branch **ret, struct branch **ret_claimed)
 {
 	_cleanup_(views_putp) struct view_entry *e = NULL;
-	int r = branch_open(c->store, BRANCH_DEFAULT, ret);
+	int r = looks ? 0 : cmd_await_branch(c, BRANCH_DEFAULT);
 
+	if (r == 0)
+		r = branch_open(c->store, BRANCH_DEFAULT, ret);
 	if (r == 0) {
 		r = branch_mount(*ret); /* the state stands still meanwhile */
 		if (r == 0)

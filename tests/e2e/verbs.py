@@ -324,6 +324,28 @@ def test_drop_says_what_is_lost_with_a_branch(t):
     assert store.out("drop", "clean") == "dropped branch clean"
 
 
+def test_a_branch_that_another_verb_has_is_waited_for_or_told(t):
+    store, at = t.store(), t.at("at")
+    os.mkdir(at)
+    store.import_(t.tree({"a": "1"}))
+    other = {"mount": ["--at", at], "restore": ["--branch", "main", "main"], "import": ["--replace", t.at("source")]}
+    with subprocess.Popen([ply.PLYFS, "--store", store.path, "import", "--replace", "-"], env=t.env,
+                          stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as busy:
+        deadline = time.monotonic() + 60
+        while "another verb" not in store.ply("drop", "--dry-run", "main", check=False).stderr:
+            assert time.monotonic() < deadline, "the import never began"
+        for verb, words in other.items():
+            store.fails(verb, *words, says="another verb works on it; try again when that is done")
+        assert not os.path.ismount(at)
+        waits = subprocess.Popen([ply.PLYFS, "--store", store.path, "mount", "--at", at], env=t.env)
+        while at not in ply.mounts_below(t.path): # the client mounts first: its daemon waits now
+            assert waits.poll() is None
+        busy.stdin.close()
+        assert waits.wait(60) == 0
+    t.adopt(at)
+    assert ply.read(os.path.join(at, "a")) == "1"
+
+
 def test_what_was_dropped_is_an_array_for_programs(t):
     view = t.view()
     view.store.ply("fork", "side", cwd=view.path)
