@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Copies of files (store/copy.c). That old ones make room for new ones is e2e/passthrough.py's. */
+/* Copies of files (store/copy.c). What a view does with them is e2e/passthrough.py's. */
+
+#include <sys/statvfs.h>
 
 #include "store/copy.h"
 #include "tests/unit/store_fixture.h"
@@ -158,6 +160,95 @@ START_TEST(what_is_used_is_removed_only_if_one_wants)
 }
 END_TEST
 
+static int write_while_all_are_removed(void *arg, int fd)
+{
+	copies_remove(store, false);
+	copies_remove(store, true);
+	return write_text(arg, fd);
+}
+
+START_TEST(what_is_being_written_stays)
+{
+	struct source s = { .text = "text" };
+	_cleanup_close_ int fd = -1;
+
+	make(8, &s);
+	ck_ok(copy_make(store, SNAP, 7, SIZE, 100, write_while_all_are_removed, &s, &fd));
+	expect_copy(fd, "text");
+	expect_copies(1);
+}
+END_TEST
+
+#define PLENTY (UINT64_C(1) << 50)
+
+static uint64_t disk_room = PLENTY; /* what the disk has left */
+
+/* Stands for libc's. */
+int fstatvfs(int fd, struct statvfs *ret)
+{
+	*ret = (struct statvfs){ .f_frsize = 1, .f_bavail = disk_room };
+	return 0;
+}
+
+START_TEST(those_make_room_that_were_used_longest_ago)
+{
+	_cleanup_close_ int one = -1, three = -1, fd = -1;
+	struct source s = { .text = "text" };
+	uint64_t count, bytes;
+
+	for (uint64_t ino = 1; ino <= 3; ino++) {
+		make(ino, &s);
+		(void)usleep(20000); /* the disk's clock ticks each 10 ms at the least */
+	}
+	ck_ok(copy_find(store, SNAP, 1, &one));
+	closep(&one);
+	one = -1;
+	ck_ok(copies_stats(store, &count, &bytes));
+	disk_room = bytes / 3; /* with what one takes there is as much as the others take */
+	copies_trim(store);
+	expect_copies(2);
+	ck_err(copy_find(store, SNAP, 2, &fd), ABSENT);
+
+	ck_ok(copy_find(store, SNAP, 1, &one));
+	ck_ok(copy_find(store, SNAP, 3, &three));
+	disk_room = 0; /* and all that are left are used */
+	ck_err(copy_make(store, SNAP, 4, SIZE, 0, write_text, &s, &fd), -ENOSPC);
+	expect_copies(2);
+	disk_room = PLENTY;
+}
+END_TEST
+
+static unsigned asked;
+
+static int is_snap(void *arg, uint64_t snap)
+{
+	asked++;
+	ck_assert_uint_eq(snap, SNAP);
+	return *(int *)arg;
+}
+
+START_TEST(what_two_snapshots_have_alike_is_one_copy)
+{
+	uint64_t count, bytes, more;
+	struct source s = { .text = "text" };
+	int alike = 0;
+
+	make(7, &s);
+	make(8, &s);
+	ck_ok(copies_stats(store, &count, &bytes));
+	copy_share(store, SNAP, 7, is_snap, &alike); /* it has one */
+	ck_assert_uint_eq(asked, 0);
+	copy_share(store, SNAP + 1, 7, is_snap, &alike);
+	ck_assert_uint_eq(asked, 1);
+	expect_copies(2);
+	alike = 1;
+	copy_share(store, SNAP + 1, 7, is_snap, &alike);
+	ck_ok(copies_stats(store, &count, &more));
+	ck_assert_uint_eq(count, 3);
+	ck_assert_uint_eq(more, bytes);
+}
+END_TEST
+
 static void *count_on(void *arg)
 {
 	uint64_t count, bytes;
@@ -216,6 +307,9 @@ int main(void)
 		a_file_larger_than_half_the_room_is_not_begun,
 		who_wants_the_same_copy_waits,
 		what_is_used_is_removed_only_if_one_wants,
+		what_is_being_written_stays,
+		those_make_room_that_were_used_longest_ago,
+		what_two_snapshots_have_alike_is_one_copy,
 		they_are_counted_while_they_come_and_go,
 		gc_and_a_check_of_all_bytes_remove_them,
 	};

@@ -232,6 +232,26 @@ static void expect_readers(unsigned n)
 	}
 }
 
+START_TEST(who_steps_aside_behind_an_idle_thread_makes_no_second_leader)
+{
+	struct readers *rs = pool(0);
+	struct letters l, other;
+
+	letters_start(&l, rs);
+	letters_start(&other, rs);
+	ask(&l, "D");
+	wait_for(&l.blocked); /* and found nobody to lead */
+	letters_end(&other); /* whose thread is idle then */
+	ask(&l, "p");
+	wait_for(&l.handled);
+	sem_post(&l.open);
+	wait_for(&l.handled);
+	expect_none(&l.handled); /* time for a second one that would read (R1) */
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
 START_TEST(kernel_waits_find_a_thread_beyond_the_spares)
 {
 	struct readers *rs = pool(0);
@@ -562,6 +582,7 @@ int main(void)
 	tcase_add_test(tc, one_thread_serves_what_never_waits);
 	tcase_add_test(tc, a_waiting_request_does_not_stop_the_next);
 	tcase_add_loop_test(tc, disk_waits_beyond_the_spares_just_go_on, 0, 2);
+	tcase_add_test(tc, who_steps_aside_behind_an_idle_thread_makes_no_second_leader);
 	tcase_add_test(tc, kernel_waits_find_a_thread_beyond_the_spares);
 	tcase_add_test(tc, who_could_not_be_served_leaves_nothing);
 	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
