@@ -290,6 +290,47 @@ START_TEST(a_slot_that_was_given_up_is_used_again_when_its_bytes_are_not_wanted)
 }
 END_TEST
 
+START_TEST(it_is_not_while_some_of_them_are)
+{
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+	struct blob *a = make(data);
+	unsigned n = 0;
+
+	memcpy(data + LEN, second, LEN);
+	b = make(data + LEN);
+	full_disk(true);
+	ck_err(stage_slot_served(s.stage), -EFBIG);
+	stage_slot_serve(s.stage, NULL);
+	stage_slot_give_up(s.stage, slot);
+	blob_unref(a);
+	full_disk(false);
+	while (stage_slot_take(s.stage))
+		n++;
+	ck_assert_uint_eq(n, 3);
+	expect(b, second);
+}
+END_TEST
+
+/* Or it would be copied over what came later. */
+START_TEST(what_is_pending_is_not_written_over)
+{
+	_cleanup_(blob_unrefp) struct blob *before = make(first), *a = NULL;
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+
+	a = make(data);
+	fault_arm(0, 1, EIO); /* the copy fails, the write would not */
+	ck_err(blob_write(a, LEN - 1, second, 1), -EIO);
+	fault_arm(0, 1, EIO);
+	ck_ok(blob_write(before, 0, second, LEN));
+	fault_disarm();
+	ck_ok(stage_slot_served(s.stage));
+	expect(a, first);
+	expect(before, second);
+	leave(slot);
+}
+END_TEST
+
 START_TEST(nothing_more_is_left_while_copies_fail)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
@@ -664,6 +705,8 @@ int main(void)
 		a_full_disk_keeps_them_in_memory_and_fails_the_sync,
 		what_cannot_be_copied_is_read_where_it_is,
 		a_slot_that_was_given_up_is_used_again_when_its_bytes_are_not_wanted,
+		it_is_not_while_some_of_them_are,
+		what_is_pending_is_not_written_over,
 		nothing_more_is_left_while_copies_fail,
 		what_cannot_be_copied_outlives_the_daemon,
 		and_the_boot,
