@@ -247,6 +247,26 @@ def test_of_several_that_mount_at_once_one_has_the_view_and_keeps_it(t):
         assert os.listdir(at) == []
 
 
+def hold_unlinked(at, count):
+    for _ in range(count):
+        os.open(at, os.O_TMPFILE | os.O_RDWR)  # closed by our end
+
+
+def test_a_branch_is_free_when_its_view_was_unmounted_whoever_did_it(t):
+    """umount(8) does not wait for the daemon, which has what nobody has open any more to remove."""
+    view = t.view()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(hard, 20000) - 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
+    t.clean.append(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
+    for again in (lambda: view.store.ply("mount", "--at", view.path),
+                  lambda: view.store.ply("drop", "main")):
+        for pid in [ply.child(hold_unlinked, view.path, count) for _ in range(3)]:
+            assert ply.ended_well(pid)
+        ply.run(["umount", view.path])
+        again()
+
+
 def test_tree_nodes_beyond_the_budget_are_let_go(t):
     t.env["PLYFSD_NODE_MEMORY"] = "0"
     names = {"d%d/f%d" % (i % 20, i): "%d\n" % i for i in range(2000)}
