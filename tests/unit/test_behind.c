@@ -383,6 +383,48 @@ START_TEST(and_the_boot)
 }
 END_TEST
 
+/* How many slots say that they are of that boot. */
+static unsigned of_boot(const uint8_t boot[static BOOT_BYTES])
+{
+	uint8_t got[BOOT_BYTES];
+	unsigned n = 0;
+	int fd;
+
+	ck_ok(os_openat(s.dir_fd, "stage/behind", O_RDONLY, 0, &fd));
+	for (uint64_t at = 8 /* the magic */; os_pread_full(fd, got, sizeof(got), at) == 0;
+	     at += STAGE_SLOT_BYTES)
+		n += memcmp(got, boot, sizeof(got)) == 0;
+	close(fd);
+	return n;
+}
+
+/* Else what the next user of one leaves would be believed after a power cut. */
+START_TEST(slots_that_any_boot_may_believe_are_of_this_one_again)
+{
+	static const _Atomic uint64_t lsn = 1;
+	static const uint8_t any[BOOT_BYTES];
+	uint8_t *slot, *data = slot_with(first, LEN, &slot), this[BOOT_BYTES];
+	struct blob *a = make(data);
+
+	stage_hold(s.stage, &lsn);
+	full_disk(true);
+	stage_end(s.stage);
+	blob_unref(a);
+	leave(slot);
+	stage_close(s.stage);
+	ck_assert_uint_eq(of_boot(any), 4);
+	setenv("PLYFS_TEST_BOOT_ID", "another", 1);
+	ck_ok(boot_id(this));
+	ck_ok(stage_open(s.dir_fd, s.chunks, &(struct noter){ 0 }, &s.stage));
+	unsetenv("PLYFS_TEST_BOOT_ID");
+	full_disk(false);
+	ck_assert_uint_eq(of_boot(any), 1); /* it has them still */
+	ck_assert_uint_eq(of_boot(this), 3);
+	ck_ok(stage_sync(s.stage));
+	ck_assert_uint_eq(of_boot(this), 4);
+}
+END_TEST
+
 START_TEST(a_sync_waits_for_the_disk_as_well)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
@@ -710,6 +752,7 @@ int main(void)
 		nothing_more_is_left_while_copies_fail,
 		what_cannot_be_copied_outlives_the_daemon,
 		and_the_boot,
+		slots_that_any_boot_may_believe_are_of_this_one_again,
 		a_sync_waits_for_the_disk_as_well,
 		a_blob_that_goes_takes_nothing_of_its_neighbour,
 		nor_of_what_lies_there_in_another_file,
