@@ -439,6 +439,13 @@ int branch_mount(struct branch *b)
 	return 0;
 }
 
+bool branch_is_mounted(struct branch *b)
+{
+	LOCK_GUARD(&b->store->table);
+
+	return b->mounted;
+}
+
 void branch_unmount(struct branch *b)
 {
 	LOCK_GUARD(&b->store->table);

@@ -246,6 +246,8 @@ int branch_fork(struct branch *source, const char *name);
 int branch_drop(struct store *s, const char *name);
 /* Claims the branch for one mounted view: -ERR_BRANCH_IN_USE when it has one. */
 int branch_mount(struct branch *b);
+/* By a view, or a verb that works on it as one. */
+bool branch_is_mounted(struct branch *b);
 void branch_unmount(struct branch *b);
 
 struct branch_info {

@@ -191,17 +191,13 @@ const char *cmd_branch_name(struct cmd *c, const char *name)
 int cmd_await_branch(struct cmd *c, const char *name)
 {
 	_cleanup_(branch_closep) struct branch *b = NULL;
-	int r;
 
 	if (branch_open(c->store, name, &b) < 0)
 		return 0; /* who wants it says why not */
 	for (int ms = 0; ms < CLAIMED_WAIT_MS; ms += CLAIMED_STEP_MS) {
 		_cleanup_(views_putp) struct view_entry *e = views_get_branch(c->daemon, name);
 
-		r = e ? 0 : branch_mount(b);
-		if (!e && r == 0)
-			branch_unmount(b);
-		if (r != -ERR_BRANCH_IN_USE)
+		if (e || !branch_is_mounted(b))
 			return 0;
 		if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
 			return -ERR_CANCELLED;

@@ -55,7 +55,8 @@ enum outcome {
 	X(ERR_BRANCH_UNKNOWN, ENOENT, "no branch has this name; 'plyfs tree' lists them")          \
 	X(ERR_BRANCH_EXISTS, EEXIST, "a branch of this name exists; take another, or drop it")     \
 	X(ERR_BRANCH_IN_USE, EBUSY, "the branch is mounted; unmount it first")                     \
-	X(ERR_BRANCH_CLAIMED, EBUSY, "another verb works on it; try again when that is done")      \
+	X(ERR_BRANCH_CLAIMED, EBUSY,                                                               \
+	  "another verb works on it, or its view is still ending; try again when that is done")   \
 	X(ERR_BRANCH_NAME, EINVAL,                                                                 \
 	  "a branch name is 1 to 63 of A-Z a-z 0-9 . _ - and no leading dot or dash")              \
 	X(ERR_BRANCH_DAMAGED, EIO, "a branch record is damaged")                                   \

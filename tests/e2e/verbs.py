@@ -335,7 +335,7 @@ def test_a_branch_that_another_verb_has_is_waited_for_or_told(t):
         while "another verb" not in store.ply("drop", "--dry-run", "main", check=False).stderr:
             assert time.monotonic() < deadline, "the import never began"
         for verb, words in other.items():
-            store.fails(verb, *words, says="another verb works on it; try again when that is done")
+            store.fails(verb, *words, says="another verb works on it, or its view is still ending; try again")
         assert not os.path.ismount(at)
         waits = subprocess.Popen([ply.PLYFS, "--store", store.path, "mount", "--at", at], env=t.env)
         while at not in ply.mounts_below(t.path): # the client mounts first: its daemon waits now
