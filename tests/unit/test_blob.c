@@ -2,67 +2,11 @@
 
 /* Blobs and the stage that they are in: growing, sealing, what a mark has of them. */
 
-#include "tests/unit/scratch.h"
+#include "tests/unit/blob_fixture.h"
 
 #include <pthread.h>
 
-#include "store/base/fault.h"
 #include "store/format.h"
-#include "store/stage_internal.h"
-
-static struct scratch s;
-
-static void setup(void)
-{
-	scratch_make(&s);
-	scratch_open(&s);
-}
-
-static void teardown(void)
-{
-	fault_disarm();
-	scratch_close(&s);
-	scratch_remove(&s);
-}
-
-static struct blob *make(const void *data, size_t len)
-{
-	struct blob *b = NULL;
-
-	ck_ok(blob_new(s.stage, data, len, &b));
-	return b;
-}
-
-static void expect(struct blob *b, const void *data, size_t len)
-{
-	_cleanup_free_ uint8_t *buf = malloc(len);
-
-	ck_assert_uint_eq(blob_len(b), len);
-	ck_ok(blob_read(b, 0, buf, len));
-	ck_assert_mem_eq(buf, data, len);
-}
-
-static void expect_stage(uint64_t unsealed)
-{
-	uint64_t got, disk;
-
-	stage_stats(s.stage, &got, &disk);
-	ck_assert_uint_eq(got, unsealed);
-}
-
-static int count_file(void *arg, const char *name)
-{
-	++*(int *)arg;
-	return 0;
-}
-
-static int stage_files(void)
-{
-	int n = 0;
-
-	ck_ok(os_each_name(s.dir_fd, "stage", count_file, &n));
-	return n;
-}
 
 START_TEST(bytes_read_back_before_and_after_sealing)
 {
@@ -745,137 +689,6 @@ START_TEST(readers_go_on_while_blobs_are_sealed_and_grow)
 }
 END_TEST
 
-/* Whatever becomes of its blob. */
-START_TEST(what_is_lent_stays_where_it_is)
-{
-	static const _Atomic uint64_t lsn = 1;
-	static uint8_t data[2][BLOB_MAX], other[BLOB_MAX];
-	struct loan loan = { 0 };
-	struct blob *b[2];
-	const void *lent[2];
-	struct name name;
-
-	stage_hold(s.stage, &lsn);
-	for (int i = 0; i < 2; i++) {
-		scratch_fill(data[i], sizeof(data[i]), (uint64_t)i);
-		b[i] = make(data[i], sizeof(data[i]));
-	}
-	for (int i = 0; i < 2; i++) {
-		lent[i] = blob_lend(b[i], 1, BLOB_MAX - 1, &loan);
-		ck_assert_ptr_nonnull(lent[i]);
-	}
-	ck_assert_uint_eq(loan.n, 1); /* the file, held once */
-	ck_ok(blob_seal(b[0], &name));
-	blob_unref(b[1]);
-	for (int n = 0; n < 3; n++) {
-		stage_release(s.stage, 1);
-		stage_give_back(s.stage, true);
-		blob_unref(make(other, sizeof(other)));
-		for (int i = 0; i < 2; i++)
-			ck_assert_mem_eq(lent[i], data[i] + 1, BLOB_MAX - 1);
-	}
-	expect(b[0], data[0], sizeof(data[0]));
-	ck_assert_int_eq(stage_files(), 1);
-	loan_end(&loan);
-	stage_release(s.stage, 1);
-	stage_give_back(s.stage, true);
-	ck_assert_int_eq(stage_files(), 0);
-	blob_unref(b[0]);
-}
-END_TEST
-
-START_TEST(what_might_change_or_is_not_there_is_not_lent)
-{
-	static const _Atomic uint64_t lsn = 1;
-	static uint8_t data[BLOB_MAX];
-	_cleanup_(blob_unrefp) struct blob *b = make(data, sizeof(data));
-	struct loan loan = { 0 };
-	uint32_t number, off;
-	struct name name;
-	char path[32];
-
-	stage_hold(s.stage, NULL);
-	ck_assert_ptr_null(blob_lend(b, 0, 1, &loan)); /* no journal: its room may be used again */
-	stage_hold(s.stage, &lsn);
-	ck_assert_ptr_nonnull(blob_lend(b, 0, BLOB_MAX, &loan));
-	ck_assert_ptr_null(blob_lend(b, 0, BLOB_MAX + 1, &loan));
-	ck_assert_ptr_null(blob_lend(b, BLOB_MAX + 1, 0, &loan));
-	loan_end(&loan);
-
-	blob_place(b, &number, &off);
-	snprintf(path, sizeof(path), "stage/%08x", number);
-	{
-		_cleanup_close_ int fd = openat(s.dir_fd, path, O_WRONLY);
-
-		ck_assert_int_eq(ftruncate(fd, BLOB_MAX - 1), 0);
-		ck_assert_ptr_null(blob_lend(b, 0, BLOB_MAX, &loan)); /* EIO, not a zero */
-		loan_end(&loan);
-		ck_assert_int_eq(ftruncate(fd, BLOB_MAX), 0);
-	}
-	ck_ok(blob_seal(b, &name));
-	ck_assert_ptr_null(blob_lend(b, 0, 1, &loan));
-	ck_assert_uint_eq(loan.n, 0);
-}
-END_TEST
-
-START_TEST(a_loan_is_of_so_many_files)
-{
-	static const _Atomic uint64_t lsn = 1;
-	enum { FILE_BLOBS = (4 << 20) / BLOB_MAX };
-	static uint8_t data[BLOB_MAX];
-	struct blob *b[LOAN_FILES + 1][FILE_BLOBS];
-	struct loan loan = { 0 };
-
-	stage_hold(s.stage, &lsn);
-	for (int i = 0; i <= LOAN_FILES; i++) {
-		for (int n = 0; n < FILE_BLOBS; n++)
-			b[i][n] = make(data, sizeof(data));
-		stage_turn(s.stage);
-		ck_assert_int_eq(!blob_lend(b[i][0], 0, 1, &loan), i == LOAN_FILES);
-		ck_assert_int_eq(!blob_lend(b[i][1], 0, 1, &loan), i == LOAN_FILES);
-	}
-	ck_assert_uint_eq(loan.n, LOAN_FILES);
-	for (int i = 0; i <= LOAN_FILES; i++)
-		for (int n = 0; n < FILE_BLOBS; n++)
-			blob_unref(b[i][n]);
-	stage_release(s.stage, 1);
-	stage_give_back(s.stage, true);
-	ck_assert_int_eq(stage_files(), LOAN_FILES);
-	loan_end(&loan);
-	stage_give_back(s.stage, true);
-	ck_assert_int_eq(stage_files(), 0);
-}
-END_TEST
-
-/* A file that is there at the open is as long as somebody made it. */
-START_TEST(what_is_behind_the_largest_file_is_not_lent)
-{
-	static const _Atomic uint64_t lsn = 1;
-	const struct noter noter = { .fn = scratch_note, .arg = &s };
-	static uint8_t data[16];
-	struct loan loan = { 0 };
-	struct blob *b;
-
-	stage_close(s.stage);
-	{
-		_cleanup_close_ int fd = openat(s.dir_fd, "stage/00000007",
-						O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-		ck_assert_int_eq(ftruncate(fd, STAGE_FILE_MAX + BLOB_MAX), 0);
-	}
-	ck_ok(stage_open(s.dir_fd, s.chunks, &noter, &s.stage));
-	ck_ok(blob_adopt(s.stage, 7, STAGE_FILE_MAX - 4, sizeof(data), &b));
-	stage_adopted(s.stage);
-	stage_hold(s.stage, &lsn);
-	expect(b, data, sizeof(data));
-	ck_assert_ptr_nonnull(blob_lend(b, 0, 4, &loan));
-	ck_assert_ptr_null(blob_lend(b, 0, 5, &loan)); /* what lies there in memory is ours */
-	loan_end(&loan);
-	blob_unref(b);
-	stage_release(s.stage, UINT64_MAX);
-}
-END_TEST
-
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -902,10 +715,6 @@ int main(void)
 		a_failed_seal_leaves_it_readable_and_is_retried,
 		a_failed_write_takes_no_room,
 		readers_go_on_while_blobs_are_sealed_and_grow,
-		what_is_lent_stays_where_it_is,
-		what_might_change_or_is_not_there_is_not_lent,
-		a_loan_is_of_so_many_files,
-		what_is_behind_the_largest_file_is_not_lent,
 	};
 
 	return scratch_run("blob", tests, ARRAY_SIZE(tests), setup, teardown);
