@@ -27,7 +27,7 @@ static void dump_text(FILE *out, const char *text)
 {
 	fputc('\'', out);
 	for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-		if (*c < 0x20 || *c == 0x7f || *c == '\\' || *c == '\'')
+		if (*c < 0x20 || *c >= 0x7f || *c == '\\' || *c == '\'')
 			fprintf(out, "\\x%02x", *c);
 		else
 			fputc(*c, out);

@@ -22,6 +22,7 @@
 #include "store/base/util.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
+#include "tools/diffstat.h"
 
 /* Paths named per damage; the rest is counted: a damaged upper node touches everything below it. */
 #define PATHS_SHOWN 20
@@ -61,8 +62,10 @@ static void found_path(struct walk *w, const char *path, const char *what)
 		return;
 	if (w->paths)
 		json_array_append_new(w->paths, json_text(*path ? path : "/"));
-	else
-		fprintf(w->check->c->out, "    %s: %s\n", what, *path ? path : "/ (the root)");
+	else {
+		fprintf(w->check->c->out, "    %s: ", what);
+		print_quoted(w->check->c->out, *path ? path : "/ (the root)", "\n");
+	}
 }
 
 static int push_name(struct walk *w, const char *name, size_t len)

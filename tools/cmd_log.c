@@ -128,13 +128,6 @@ static bool is_head(const struct history *h, uint64_t id)
 	return false;
 }
 
-/* A label as one line: control bytes would move the cursor of who reads it. */
-static void print_label(FILE *out, const char *label)
-{
-	for (const unsigned char *p = (const unsigned char *)label; *p; p++)
-		fputc(*p < 32 || *p == 127 ? '?' : *p, out);
-}
-
 static void print_item(struct cmd *c, const struct history *h, const struct item *item)
 {
 	const struct snap_info *s = &item->info;
@@ -144,7 +137,7 @@ static void print_item(struct cmd *c, const struct history *h, const struct item
 		is_head(h, s->id) ? '*' : ' ', time_to_text(s->time_ns, time), s->branch);
 	if (*s->label) {
 		fputs("  ", c->out);
-		print_label(c->out, s->label);
+		print_clean(c->out, s->label);
 	}
 	if (s->flags & SNAP_AUTO)
 		fputs("  (left by a restore)", c->out);

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/daemon.h"
 
 /* A log this long is set aside as daemon.log.old when a daemon starts: years of quiet work. */
@@ -48,16 +49,15 @@ void daemon_log(const char *fmt, ...)
 	struct tm tm;
 	size_t len;
 	va_list ap;
-	int n;
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &tm);
 	len = strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &tm);
 	len += (size_t)snprintf(line + len, sizeof(line) - len, ".%03ldZ ", now.tv_nsec / 1000000);
 	va_start(ap, fmt);
-	n = vsnprintf(line + len, sizeof(line) - len - 1, fmt, ap);
+	vsnprintf(line + len, sizeof(line) - len - 1, fmt, ap);
 	va_end(ap);
-	len = MIN(len + (size_t)MAX(n, 0), sizeof(line) - 2);
+	len = strlen(line_clean(line));
 	line[len++] = '\n';
 	if (write(log_fd >= 0 ? log_fd : 2, line, len) < 0)
 		return; /* a full disk: there is nowhere to say so */

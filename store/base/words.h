@@ -12,17 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static inline bool is_control(char c)
+/*
+ * How many of the bytes at p are a control character: U+0080 to U+009F are some as well (U+009B
+ * begins an escape sequence), and UTF-8 has two bytes for them.
+ */
+static inline int control_bytes(const char *p)
 {
-	return (unsigned char)c < ' ' || c == 0x7f;
+	if ((unsigned char)*p < ' ' || *p == 0x7f)
+		return 1;
+	return (unsigned char)p[0] == 0xc2 && ((unsigned char)p[1] & 0xe0) == 0x80 ? 2 : 0;
 }
 
-/* No second line, no escapes: '?' in the place of each control byte. */
+/* No second line, no escapes: '?' in the place of each control character. */
 static inline char *line_clean(char *line)
 {
-	for (char *p = line; *p; p++)
-		if (is_control(*p))
-			*p = '?';
+	char *to = line;
+
+	for (const char *p = line; *p;) {
+		int n = control_bytes(p);
+
+		*to++ = n ? '?' : *p;
+		p += n ?: 1;
+	}
+	*to = 0;
 	return line;
 }
 
@@ -45,8 +57,12 @@ static inline void word_unescape(char *s)
 
 static inline void print_clean(FILE *out, const char *word)
 {
-	for (; *word; word++)
-		fputc(is_control(*word) ? '?' : *word, out);
+	while (*word) {
+		int n = control_bytes(word);
+
+		fputc(n ? '?' : *word, out);
+		word += n ?: 1;
+	}
 }
 
 /* Room for a word in quotes. */
@@ -67,27 +83,30 @@ static inline char *shell_quote(char *to, const char *word)
 
 /*
  * The word as it may be pasted into a shell, with nothing that line_clean would change: what holds
- * control bytes as $'...', which dash does not know. Given; NULL: no memory.
+ * control characters as $'...', which dash does not know. Given; NULL: no memory.
  */
 static inline char *shell_word(const char *word)
 {
 	char *quoted = malloc(QUOTED_SIZE(strlen(word))), *to = quoted;
 	bool odd = false;
+	int n;
 
 	for (const char *p = word; *p; p++)
-		odd |= is_control(*p);
+		odd |= control_bytes(p) > 0;
 	if (quoted && !odd)
 		*shell_quote(to, word) = '\0';
 	if (!quoted || !odd)
 		return quoted;
 	to = stpcpy(to, "$'");
-	for (; *word; word++)
-		if (is_control(*word))
-			to += sprintf(to, "\\%03o", (unsigned char)*word);
-		else if (*word == '\'' || *word == '\\')
-			to += sprintf(to, "\\%c", *word);
-		else
-			*to++ = *word;
+	while (*word) {
+		n = control_bytes(word);
+		if (!n && (*word == '\'' || *word == '\\'))
+			*to++ = '\\';
+		if (!n)
+			*to++ = *word++;
+		for (; n > 0; n--)
+			to += sprintf(to, "\\%03o", (unsigned char)*word++);
+	}
 	strcpy(to, "'");
 	return quoted;
 }

@@ -171,12 +171,12 @@ def test_restore_outside_any_view(t):
 
 
 def is_clean(text):
-    return not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+    return not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
 
 
 def test_strangers_names_do_not_act_on_a_terminal(t):
     t.surroundings()
-    odd = "no\n\x1b]0;st\x07ore"
+    odd = "no\n\x1b]0;st\x07\x9bore"
     p = t.run([ply.PLYFS, "--store", odd, "log"], check=False)
     assert p.returncode == 1 and p.stderr.count("\n") == 1 and is_clean(p.stderr), p
     store = t.store(odd)
@@ -204,6 +204,26 @@ def test_strangers_names_do_not_act_on_a_terminal(t):
     view.unmount()
     store.stop()
     assert store.out("status").count("\n") == 2
+    assert is_clean(ply.read(store.path + "/daemon.log"))
+
+
+def test_labels_and_names_do_not_act_on_a_terminal(t):
+    # U+009B is the beginning of an escape sequence, too: a terminal that reads UTF-8 may take it so.
+    odd, shown = "l\x9b31m\x1b[31m\n\xc2 \xe9", "l?31m?[31m?\xc2 \xe9"
+    store = t.store()
+    store.import_(t.tree({odd: "0123456789" * 1000}), "--label", odd)
+    for words in (["log"], ["tree"], ["tree", "--labels"]):
+        assert shown in store.out(*words) and is_clean(store.out(*words)), words
+    for words in (["dump"], ["dump", "main"], ["diff", "@" + odd]):
+        assert is_clean(store.out(*words)), words
+    p = t.run([ply.PLYFS, "restore", "@" + odd], check=False)
+    assert p.returncode and "plyfs restore $'@l\\302\\23331m\\033[31m\\012" in p.stderr and is_clean(p.stderr), p
+    store.stop()
+    pack = packs(store)[0]
+    data = open(pack, "rb").read()
+    flip(pack, data.find(b"0123456789") + 5)
+    said = check_names_damage(store, "--read-data")
+    assert is_clean(said) and '"l\\302\\23331m\\033[31m\\n' in said, said
 
 
 def test_hints_can_be_pasted(t):
