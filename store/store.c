@@ -89,11 +89,57 @@ int store_write_format(int dir_fd, const uint8_t uuid[static 16])
 	return os_renameat(dir_fd, "format.new", "format");
 }
 
+/* Whoever waits for the lock finds that its file is gone, and does not go on. */
+static void unmake(int dir_fd)
+{
+	static const char *const files[] = { "format", "format.new", "index/data.mdb",
+					     "index/lock.mdb", "lock" };
+	static const char *const directories[] = { "index", "journal", "packs", "stage" };
+
+	/* What stays is no store, and the next init takes it. */
+	for (size_t i = 0; i < ARRAY_SIZE(files); i++)
+		(void)os_unlinkat(dir_fd, files[i], 0);
+	for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
+		(void)os_unlinkat(dir_fd, directories[i], AT_REMOVEDIR);
+}
+
+/* Under the lock, in a directory that has nothing but what an init left that was cut short. */
+static int make(int dir_fd)
+{
+	struct index *index;
+	uint8_t uuid[16];
+	int r;
+
+	r = make_directory(dir_fd, "packs");
+	if (r == 0)
+		r = make_directory(dir_fd, "stage");
+	if (r == 0)
+		r = make_directory(dir_fd, "index");
+	if (r == 0)
+		r = make_directory(dir_fd, "journal");
+	if (r < 0)
+		return r;
+	/* Of one that was cut short: half an index would be damage. */
+	r = os_unlinkat(dir_fd, "index/data.mdb", 0);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	r = index_open(dir_fd, NULL, &index);
+	if (r < 0)
+		return r;
+	index_close(index);
+
+	r = os_fsync(dir_fd);
+	if (r == 0)
+		r = os_random(uuid, sizeof(uuid));
+	if (r == 0)
+		r = store_write_format(dir_fd, uuid);
+	return r < 0 ? r : os_fsync(dir_fd);
+}
+
 int store_init(int dir_fd)
 {
 	_cleanup_close_ int top_fd = -1, lock_fd = -1;
-	struct index *index;
-	uint8_t uuid[16];
+	struct stat st;
 	int r;
 
 	r = check_empty(dir_fd);
@@ -116,38 +162,15 @@ int store_init(int dir_fd)
 		return -ERR_STORE_BUSY;
 	if (r < 0)
 		return r;
+	if (fstat(lock_fd, &st) < 0 || !st.st_nlink)
+		return -ERR_STORE_BUSY;
 	r = check_empty(top_fd);
 	if (r < 0)
 		return r;
 
-	r = make_directory(top_fd, "packs");
-	if (r == 0)
-		r = make_directory(top_fd, "stage");
-	if (r == 0)
-		r = make_directory(top_fd, "index");
-	if (r == 0)
-		r = make_directory(top_fd, "journal");
+	r = make(top_fd);
 	if (r < 0)
-		return r;
-	/* Of one that was cut short: half an index would be damage. */
-	r = os_unlinkat(top_fd, "index/data.mdb", 0);
-	if (r < 0 && r != -ENOENT)
-		return r;
-	r = index_open(top_fd, NULL, &index);
-	if (r < 0)
-		return r;
-	index_close(index);
-
-	r = os_fsync(top_fd);
-	if (r < 0)
-		return r;
-	r = os_random(uuid, sizeof(uuid));
-	if (r == 0)
-		r = store_write_format(top_fd, uuid);
-	if (r == 0)
-		r = os_fsync(top_fd);
-	if (r < 0)
-		(void)os_unlinkat(top_fd, "format", 0); /* it was not made: it can be tried again */
+		unmake(top_fd);
 	return r;
 }
 

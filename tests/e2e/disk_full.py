@@ -36,6 +36,23 @@ def view_on_a_small_disk(t, megabytes, files):
     return store.mount()
 
 
+def test_a_store_that_finds_no_room_leaves_nothing(t):
+    ply.small_disk(t)
+    os.mkdir(t.at("disk/there"))
+    with open(t.at("disk/fill"), "wb", 0) as f:
+        try:
+            while True:
+                f.write(b"x" * 1024)
+        except OSError as e:
+            assert e.errno == errno.ENOSPC, e
+    for name in ("store", "there"):
+        store = t.store("disk/" + name, init=False)
+        said = store.fails("init", store.path, says="No space left on device")
+        assert said.count("\n") == 1, said
+    assert sorted(os.listdir(t.at("disk"))) == ["fill", "lost+found", "there"]
+    assert os.listdir(t.at("disk/there")) == []
+
+
 def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     ply.small_disk(t)
     store = t.store("disk/store")
