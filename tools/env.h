@@ -87,7 +87,10 @@ int place_is_view(const char *dir);
 
 /* A directory of ours, mode 0700, made if needed: "session", "env". Its path; owned. */
 int place_runtime(const struct cmd *c, const char *name, char **ret);
+/* The same, not made: where it cannot be, or HOME is on a read-only disk, nothing is in it. */
 int place_state(const struct cmd *c, const char *name, char **ret);
+/* Makes a directory and those above it, for us alone; path is as it was afterwards. */
+int place_make_dir(const struct cmd *c, char *path);
 
 /* ---- records (env_record.c) ---- */
 

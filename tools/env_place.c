@@ -97,8 +97,15 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 	return DONE;
 }
 
-/* Makes a directory and those above it, for us alone. */
-static int make(const struct cmd *c, char *path)
+/* In /tmp somebody else may have been there before us. */
+static int is_ours(const struct cmd *c, const char *path, const struct stat *st)
+{
+	if (!S_ISDIR(st->st_mode) || st->st_uid != geteuid() || (st->st_mode & 022))
+		return cmd_fail(c, "'%s' is not a directory of ours alone", path);
+	return DONE;
+}
+
+int place_make_dir(const struct cmd *c, char *path)
 {
 	struct stat st;
 
@@ -111,22 +118,9 @@ static int make(const struct cmd *c, char *path)
 			break;
 		*p = '/';
 	}
-	/* In /tmp somebody else may have been there before us. */
-	if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-	    (st.st_mode & 022))
-		return cmd_fail(c, "'%s' is not a directory of ours alone", path);
-	return DONE;
-}
-
-static int give(const struct cmd *c, char *path, char **ret)
-{
-	int r = make(c, path);
-
-	if (r)
-		free(path);
-	else
-		*ret = path;
-	return r;
+	if (lstat(path, &st) < 0)
+		return cmd_fail(c, "'%s': %s", path, strerror(errno));
+	return is_ours(c, path, &st);
 }
 
 int place_runtime(const struct cmd *c, const char *name, char **ret)
@@ -138,25 +132,41 @@ int place_runtime(const struct cmd *c, const char *name, char **ret)
 	if (run ? asprintf(&top, "%s/plyfs", run) < 0
 			       : asprintf(&top, "/tmp/plyfs-%u", (unsigned)geteuid()) < 0)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
-	r = make(c, top);
+	r = place_make_dir(c, top);
 	if (r == DONE && asprintf(&path, "%s/%s", top, name) < 0)
 		r = cmd_fail(c, "%s", strerror(ENOMEM));
 	free(top);
-	return r ? r : give(c, path, ret);
+	if (r)
+		return r;
+	r = place_make_dir(c, path);
+	if (r)
+		free(path);
+	else
+		*ret = path;
+	return r;
 }
 
 int place_state(const struct cmd *c, const char *name, char **ret)
 {
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	struct stat st;
 	char *path;
-	int n;
+	int n, r = DONE;
 
 	if (state && *state == '/')
 		n = asprintf(&path, "%s/plyfs/%s", state, name);
 	else if (home && *home == '/')
 		n = asprintf(&path, "%s/.local/state/plyfs/%s", home, name);
 	else
-		return cmd_fail(c, "neither XDG_STATE_HOME nor HOME says where to remember "
-				   "environments");
-	return n < 0 ? cmd_fail(c, "%s", strerror(ENOMEM)) : give(c, path, ret);
+		return cmd_fail(c, "neither XDG_STATE_HOME nor HOME says where environments are "
+				   "remembered; set one");
+	if (n < 0)
+		return cmd_fail(c, "%s", strerror(ENOMEM));
+	if (lstat(path, &st) == 0)
+		r = is_ours(c, path, &st);
+	if (r)
+		free(path);
+	else
+		*ret = path;
+	return r;
 }

@@ -58,9 +58,13 @@ int record_create(const struct cmd *c, const struct record *r)
 	json_t *o = json_pack("{s:s, s:s, s:s, s:s*, s:s*, s:s, s:O}", "name", r->name, "kind",
 			      r->kind, "path", r->path, "store", r->store, "branch", r->branch,
 			      "origin", origins[r->origin], "options", r->options);
-	_cleanup_free_ char *path = NULL, *temporary = NULL;
-	int s = file_of(c, r->name, &path), error = 0;
+	_cleanup_free_ char *dir = NULL, *path = NULL, *temporary = NULL;
+	int s = place_state(c, "env", &dir), error = 0;
 
+	if (s == DONE)
+		s = place_make_dir(c, dir);
+	if (s == DONE)
+		s = file_of(c, r->name, &path);
 	if (s == DONE && bad)
 		s = cmd_fail(c, "'%s' is not UTF-8, and an environment's record is: rename it, or "
 				"mount its view elsewhere", bad);
@@ -81,12 +85,17 @@ int record_create(const struct cmd *c, const struct record *r)
 	return error ? cmd_fail(c, "writing '%s': %s", path, strerror(error)) : s;
 }
 
+static bool is_absent(int error)
+{
+	return error == ENOENT || error == ENOTDIR;
+}
+
 int record_remove(const struct cmd *c, const char *name)
 {
 	_cleanup_free_ char *path = NULL;
 	int r = file_of(c, name, &path);
 
-	if (r == DONE && unlink(path) < 0 && errno != ENOENT)
+	if (r == DONE && unlink(path) < 0 && !is_absent(errno))
 		r = cmd_fail(c, "removing '%s': %s", path, strerror(errno));
 	return r;
 }
@@ -111,7 +120,7 @@ static int read_file(const struct cmd *c, const char *path, struct record *ret)
 	struct record r = { 0 };
 	size_t i = 0;
 
-	if (fd < 0 && errno == ENOENT)
+	if (fd < 0 && is_absent(errno))
 		return GONE;
 	if (fd < 0)
 		return cmd_fail(c, "reading '%s': %s", path, strerror(errno));
@@ -183,6 +192,11 @@ static int list_records(const struct cmd *c, bool all, struct record **ret, size
 	if (r)
 		return r;
 	count = scandir(dir, &names, is_record, alphasort);
+	if (count < 0 && is_absent(errno)) {
+		*ret = NULL;
+		*ret_n = 0;
+		return DONE;
+	}
 	if (count < 0)
 		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
 	records = calloc((size_t)count + 1, sizeof(*records));

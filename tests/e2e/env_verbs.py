@@ -173,6 +173,29 @@ def test_mistakes_are_told_in_one_line(t):
     assert [e["name"] for e in env.list("env")] == ["work"]
 
 
+def test_where_nothing_can_be_remembered_nothing_was(t):
+    """What only asks whether a view is an environment's works with a HOME that is not there, or not to be written."""
+    env = Env(t)
+    view = t.view({"f": "1"})
+    del t.env["XDG_STATE_HOME"]
+    for home in ("/proc", "/dev/null", t.at("none")):
+        t.env["HOME"] = home
+        assert env.list("env") == []
+        env("test", "--in", view.path, "--", "true")
+        env("shell", "--in", view.path, input="exit 3\n", check=False)
+        env("session", "start", "--in", view.path, "s")
+        assert env("session", "run", "--in", view.path, "s", "--", "echo $HOME").stdout == home + "\n"
+        env("session", "end", "--in", view.path, "s")
+        env.fails("env", "destroy", "x", says="there is no environment 'x'")
+        if home != t.at("none"):
+            env.fails("env", "create", "x", view.path, says="making '%s/.local': " % home)
+    assert not os.path.exists(t.at("none"))
+    del t.env["HOME"]
+    for words in (["test", "--in", view.path, "--", "true"], ["env", "list"]):
+        env.fails(*words, says="neither XDG_STATE_HOME nor HOME says where environments are remembered; set one")
+    t.env["XDG_STATE_HOME"] = t.at("state")
+
+
 def test_a_busy_environment_is_not_destroyed_by_halves(t):
     env, path = over_directory(t)
     fork = env("env", "create", "busy", cwd=path).stdout.strip()
