@@ -157,8 +157,14 @@ static int lock_in_memory(struct index *ix, int *ret_fd)
 	return os_symlinkat(target, ix->dir_fd, LOCK_NAME);
 }
 
-static int open_tables(struct index *ix)
+/*
+ * All are made in one commit. Where there are some, one that is not there is damage (a flipped bit
+ * in its name, which nothing else would find), and an empty one in its place would have gc remove
+ * what only the lost one knows of.
+ */
+static int open_tables(struct index *ix, bool none_yet)
 {
+	const unsigned flags = none_yet ? MDB_CREATE : 0;
 	MDB_txn *txn;
 	int rc;
 
@@ -166,11 +172,14 @@ static int open_tables(struct index *ix)
 	if (rc != 0)
 		return index_fail(ix, rc, "opening tables");
 
-	rc = mdb_dbi_open(txn, "chunks", MDB_CREATE, &ix->chunks);
+	rc = mdb_dbi_open(txn, "chunks", flags, &ix->chunks);
 	for (unsigned i = 0; rc == 0 && i < TABLES; i++)
-		rc = mdb_dbi_open(txn, index_table_names[i], MDB_CREATE, &ix->tables[i]);
+		rc = mdb_dbi_open(txn, index_table_names[i], flags, &ix->tables[i]);
 	if (rc != 0) {
 		mdb_txn_abort(txn);
+		if (rc == MDB_NOTFOUND)
+			return note(&ix->noter, -ERR_INDEX_BROKEN,
+				    "index/data.mdb: a table is missing");
 		return index_fail(ix, rc, "opening tables");
 	}
 
@@ -233,7 +242,7 @@ static int env_open(struct index *ix)
 	index_measure(ix);
 	r = index_cover(ix);
 	if (r == 0)
-		r = open_tables(ix);
+		r = open_tables(ix, stat.ms_entries == 0);
 	index_measure(ix);
 	return r == 0 ? index_cover(ix) : r;
 }

@@ -272,6 +272,8 @@ static int check_value(struct walk *w, uint64_t page, uint16_t flags, uint64_t l
 		if (r < 0)
 			return r;
 	}
+	if (flags & NODE_TABLE && w->kind != TREE_MAIN) /* LMDB would refuse to replace it */
+		return broken(w->v, page, "a table inside a table");
 	switch (w->kind) {
 	case TREE_FREE:
 		return check_free_pages(w->v, page, big ? big : stored, len);

@@ -227,12 +227,89 @@ START_TEST(a_list_of_free_pages_without_its_count_is_refused)
 }
 END_TEST
 
+/* Flips each bit of bytes from..to of the file in turn, and looks at what that makes of it. */
+static void flip_each(int fd, uint64_t from, uint64_t to, unsigned records)
+{
+	for (uint64_t at = from; at < to; at++) {
+		for (unsigned bit = 0; bit < 8; bit++) {
+			struct index_txn *txn;
+			struct walked w;
+			uint8_t byte;
+			int r;
+
+			ck_ok(os_pread_full(fd, &byte, 1, at));
+			byte ^= (uint8_t)(1 << bit);
+			ck_ok(os_pwrite_full(fd, &byte, 1, at));
+			r = index_open(s.dir_fd, &noter, &s.index);
+			if (r == 0) {
+				w = walk();
+				ck_assert_msg(w.right + w.damaged == records, "byte %llu bit %u",
+					      (unsigned long long)at, bit);
+				/* nor is it in the way of what is written next */
+				ck_ok(index_begin(s.index, &txn));
+				ck_ok(index_put(txn, INDEX_META, "key", 3, "value", 5));
+				index_abortp(&txn);
+				index_close(s.index);
+			} else {
+				ck_err(r, -ERR_INDEX_BROKEN);
+			}
+			s.index = NULL;
+			byte ^= (uint8_t)(1 << bit);
+			ck_ok(os_pwrite_full(fd, &byte, 1, at));
+		}
+	}
+}
+
+/* The only page of a tree, and where its first node begins. */
+static uint64_t only_page(uint8_t *file, const uint8_t *db, unsigned *ret_upper)
+{
+	uint64_t at = get_le64(db + 40) * 4096;
+
+	ck_assert_uint_eq(get_le16(db + 6), 1);
+	*ret_upper = get_le16(file + at + 14);
+	return at;
+}
+
+START_TEST(no_bit_hides_a_table_or_is_in_the_way_of_a_commit)
+{
+	const size_t room = 4 << 20;
+	_cleanup_free_ uint8_t *file = calloc(1, room);
+	const uint8_t *name_of_meta, *meta = NULL;
+	_cleanup_close_ int fd = -1;
+	struct index_txn *txn;
+	uint64_t tables, page;
+	unsigned upper;
+
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put(txn, INDEX_META, "key", 3, "value", 5));
+	ck_ok(index_put(txn, INDEX_SNAPS, "id", 2, "a snapshot", 10));
+	ck_ok(index_put(txn, INDEX_BRANCHES, "main", 4, "a branch", 8));
+	ck_ok(index_commit(&txn));
+	index_close(s.index);
+	s.index = NULL;
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	ck_assert_int_gt(pread(fd, file, room, 0), 0);
+
+	tables = only_page(file, newest_dbs(file) + 48, &upper);
+	flip_each(fd, tables, tables + 24, 3);
+	flip_each(fd, tables + upper, tables + 4096, 3);
+
+	name_of_meta = memmem(file + tables + upper, 4096 - upper, "meta", 4);
+	ck_assert_ptr_nonnull(name_of_meta);
+	meta = name_of_meta + 4;
+	page = only_page(file, meta, &upper);
+	flip_each(fd, page, page + 18, 3);
+	flip_each(fd, page + upper, page + 4096, 3);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		a_healthy_file_passes_after_every_commit,
 		any_flipped_bit_is_refused_found_or_meaningless,
 		a_list_of_free_pages_without_its_count_is_refused,
+		no_bit_hides_a_table_or_is_in_the_way_of_a_commit,
 	};
 
 	return scratch_run("index_verify", tests, ARRAY_SIZE(tests), setup, teardown);
