@@ -13,9 +13,9 @@
  *   1. An entry leaves the index (committed) before its bytes leave the disk.
  *   2. A record that moves is durable in its new pack before the index names the new place, and the
  *      index names it (committed) before the old pack is unlinked.
- *   3. A pack is unlinked only when no entry of the index can lie in it: while any entry that is
- *      alive is unreadable in the index, or any record of the pack could not be read, it stays, so
- *      that nothing is lost that a repair could still find.
+ *   3. A pack is unlinked only when no entry of the index can lie in it: while any entry cannot be
+ *      read in the index, or any record of the pack could not be read, it stays, so that nothing is
+ *      lost that a repair could still find.
  *   4. Chunks may be put meanwhile, by any thread. A put writes its name down in the step that
  *      looks it up, and what is written down stays in the index; what is stored goes to packs
  *      begun since the collection was, which its sweep leaves alone. So put_lock is held while what
@@ -66,7 +66,7 @@ struct sweep {
 	size_t n_dead, dead_room;
 	struct move *moves; /* owned */
 	size_t n_moves, moves_room;
-	uint64_t damaged; /* entries alive whose place is unknown */
+	uint64_t damaged; /* entries whose place is unknown */
 	uint64_t punched; /* bytes of holes made */
 	uint64_t done, total; /* bytes copied and to copy */
 	uint64_t appended;    /* to the packs, when the sweep began */
@@ -148,7 +148,8 @@ static int take_stock(void *arg, const struct name *name, const struct chunk_loc
 	struct sweep *s = arg;
 	int r;
 
-	if (!s->sweeper->live(s->sweeper->arg, name)) {
+	/* A damaged one stays, for its key may be what is damaged: of a chunk that is alive. */
+	if (loc && !s->sweeper->live(s->sweeper->arg, name)) {
 		r = reserve((void **)&s->dead, s->n_dead, &s->dead_room, sizeof(*s->dead));
 		if (r < 0)
 			return r;
@@ -163,8 +164,8 @@ static void choose(struct sweep *s)
 {
 	if (s->damaged > 0) {
 		(void)note(&s->c->noter, 0,
-			   "sweep: %" PRIu64 " damaged index entr%s in use; keeping all packs",
-			   s->damaged, s->damaged == 1 ? "y is" : "ies are");
+			   "sweep: %" PRIu64 " damaged index entr%s; keeping all packs",
+			   s->damaged, s->damaged == 1 ? "y" : "ies");
 		return;
 	}
 	for (size_t i = 0; i < s->n_packs; i++) {
@@ -340,6 +341,9 @@ static int list_moves(void *arg, const struct name *name, const struct chunk_loc
 	struct swept *pack = loc && loc->codec != CODEC_LOST ? find_pack(s, loc->pack) : NULL;
 	int r;
 
+	if (!loc && s->damaged == 0)
+		return note(&s->c->noter, -ERR_INDEX_DAMAGED,
+			    "sweep: an index entry was damaged meanwhile; keeping what is left");
 	if (!pack || !pack->rewrite || pack->live == 0)
 		return 0;
 	r = reserve((void **)&s->moves, s->n_moves, &s->moves_room, sizeof(*s->moves));
