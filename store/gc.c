@@ -461,6 +461,23 @@ static int mark_all(struct gc *gc)
 	return r < 0 ? r : mark_journal(gc);
 }
 
+/*
+ * What salvage would want of the packs that go, durable in a newer one (8 of the README's order of
+ * writes). On a full disk it goes with them, and the next commit writes it again. Otherwise it is
+ * needed: of a record that was damaged since the store was opened it is the only copy on disk.
+ */
+static int keep_tables(struct store *s)
+{
+	int r = table_write_all(s->tables);
+
+	if (r == 0 || r == -ENOSPC || r == -EDQUOT)
+		return 0;
+	return note(&s->noter, r,
+		    "gc: the packs' copy of the tables cannot be written (%s), nothing was "
+		    "removed; run 'plyfs check'",
+		    err_str(r));
+}
+
 int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats *ret)
 {
 	struct gc gc = { .store = s, .progress = progress };
@@ -474,9 +491,8 @@ int gc_claimed(struct store *s, const struct progress *progress, struct gc_stats
 		r = begin(&gc);
 	if (r == 0)
 		r = mark_all(&gc);
-	/* on a full disk what salvage would want goes: the next commit writes it again */
 	if (r == 0)
-		(void)table_write_all(s->tables);
+		r = keep_tables(s);
 	gc.seals = true; /* from here on on a full disk, too: the sweep makes room */
 	if (r == 0)
 		r = chunks_sweep(s->chunks, &sweeper, &stats);

@@ -171,16 +171,14 @@ START_TEST(what_the_index_lost_is_found_in_the_packs)
 }
 END_TEST
 
-/* A flipped bit in a value of the index, as LMDB's file has it. */
-static void flip_in_index(const void *needle, size_t len)
+/* A flipped bit in a value of the index, as LMDB's file has it; the map shows it at once. */
+static void flip_in_use(const void *needle, size_t len)
 {
 	const size_t room = 1 << 20;
 	_cleanup_free_ uint8_t *bytes = calloc(1, room);
 	_cleanup_close_ int fd = -1;
 	int hits = 0;
 
-	ck_ok(store_close(store));
-	store = NULL;
 	ck_ok(os_openat(scratch.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
 	ck_assert_int_gt(pread(fd, bytes, room, 0), 0);
 	for (size_t i = 0; i + len <= room; i++) {
@@ -191,6 +189,13 @@ static void flip_in_index(const void *needle, size_t len)
 		hits++;
 	}
 	ck_assert_int_gt(hits, 0);
+}
+
+static void flip_in_index(const void *needle, size_t len)
+{
+	ck_ok(store_close(store));
+	store = NULL;
+	flip_in_use(needle, len);
 	store_up();
 }
 
@@ -213,6 +218,29 @@ START_TEST(damaged_records_come_back_from_the_packs)
 	expect_text(b, 1, "changed");
 	ck_assert_uint_eq(b->head, ids[2]);
 	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_record_that_is_damaged_in_use_is_not_lost_by_a_gc)
+{
+	uint8_t garbage[100000];
+	struct gc_stats stats;
+	struct name name;
+
+	for (unsigned i = 0; i < 20; i++) { /* so that the pack is worth rewriting */
+		scratch_fill(garbage, sizeof(garbage), i);
+		ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, garbage, sizeof(garbage), &name));
+	}
+	populate();
+	flip_in_use("mainlast", 8);
+	ck_err(store_gc(store, NULL, &stats), -ERR_INDEX_DAMAGED);
+	ck_assert_ptr_nonnull(strstr(scratch.last_note, "nothing was removed"));
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 2);
+	repair();
+	expect_states();
+	gc();
+	expect_states();
 }
 END_TEST
 
@@ -563,6 +591,7 @@ int main(void)
 		damaged_headers_are_written_again,
 		what_the_index_lost_is_found_in_the_packs,
 		damaged_records_come_back_from_the_packs,
+		a_record_that_is_damaged_in_use_is_not_lost_by_a_gc,
 		a_counter_whose_key_is_damaged_does_not_start_again,
 		dangling_records_name_nothing_any_more,
 		the_format_file_is_written_again,
