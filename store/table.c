@@ -21,7 +21,8 @@
  *     record, and salvage may meet them inside a damaged chunk; nobody can forge the name of a
  *     record that was not made yet.
  *  T4 Where a record cannot be written (no room), the commit goes on and `behind` is set: later
- *     commits try a whole one first.
+ *     commits try a whole one first. The index then has the last number and no place. Where it is
+ *     only a whole one that cannot be written, those of changes go on.
  *
  * A whole record costs what all records together are long (some 100 bytes a snapshot), so one is
  * written only when changes since the last one take more than that, and before a gc removes packs.
@@ -247,7 +248,7 @@ int table_record(struct table *t, struct index_txn *txn)
 	if (!t->behind && write_record(t, false, t->last.number + 1, ops->bytes, ops->len) < 0)
 		t->behind = true; /* T4; what it was is told when it hinders a chunk */
 	if (t->behind)
-		t->next = (struct place){ 0 };
+		t->next = (struct place){ .number = t->last.number };
 	return put_place(txn, &t->next);
 }
 
@@ -318,10 +319,8 @@ static int write_everything(struct table *t)
 void table_committed(struct table *t)
 {
 	t->last = t->next;
-	if (!t->behind && t->last.since <= MAX(WHOLE_MIN, 2 * t->last.whole))
-		return;
-	if (write_everything(t) < 0)
-		t->behind = true; /* the next commit tries again */
+	if (t->behind || t->last.since > MAX(WHOLE_MIN, 2 * t->last.whole))
+		(void)write_everything(t); /* else the next commit tries again */
 }
 
 int table_write_all(struct table *t)
@@ -329,15 +328,13 @@ int table_write_all(struct table *t)
 	int r;
 
 	r = chunks_settle(t->chunks);
-	if (r < 0)
-		return r;
-	(void)packs_begin_new(t->chunks->packs);
-	r = write_everything(t);
-	if (r < 0) {
-		t->behind = true;
-		return r;
+	if (r == 0) {
+		(void)packs_begin_new(t->chunks->packs);
+		r = write_everything(t);
 	}
-	return 0;
+	if (r == -ENOSPC || r == -EDQUOT)
+		t->behind = true; /* gc goes on, and what there is goes */
+	return r;
 }
 
 /* ---- opening ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/damage.h"
 
+#include "store/base/fault.h"
 #include "store/pack.h"
 
 /* Repair and salvage. With whole programs: tests/e2e/flipped_bits.py, salvage.py. */
@@ -436,7 +437,7 @@ END_TEST
 
 struct last_record {
 	uint32_t pack;
-	uint64_t off;
+	uint64_t off, number;
 };
 
 static struct last_record last_table_record(void)
@@ -448,8 +449,113 @@ static struct last_record last_table_record(void)
 	ck_ok(index_get(store->index, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &value, &len));
 	ck_assert_uint_eq(len, sizeof(b));
 	memcpy(&b, value, sizeof(b));
-	return (struct last_record){ get_le32(b.pack), get_le64(b.off) };
+	return (struct last_record){ get_le32(b.pack), get_le64(b.off), get_le64(b.number) };
 }
+
+/* A snapshot that is committed, with nothing else. */
+static uint64_t commit_snapshot(uint64_t a, const char *label)
+{
+	struct branch *b = branch_at("main");
+	uint64_t id;
+
+	change(b, a, label);
+	id = checkpoint(b, label);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	return id;
+}
+
+/* The record "last" is damaged, so that no record with everything can be written. */
+static void expect_changes_recorded(void)
+{
+	uint64_t id = commit_snapshot(3, "since");
+
+	lose_index();
+	salvage();
+	ck_assert_uint_eq(snap_count(store), 4);
+	expect_in_snap(id, 3, "since");
+}
+
+START_TEST(changes_are_recorded_where_a_gc_could_not_record_everything)
+{
+	struct gc_stats stats;
+
+	populate();
+	flip_in_use("mainlast", 8);
+	ck_err(store_gc(store, NULL, &stats), -ERR_INDEX_DAMAGED);
+	expect_changes_recorded();
+}
+END_TEST
+
+START_TEST(changes_are_recorded_where_a_commit_could_not_record_everything)
+{
+	enum { MANY = 6000 }; /* with these labels more than WHOLE_MIN in table.c, compressed */
+	static uint64_t many[MANY];
+	char label[LABEL_MAX + 1];
+	struct branch *b;
+
+	populate();
+	flip_in_use("mainlast", 8);
+	b = branch_at("main");
+	label[LABEL_MAX] = 0;
+	for (unsigned i = 0; i < MANY; i++) {
+		scratch_fill(label, LABEL_MAX, i);
+		for (unsigned k = 0; k < LABEL_MAX; k++)
+			label[k] = (char)('0' + (label[k] & 63));
+		change(b, 4, i % 2 ? "odd" : "even");
+		many[i] = checkpoint(b, label);
+	}
+	branch_close(b);
+	ck_ok(store_sync(store));
+	for (unsigned i = 0; i < MANY; i++)
+		ck_ok(snap_drop(store, many[i]));
+	expect_changes_recorded();
+}
+END_TEST
+
+/* What the index says of the newest record: of one with that number, which is nowhere. */
+static void number_records_from(uint64_t number)
+{
+	struct table_place_bytes place = { .zero = { 0 } };
+	struct index_txn *txn;
+	struct index *ix;
+
+	ck_ok(store_close(store));
+	put_le64(place.number, number);
+	ck_ok(index_open(scratch.dir_fd, NULL, &ix));
+	ck_ok(index_begin(ix, &txn));
+	ck_ok(index_put(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &place, sizeof(place)));
+	ck_ok(index_commit(&txn));
+	index_close(ix);
+	store_up();
+}
+
+/* Numbers begin at the present time, which may have been wrong once. */
+START_TEST(records_are_numbered_on_whatever_the_clock_says)
+{
+	uint64_t number;
+
+	populate();
+	number_records_from(UINT64_MAX / 2);
+	for (int n = 0; n < 40; n++) { /* one of the calls is that which writes the record */
+		struct branch *b = branch_at("main");
+
+		change(b, 3, n % 2 ? "odd" : "even");
+		number = last_table_record().number;
+		ck_assert_uint_ge(number, UINT64_MAX / 2);
+		fault_arm(n, 1, ENOSPC);
+		(void)store_sync(store);
+		fault_disarm();
+		ck_ok(store_sync(store));
+		ck_assert_uint_ge(last_table_record().number, number);
+		branch_close(b);
+	}
+	(void)commit_snapshot(3, "since");
+	lose_index();
+	salvage();
+	ck_assert_uint_eq(snap_count(store), 4);
+}
+END_TEST
 
 START_TEST(the_copy_of_the_tables_is_checked_and_written_again)
 {
@@ -601,6 +707,9 @@ int main(void)
 		a_damaged_index_is_kept_beside_the_new_one,
 		a_lost_format_file_comes_back_with_its_uuid,
 		packs_without_a_list_of_snapshots_are_not_enough,
+		changes_are_recorded_where_a_gc_could_not_record_everything,
+		changes_are_recorded_where_a_commit_could_not_record_everything,
+		records_are_numbered_on_whatever_the_clock_says,
 		the_copy_of_the_tables_is_checked_and_written_again,
 		a_lost_record_costs_only_what_was_in_it,
 		records_inside_damaged_data_are_not_believed,
