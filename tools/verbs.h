@@ -125,7 +125,7 @@
 	  "  --write-back    bring the differences into the directory that it covers\n" \
 	  "  --force         also when it is in use\n") \
 	X(run, LOCAL, "[OPTION]... [--] COMMAND...", "run a command in a view", \
-	  "Exits with the command's code; 124 on timeout, 127 and 126 as shells do.\n" \
+	  "Exits with the command's code; 124 on timeout, 127 and 126 as env(1) does.\n" \
 	  "  --in DIR        in this directory of a view (.)\n" \
 	  "  --timeout S     end it and whatever it started after S seconds\n" \
 	  "  --memory SIZE   of it and all that it starts: 512M, 2G\n" \

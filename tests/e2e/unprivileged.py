@@ -241,6 +241,23 @@ def test_unmounting_and_the_helper_tell_what_is_wrong(t):
         assert p.returncode == 1 and "roots" in p.stderr and p.stderr.count("\n") == 1, p.stderr
 
 
+def test_commands_that_cannot_be_run_end_as_with_env(t):
+    """A directory of PATH that may not be searched may have the command: env(1) and its like say 126, shells 127."""
+    u = User(t)
+    u.view()
+    u.sh("mkdir closed; chmod 0 closed; cp /dev/null plain")
+    inside = ["sh", "-c", 'cd mnt && exec "$@"', "sh"]
+    for closed in ([], [u.at("closed")]):
+        u.env["PATH"] = ":".join(closed + [u.at(), "/usr/bin", "/bin"])
+        for command in ("nosuch", "plain", "./a", "/nosuch/x", ""):
+            wanted = u.run([*inside, "env", command], check=False)
+            assert wanted.returncode in (126, 127), wanted
+            for how in ([], ["--timeout", "60"]):
+                p = u.run([*inside, t.at("plyfs"), "run", *how, "--", command], check=False)
+                assert p.returncode == wanted.returncode and p.stderr.count("\n") == 1, (how, p, wanted)
+    u.sh("chmod 700 closed")
+
+
 def test_what_may_not_be_done_is_told_as_it_is(t):
     ply.need_mount_namespaces()
     u = User(t)
