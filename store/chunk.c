@@ -421,45 +421,37 @@ static int look_up(struct chunks *c, const struct name *name, struct chunk_loc *
 	return r < 0 ? r : chunk_locate(c, name, ret);
 }
 
-/* Reads what is stored; if it is not where it was, a sweep may have moved it. */
-static int read_stored(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
-		       uint8_t *ret_data)
-{
-	struct chunk_loc again;
-	int r = read_raw(c, loc, NULL, ret_data);
-
-	if (is_loss(r) && chunk_locate(c, name, &again) == 0 && !loc_eq(loc, &again) &&
-	    again.raw_len == loc->raw_len)
-		r = read_raw(c, &again, NULL, ret_data);
-	return r;
-}
-
-/* Are these the bytes stored under a name? 0: yes. AGAIN: others are, or nobody can tell. */
+/*
+ * Are these the bytes stored under a name? 0: yes. AGAIN: others are, or nobody can tell. If what
+ * is there is neither, a sweep may have moved it: the place then has no file any more, or a hole.
+ */
 static int compare(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
 		   const void *data, size_t len)
 {
 	_cleanup_(chunkbuf_unrefp) struct chunkbuf *b = NULL;
+	struct chunk_loc again;
 	int r;
 
 	if (loc->codec == CODEC_LOST || loc->raw_len != len)
 		return AGAIN;
 
 	b = cache_get(&c->cache, name);
-	if (!b) {
-		b = chunkbuf_new(name, loc->raw_len);
-		r = b ? read_stored(c, name, loc, b->data) : -ENOMEM;
-		if (is_loss(r)) {
-			(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
+	if (b)
+		return memcmp(b->data, data, len) == 0 ? 0 : AGAIN;
+	b = chunkbuf_new(name, loc->raw_len);
+	r = b ? read_raw(c, loc, NULL, b->data) : -ENOMEM;
+	if (r == 0) {
+		if (memcmp(b->data, data, len) == 0)
+			return 0;
+		if (has_name(b->data, b->len, loc->salt, name))
 			return AGAIN;
-		}
-		if (r < 0)
-			return r;
+		r = -ERR_CHUNK_DAMAGED;
 	}
-	if (memcmp(b->data, data, len) == 0)
-		return 0;
-	if (!has_name(b->data, b->len, loc->salt, name))
-		(void)fail(c, -ERR_CHUNK_DAMAGED, name,
-			   "met again while storing, keeping a new copy: ");
+	if (!is_loss(r))
+		return r;
+	if (chunk_locate(c, name, &again) == 0 && !loc_eq(loc, &again))
+		return compare(c, name, &again, data, len);
+	(void)fail(c, r, name, "met again while storing, keeping a new copy: ");
 	return AGAIN;
 }
 

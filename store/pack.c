@@ -334,6 +334,8 @@ static int pack_use(struct packs *p, uint32_t pack, void (*before_wait)(void),
 {
 	_cleanup_close_ int fd = -1;
 	struct pack_fd *slot;
+	struct stat st;
+	bool named;
 	int r;
 
 	{
@@ -354,7 +356,9 @@ static int pack_use(struct packs *p, uint32_t pack, void (*before_wait)(void),
 	LOCK_GUARD(&p->fds_lock);
 	slot = slot_find(p, pack); /* another thread was as quick */
 	if (!slot) {
-		slot = slot_make(p);
+		/* else it was unlinked meanwhile, and pack_remove() found no slot to close */
+		named = os_fstat(fd, &st) == 0 && st.st_nlink > 0;
+		slot = named ? slot_make(p) : NULL;
 		if (!slot) {
 			*ret = (struct pack_use){ .p = p, .fd = TAKE_FD(fd), .waited = true };
 			return 0;

@@ -6,6 +6,8 @@
  * afterwards.
  */
 
+#include <dirent.h>
+
 #include "store/base/fault.h"
 #include "store/chunk_internal.h"
 #include "tests/unit/scratch.h"
@@ -96,6 +98,25 @@ static inline uint64_t count_packs(uint64_t *ret_bytes)
 
 	ck_ok(chunks_stats(s.chunks, ret_bytes, &packs, &chunks));
 	return packs;
+}
+
+/* Files that are deleted, and open in this process. */
+static inline unsigned count_deleted_open(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	char target[4096];
+	unsigned n = 0;
+
+	ck_assert_ptr_nonnull(dir);
+	while ((entry = readdir(dir))) {
+		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+		target[MAX(len, 0)] = 0;
+		n += strstr(target, s.path) && strstr(target, " (deleted)");
+	}
+	closedir(dir);
+	return n;
 }
 
 /* A small one, other than the N. */

@@ -2,7 +2,6 @@
 
 /* What a sweep takes and what it leaves: by itself, on a full disk, with readers beside it. */
 
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -22,25 +21,6 @@ START_TEST(nothing_dead_changes_nothing)
 	expect_state();
 }
 END_TEST
-
-/* Files that are deleted, and open in this process. */
-static unsigned count_deleted_open(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	struct dirent *entry;
-	char target[4096];
-	unsigned n = 0;
-
-	ck_assert_ptr_nonnull(dir);
-	while ((entry = readdir(dir))) {
-		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
-
-		target[MAX(len, 0)] = 0;
-		n += strstr(target, s.path) && strstr(target, " (deleted)");
-	}
-	closedir(dir);
-	return n;
-}
 
 START_TEST(all_dead_leaves_no_pack)
 {

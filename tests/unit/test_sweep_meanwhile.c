@@ -85,17 +85,20 @@ START_TEST(what_is_lost_while_states_are_walked_stays_known_to_be)
 }
 END_TEST
 
-/* What happens before a pack is opened next. NULL: nothing. */
-static void (*_Atomic before_open)(void);
+/* What happens before and after a pack is opened next. NULL: nothing. */
+static void (*_Atomic before_open)(void), (*_Atomic after_open)(void);
 
 /* Stand for libc's. */
 __attribute__((visibility("default"))) int own_openat(int dir_fd, const char *path, int flags,
 						      ...) __asm__("openat64");
 int own_openat(int dir_fd, const char *path, int flags, ...)
 {
-	void (*before)(void) = strstr(path, ".pack") ? atomic_exchange(&before_open, NULL) : NULL;
+	const bool pack = strstr(path, ".pack");
+	void (*before)(void) = pack ? atomic_exchange(&before_open, NULL) : NULL;
+	void (*after)(void) = pack ? atomic_exchange(&after_open, NULL) : NULL;
 	mode_t mode = 0;
 	va_list ap;
+	int fd;
 
 	if (flags & (O_CREAT | __O_TMPFILE)) {
 		va_start(ap, flags);
@@ -104,7 +107,24 @@ int own_openat(int dir_fd, const char *path, int flags, ...)
 	}
 	if (before)
 		before();
-	return (int)syscall(SYS_openat, dir_fd, path, flags, mode);
+	fd = (int)syscall(SYS_openat, dir_fd, path, flags, mode);
+	if (after)
+		after();
+	return fd;
+}
+
+static atomic_bool disk_is_full;
+
+/* Likewise, for what is larger than any header. */
+__attribute__((visibility("default"))) ssize_t own_pwrite(int fd, const void *buf, size_t len,
+							  off_t off) __asm__("pwrite64");
+ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
+{
+	if (len > LEN && atomic_load(&disk_is_full)) {
+		errno = ENOSPC;
+		return -1;
+	}
+	return syscall(SYS_pwrite64, fd, buf, len, off);
 }
 
 START_TEST(who_stores_what_a_sweep_moves_meanwhile_looks_again)
@@ -120,6 +140,77 @@ START_TEST(who_stores_what_a_sweep_moves_meanwhile_looks_again)
 	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), EXISTS);
 	ck_assert_ptr_null(atomic_load(&before_open));
 	ck_assert(name_eq(&name, &names[4]));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+END_TEST
+
+START_TEST(a_pack_that_goes_while_it_is_opened_does_not_stay_open)
+{
+	keep(0, N, 4);
+	scratch_close(&s);
+	scratch_open(&s);
+	atomic_store(&after_open, sweep_once);
+	expect_state();
+	ck_assert_ptr_null(atomic_load(&after_open));
+	ck_assert_uint_eq(count_deleted_open(), 0); /* else it takes its room on */
+	ck_assert_uint_eq(s.notes, 0);
+}
+END_TEST
+
+enum { LARGE = 300 }; /* 37 MiB; what lives of it is more than is copied at a time */
+
+static struct name large[LARGE];
+
+static void data_of_large(uint32_t i, uint8_t data[static CHUNK_MAX])
+{
+	scratch_fill(data, CHUNK_MAX, 1000 + i);
+}
+
+static bool each_other_large(void *arg, const struct name *name)
+{
+	for (uint32_t i = 0; i < LARGE; i += 2)
+		if (name_eq(&large[i], name))
+			return true;
+	return false;
+}
+
+static int fill_after_first(void *arg, uint64_t done, uint64_t total)
+{
+	atomic_store(&disk_is_full, true);
+	return 0;
+}
+
+/* The first part finds room elsewhere; the rest does not, so that holes are made. */
+static void sweep_until_full(void)
+{
+	const struct sweeper sweeper = { .live = each_other_large, .progress = fill_after_first };
+	struct sweep_stats stats;
+
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	atomic_store(&disk_is_full, false);
+	ck_assert_uint_eq(stats.packs_rewritten + stats.packs_removed, 0);
+	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before);
+}
+
+START_TEST(who_stores_what_became_a_hole_looks_again)
+{
+	static uint8_t data[CHUNK_MAX];
+	struct name name;
+
+	for (uint32_t i = 0; i < LARGE; i++) {
+		data_of_large(i, data);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, CHUNK_MAX, &large[i]));
+	}
+	scratch_commit(&s);
+	scratch_close(&s);
+	scratch_open(&s); /* no pack is open */
+	atomic_store(&before_open, sweep_until_full);
+	data_of_large(0, data);
+	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, CHUNK_MAX, &name), EXISTS);
+	ck_assert_ptr_null(atomic_load(&before_open));
+	ck_assert(name_eq(&name, &large[0]));
 	ck_assert_msg(s.notes == 0, "%s", s.last_note);
 }
 END_TEST
@@ -230,6 +321,8 @@ int main(void)
 		what_is_put_between_two_steps_stays,
 		what_is_lost_while_states_are_walked_stays_known_to_be,
 		who_stores_what_a_sweep_moves_meanwhile_looks_again,
+		a_pack_that_goes_while_it_is_opened_does_not_stay_open,
+		who_stores_what_became_a_hole_looks_again,
 		what_others_put_during_a_sweep_stays,
 	};
 
