@@ -306,20 +306,13 @@ void index_close(struct index *ix)
 	free(ix);
 }
 
-int index_reopen(struct index *ix)
+/* map_lock is held for writing, the pool is empty. What there is of the environment goes. */
+static int open_anew(struct index *ix)
 {
-	MDB_txn *txn = NULL;
 	int r;
 
-	WRITE_GUARD(&ix->map_lock);
-	if (ix->env) {
-		if (mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) != MDB_PANIC) {
-			mdb_txn_abort(txn);
-			return 0;
-		}
-		index_pool_empty(ix);
+	if (ix->env)
 		mdb_env_close(TAKE_PTR(ix->env));
-	}
 	r = verify_file(ix);
 	if (r == 0)
 		r = env_open(ix);
@@ -329,6 +322,19 @@ int index_reopen(struct index *ix)
 	ix->reopened++;
 	pthread_cond_broadcast(&ix->was_reopened);
 	return r > 0 ? -ERR_INDEX_FAILED : r; /* the file is gone */
+}
+
+int index_reopen(struct index *ix)
+{
+	MDB_txn *txn = NULL;
+
+	WRITE_GUARD(&ix->map_lock);
+	index_pool_empty(ix); /* those may be all that LMDB has, and then it answers only that */
+	if (ix->env && mdb_txn_begin(ix->env, NULL, MDB_RDONLY, &txn) != MDB_PANIC) {
+		mdb_txn_abort(txn);
+		return 0;
+	}
+	return open_anew(ix);
 }
 
 /* What of a meta page is in use: LMDB's header and struct, 16 and 136 bytes. */
@@ -388,7 +394,10 @@ int index_grow(struct index *ix)
 		return note(&ix->noter, -ENOMEM, "index: the map cannot grow any more");
 	if (rc == 0)
 		rc = mdb_env_set_mapsize(ix->env, info.me_mapsize * 2);
-	if (rc != 0)
-		return index_fail(ix, rc, "growing the map");
-	return 0;
+	if (rc == 0)
+		return 0;
+	/* LMDB let go of the old map first, and goes on reading there */
+	ix->doubt = true;
+	(void)open_anew(ix); /* else index_settle() does */
+	return index_fail(ix, rc, "growing the map");
 }

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The index where the disk, or the memory, fails LMDB: below os.h, hence in libc's place. */
+
+#include "tests/unit/scratch.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+static struct scratch s;
+static const struct noter noter = { .fn = scratch_note, .arg = &s };
+
+/* ---- what fails ---- */
+
+#define META_MAX 200 /* LMDB writes less than that of a meta page, and whole pages of all else */
+
+static atomic_int metas_to_fail;  /* so many of the next are not written */
+static atomic_bool metas_written; /* ... but the first is, and says that it failed */
+static atomic_int syncs_to_fail, syncs; /* by us or by LMDB */
+static atomic_bool no_maps;
+
+/* Those that LMDB calls; our own pwrite and mmap are those with 64 in their names. */
+#define IN_LIBCS_PLACE(name) __asm__(name) __attribute__((visibility("default")))
+ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off) IN_LIBCS_PLACE("pwrite");
+int own_fdatasync(int fd) IN_LIBCS_PLACE("fdatasync");
+void *own_mmap(void *addr, size_t len, int prot, int flags, int fd,
+	       off_t off) IN_LIBCS_PLACE("mmap");
+
+ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
+{
+	if (len < META_MAX && atomic_load(&metas_to_fail) > 0) {
+		atomic_fetch_sub(&metas_to_fail, 1);
+		if (atomic_exchange(&metas_written, false))
+			(void)syscall(SYS_pwrite64, fd, buf, len, off);
+		errno = EIO;
+		return -1;
+	}
+	return syscall(SYS_pwrite64, fd, buf, len, off);
+}
+
+int own_fdatasync(int fd)
+{
+	atomic_fetch_add(&syncs, 1);
+	if (atomic_load(&syncs_to_fail) > 0) {
+		atomic_fetch_sub(&syncs_to_fail, 1);
+		errno = EIO;
+		return -1;
+	}
+	return (int)syscall(SYS_fdatasync, fd);
+}
+
+void *own_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
+{
+	if (fd >= 0 && atomic_load(&no_maps)) {
+		errno = ENOMEM;
+		return MAP_FAILED;
+	}
+	return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
+}
+
+/* ---- a small index ---- */
+
+static int put(const char *value)
+{
+	struct index_txn *txn;
+	int r;
+
+	r = index_begin(s.index, &txn);
+	if (r < 0)
+		return r;
+	ck_ok(index_put(txn, INDEX_META, "key", 3, value, strlen(value)));
+	return index_commit(&txn);
+}
+
+static void expect(const char *value)
+{
+	_cleanup_free_ void *got = NULL;
+	size_t len;
+
+	ck_ok(index_get(s.index, INDEX_META, "key", 3, &got, &len));
+	ck_assert_uint_eq(len, strlen(value));
+	ck_assert_mem_eq(got, value, len);
+}
+
+static void reopen(void)
+{
+	index_close(s.index);
+	s.index = NULL;
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+}
+
+static void setup(void)
+{
+	scratch_make(&s);
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+	ck_ok(put("old"));
+}
+
+static void teardown(void)
+{
+	index_close(s.index);
+	scratch_remove(&s);
+}
+
+/* ---- commits that fail ---- */
+
+static void expect_failure_and_success(void)
+{
+	atomic_store(&metas_to_fail, 1);
+	ck_err(put("lost"), -EIO);
+	expect("old");
+	ck_ok(put("new"));
+	expect("new");
+	reopen();
+	expect("new");
+}
+
+START_TEST(a_commit_whose_meta_page_cannot_be_written_is_done_again)
+{
+	expect_failure_and_success();
+}
+END_TEST
+
+START_TEST(one_that_was_written_and_put_back_is_done_again)
+{
+	atomic_store(&metas_written, true);
+	expect_failure_and_success();
+}
+END_TEST
+
+START_TEST(what_cannot_be_made_certain_is_not_written_over)
+{
+	int before;
+
+	atomic_store(&metas_to_fail, 1);
+	ck_err(put("lost"), -EIO);
+	for (int i = 0; i < 3; i++) {
+		atomic_store(&syncs_to_fail, 1);
+		ck_err(put("new"), -EIO);
+		ck_assert_int_eq(atomic_load(&syncs_to_fail), 0);
+		expect("old");
+	}
+	before = atomic_load(&syncs);
+	ck_ok(put("new"));
+	ck_assert_int_gt(atomic_load(&syncs), before + 1); /* its own, and one before it */
+	before = atomic_load(&syncs);
+	ck_ok(put("newer"));
+	ck_assert_int_eq(atomic_load(&syncs), before + 1);
+	expect("newer");
+}
+END_TEST
+
+START_TEST(a_commit_that_failed_and_stands_is_the_last)
+{
+	atomic_store(&metas_to_fail, 2); /* it cannot be put back */
+	atomic_store(&metas_written, true);
+	ck_err(put("unknown"), -EIO);
+	ck_err(put("new"), -ERR_INDEX_FAILED);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "what a commit wrote that failed is there"));
+	ck_err(put("new"), -ERR_INDEX_FAILED);
+	reopen();
+	ck_ok(put("new"));
+}
+END_TEST
+
+/* ---- beside readers ---- */
+
+enum { ALL = 126 }; /* READERS_MAX: each has a place in LMDB's table, and keeps it */
+
+static pthread_barrier_t all_read;
+
+static int wait_for_all(void *arg, const void *key, size_t key_len, const void *value,
+			size_t value_len)
+{
+	pthread_barrier_wait(&all_read);
+	return 1;
+}
+
+static void *read_with_all(void *arg)
+{
+	ck_assert_int_eq(index_each(s.index, INDEX_META, wait_for_all, NULL), 1);
+	return NULL;
+}
+
+START_TEST(a_commit_that_fails_finds_every_place_of_a_reader_taken)
+{
+	pthread_t threads[ALL];
+
+	ck_ok(pthread_barrier_init(&all_read, NULL, ALL));
+	for (int i = 0; i < ALL; i++)
+		ck_ok(pthread_create(&threads[i], NULL, read_with_all, NULL));
+	for (int i = 0; i < ALL; i++)
+		pthread_join(threads[i], NULL);
+	expect_failure_and_success();
+}
+END_TEST
+
+static atomic_bool stop;
+static atomic_uint reads, failures;
+
+static void *read_on(void *arg)
+{
+	while (!atomic_load(&stop)) {
+		_cleanup_free_ void *value = NULL;
+		size_t len;
+
+		if (index_get(s.index, INDEX_META, "key", 3, &value, &len) != 0)
+			atomic_fetch_add(&failures, 1);
+		atomic_fetch_add(&reads, 1);
+	}
+	return NULL;
+}
+
+START_TEST(readers_go_on_while_commits_fail)
+{
+	pthread_t threads[3];
+
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		ck_ok(pthread_create(&threads[i], NULL, read_on, NULL));
+	for (int i = 0; i < 50; i++) {
+		atomic_store(&metas_to_fail, 1);
+		ck_err(put("lost"), -EIO);
+		ck_ok(put("new"));
+	}
+	atomic_store(&stop, true);
+	for (size_t i = 0; i < ARRAY_SIZE(threads); i++)
+		pthread_join(threads[i], NULL);
+	ck_assert_uint_eq(atomic_load(&failures), 0);
+	ck_assert_uint_gt(atomic_load(&reads), 0);
+}
+END_TEST
+
+/* ---- a map that cannot grow ---- */
+
+START_TEST(without_room_for_a_larger_map_the_index_goes_on)
+{
+	atomic_store(&no_maps, true);
+	ck_err(index_grow(s.index), -ENOMEM);
+	ck_err(put("lost"), -ENOMEM);
+	atomic_store(&no_maps, false);
+	ck_ok(put("new"));
+	expect("new");
+	ck_ok(index_grow(s.index));
+	expect("new");
+	ck_ok(put("newer"));
+	reopen();
+	expect("newer");
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_commit_whose_meta_page_cannot_be_written_is_done_again,
+		one_that_was_written_and_put_back_is_done_again,
+		what_cannot_be_made_certain_is_not_written_over,
+		a_commit_that_failed_and_stands_is_the_last,
+		a_commit_that_fails_finds_every_place_of_a_reader_taken,
+		readers_go_on_while_commits_fail,
+		without_room_for_a_larger_map_the_index_goes_on,
+	};
+
+	return scratch_run("index_faults", tests, ARRAY_SIZE(tests), setup, teardown);
+}
