@@ -304,13 +304,41 @@ int files_read(const char *root, const char *path, struct ply_text *ret)
 	return 0;
 }
 
+int files_replace(int fd, const void *data, size_t len)
+{
+	struct stat st;
+	int r;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	/* Emptied first, it would be lost when there is no room. Not all filesystems can tell. */
+	if (st.st_size > 0 && len > 0 && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)len) < 0 &&
+	    (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+		r = -errno;
+		(void)!ftruncate(fd, st.st_size); /* some keep the room that they have found */
+		return r;
+	}
+	for (size_t done = 0; done < len;) {
+		ssize_t n = write(fd, (const char *)data + done, len - done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0) {
+			r = -errno;
+			if (done > 0)
+				(void)!ftruncate(fd, 0); /* half of it is of no use */
+			return r;
+		}
+		done += (size_t)n;
+	}
+	return st.st_size > (off_t)len && ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
+}
+
 int files_write(const char *root, const char *path, const void *data, size_t len)
 {
 	int fd = open_file(root, path, true, 0666);
 
-	if (fd < 0)
-		return fd;
-	return finish(fd, ftruncate(fd, 0) < 0 ? -errno : write_all(fd, data, len), path);
+	return fd < 0 ? fd : finish(fd, files_replace(fd, data, len), path);
 }
 
 static int copy(int from, int to)

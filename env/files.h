@@ -29,7 +29,12 @@ int files_open(const char *root, const char *resolved, int flags);
 int files_open_to_read(const char *root, const char *path);
 /* The same, and what it holds. */
 int files_read(const char *root, const char *path, struct ply_text *ret);
-/* Makes parents, truncates. PLY_EXISTS: a parent is a file. PLY_IS_DIRECTORY. */
+/*
+ * A regular file at its beginning, which keeps its links and its mode, gets other bytes. -errno: it
+ * has what it had, when there is no room for them; at worst it is empty.
+ */
+int files_replace(int fd, const void *data, size_t len);
+/* Makes parents; replaces. PLY_EXISTS: a parent is a file. PLY_IS_DIRECTORY. */
 int files_write(const char *root, const char *path, const void *data, size_t len);
 /*
  * From and to a path of the machine; permission bits come along for a file that is new.

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "env/files.h"
 #include "env/pytext.h"
 #include "env/serve/model.h"
 #include "env/serve/rex.h"
@@ -215,6 +216,7 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 	struct write_request f = { 0 };
 	_cleanup_free_ char *path = NULL;
 	_cleanup_close_ int fd = -1;
+	struct stat st;
 	struct model m;
 	int err;
 
@@ -227,12 +229,13 @@ void rex_write_file(void *arg, const struct http_request *q, struct http_respons
 	}
 	if (rex_make_parents(arg, path, r) < 0)
 		goto out;
-	fd = rex_open(arg, path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-	if (fd < 0) {
-		rex_raise_errno(r, -fd, path, strlen(path));
+	fd = rex_open(arg, path, O_WRONLY | O_CREAT, 0666);
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		rex_raise_errno(r, fd < 0 ? -fd : errno, path, strlen(path));
 		goto out;
 	}
-	err = -rex_write_all(arg, q, fd, f.content, f.content_len);
+	err = -(S_ISREG(st.st_mode) ? files_replace(fd, f.content, f.content_len)
+				    : rex_write_all(arg, q, fd, f.content, f.content_len));
 	if (close(TAKE_FD(fd)) < 0 && !err)
 		err = errno;
 	if (err)

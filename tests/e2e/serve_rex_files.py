@@ -271,6 +271,22 @@ def test_an_archive_that_finds_no_room_takes_none(t):
     assert os.path.getsize(target + "/d/f%d" % (1 << 20)) == 0
 
 
+def test_a_text_that_finds_no_room_leaves_the_old_one(t):
+    ply.need_root()
+    target = t.at("small")
+    os.mkdir(target)
+    t.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", target])
+    t.clean.append(lambda: t.run(["umount", target], check=False))
+    s = rex(t)
+    ply.write(target + "/f", "old" * 1000)
+    os.link(target + "/f", target + "/g")
+    for text, status in (("n" * (1 << 20), 511), ("new", 200), ("m" * (400 << 10), 200), ("", 200)):
+        a = s.post("/write_file", {"path": target + "/f", "content": text})
+        assert a.status == status and (status == 200 or "[Errno 28]" in a.json["swerexception"]["message"]), a
+        assert ply.read(target + "/g") == (text if status == 200 else "old" * 1000)
+    s.stop()
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)
