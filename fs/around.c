@@ -54,10 +54,18 @@ void vnode_lost_priv(struct view *v, uint64_t node)
 	vnode_save(v, n); /* before the write's record is there, so none is missed after a kill */
 }
 
+static _Thread_local int32_t asker;
+
+int32_t view_asker(void)
+{
+	return asker;
+}
+
 void view_hears(struct view *v, int32_t thread)
 {
 	uint64_t heard = (uint64_t)(uint32_t)thread << 32;
 
+	asker = thread;
 	heard |= __atomic_load_n(&v->writes, __ATOMIC_RELAXED);
 	if (thread != 0)
 		atomic_store_explicit(&v->heard[(uint32_t)thread % HEARD], heard,

@@ -52,7 +52,6 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_ORPHAN = 2,
 	MEMO_ADOPTED = 4,
 	MEMO_REMOVED = 8,
-	MEMO_LISTED = 16,
 	MEMO_CHANGED = 32, /* in an older realm: its bytes are gone with the process */
 	MEMO_DISPLACED = 64,
 	MEMO_OPENED = 128, /* memo.opened has something of it */

@@ -14,16 +14,19 @@
  *      READDIRPLUS hold the directory's lock in the kernel until their result is linked, and
  *      invalidating a name takes that lock exclusively, so it comes after.
  *  S4  By epoch: a LOOKUP is stamped with the epoch before it is sent, so it is stale; a
- *      READDIRPLUS reply is stamped when it is linked, so each directory that was listed gets a
- *      barrier (invalidating a name that cannot exist waits for the directory's lock) and a
- *      second epoch follows.
+ *      READDIRPLUS reply is stamped when it is linked, so each directory gets a barrier
+ *      (invalidating a name that cannot exist waits for the directory's lock) and a second epoch
+ *      follows.
  *  S5  Nothing is told while a lock is held or while the only reader waits (will_block), but for
  *      attributes alone, for which the kernel waits for nobody.
- *  S6  By names: RENAME moves the dentry that the kernel had when it asked, which may be of the
- *      state before while the answer is of the one after; nothing differs at the new name, which
- *      would stay stale. So what is renamed between the switch and the end of the telling is told
- *      behind it. As the kernel holds the directories' locks until it has moved, every such rename
- *      of a name that differs is over when that name has been told.
+ *  S6  UNLINK, RMDIR and RENAME are about what the kernel had behind a name when it asked, which
+ *      may be of the state before, and the answer of the one after. It has asked whether the
+ *      caller may do that to the former; it moves that; and a directory that goes, or is replaced,
+ *      is dead for it (V5), though it lives on elsewhere. So as long as a name is not told, who
+ *      asks so is told to look again (ESTALE): the kernel sends a LOOKUP, and asks once more, with
+ *      the directory's lock held from the one to the other. It holds that lock until it has done
+ *      what was answered, so every such request is over when its name has been told. (By epoch
+ *      that is so of those that were sent before the epoch and answered before all was told.)
  *  S7  A LOOKUP or READDIRPLUS answered before the switch may make an inode after it was told that
  *      its attributes changed. So where there was none, a barrier on its directory (as S4's)
  *      waits until it is there, and it is told again.
@@ -37,6 +40,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/hash.h"
 
 void notes_release(struct notes *notes)
 {
@@ -97,7 +101,7 @@ static void keep_first(int *first, int r)
 		*first = r;
 }
 
-int notes_send(struct view *v, const struct notes *notes)
+int notes_send(struct view *v, struct notes *notes)
 {
 	const struct view_kernel *k = &v->kernel;
 	int first = 0;
@@ -112,88 +116,89 @@ int notes_send(struct view *v, const struct notes *notes)
 		if (n->new_node && n->new_node != n->old_node)
 			keep_first(&first, k->inval_entry(k->arg, n->new_node, name, n->len,
 							  n->expire));
+		__atomic_store_n(&notes->n_told, i + 1, __ATOMIC_RELEASE);
 	}
 	for (size_t i = 0; i < notes->n_inodes; i++)
 		keep_first(&first, send_inode(k, &notes->inodes[i]));
 	return first;
 }
 
-void note_renamed(struct view *v, uint64_t dir, const char *name, size_t len)
+static bool is_untold(const struct notes *notes, const struct place *p)
 {
-	struct name_note note = { .old_node = dir, .len = (uint32_t)len };
+	size_t told = __atomic_load_n(&notes->n_told, __ATOMIC_ACQUIRE);
 
-	if (v->telling && notes_add_name(v->renamed, note, name) < 0)
-		v->renamed_more = true;
-}
+	if (notes->all)
+		return true;
+	for (size_t i = told; i < notes->n_names; i++) {
+		const struct name_note *n = &notes->names[i];
 
-/*
- * A rename may go on from where one before it went, so this ends when there was none meanwhile. An
- * epoch is right for any number; where the kernel has none it takes as long as it takes.
- */
-#define RENAMED_ROUNDS 8
-
-void tell_renamed(struct view *v)
-{
-	const struct view_kernel *k = &v->kernel;
-
-	for (unsigned round = 0; v->telling; round++) {
-		struct notes notes;
-		bool more;
-
-		{
-			WRITE_GUARD(v->lock);
-			notes = *v->renamed;
-			*v->renamed = (struct notes){ 0 };
-			more = v->renamed_more || (round == RENAMED_ROUNDS && k->inc_epoch);
-			v->renamed_more = false;
-			v->telling = notes.n_names > 0 && !more;
-		}
-		if (more && k->inc_epoch)
-			(void)k->inc_epoch(k->arg);
-		else
-			(void)notes_send(v, &notes);
-		notes_release(&notes);
+		if ((n->old_node == p->dir || n->new_node == p->dir) && n->len == p->len &&
+		    memcmp(notes->text + n->at, p->name, p->len) == 0)
+			return true;
 	}
+	return false;
+}
+
+bool must_look_again(struct view *v, const struct place *places, size_t n)
+{
+	uint64_t asked = (uint32_t)view_asker();
+	bool untold = false;
+
+	if (!v->telling)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		untold |= is_untold(v->telling, &places[i]);
+		asked = hash64(places[i].name, places[i].len, asked ^ places[i].dir);
+	}
+	if (!untold)
+		return false;
+	for (size_t i = 0; i < MIN(v->n_refused, REFUSED); i++)
+		if (v->refused[i] == asked) /* he has looked */
+			return false;
+	v->refused[v->n_refused++ % REFUSED] = asked;
+	return true;
+}
+
+void telling_begins(struct view *v, const struct notes *notes)
+{
+	v->telling = notes;
+	v->n_refused = 0;
+}
+
+void telling_ends(struct view *v)
+{
+	WRITE_GUARD(v->lock);
+	v->telling = NULL;
 }
 
 /*
- * A listed one gets a barrier, the name that no file can have (S4). Read from the table as it goes:
- * nothing that could fail, and directories that come meanwhile belong to the new state.
+ * Read from the table as it goes: nothing that could fail, and directories that come meanwhile
+ * belong to the new state.
  */
-int tell_directories(struct view *v, bool *ret_listed)
+int tell_directories(struct view *v)
 {
 	const struct view_kernel *k = &v->kernel;
-	bool any_listed = false;
 	int first = 0;
 
 	for (uint32_t i = 1;; i++) {
 		uint64_t node = 0;
-		bool listed = false;
 
 		{
 			LOCK_GUARD(&v->table_lock);
-			struct vnode *n;
+			const struct vnode *n;
 
 			if (i >= v->n_slots)
-				break;
+				return first;
 			n = v->slots[i];
-			if (n && S_ISDIR(n->type)) {
+			if (n && S_ISDIR(n->type))
 				node = n->node;
-				listed = n->listed;
-				n->listed = false;
-				if (listed)
-					vnode_save(v, n);
-			}
 		}
 		if (!node)
 			continue;
-		if (listed)
+		if (k->inc_epoch) /* S4 */
 			keep_first(&first, k->inval_entry(k->arg, node, "/", 1, false));
 		keep_first(&first, k->inval_inode(k->arg, node, 0, 0));
-		any_listed |= listed;
 	}
-	*ret_listed = any_listed;
-	return first;
 }
 
 /*
@@ -246,16 +251,12 @@ void view_tidy(struct view *v)
 int view_notes_new(struct view *v)
 {
 	v->expired = os_calloc(1, sizeof(*v->expired));
-	v->renamed = os_calloc(1, sizeof(*v->renamed));
-	return v->expired && v->renamed ? 0 : -ENOMEM;
+	return v->expired ? 0 : -ENOMEM;
 }
 
 void view_notes_free(struct view *v)
 {
 	if (v->expired)
 		notes_release(v->expired);
-	if (v->renamed)
-		notes_release(v->renamed);
 	free(v->expired);
-	free(v->renamed);
 }

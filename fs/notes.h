@@ -33,6 +33,8 @@ struct inode_note { /* attributes (and listings) changed */
 struct notes {
 	struct name_note *names;
 	size_t n_names, cap_names;
+	size_t n_told; /* atomic: of them, first: what the kernel knows by now */
+	bool all;      /* every name, by epoch: there are none here */
 	char *text;
 	size_t n_text, cap_text;
 	struct inode_note *inodes;
@@ -55,20 +57,30 @@ void notes_send_rights(struct view *v, const struct notes *notes);
  * Tells the kernel; no locks held. Failures other than "not cached" are returned, the first one,
  * after all has been told.
  */
-int notes_send(struct view *v, const struct notes *notes);
+int notes_send(struct view *v, struct notes *notes);
 /*
  * Tells it of every directory that it knows: attributes and cached listings are not under the
- * epoch. *ret_listed: a READDIRPLUS of one was answered since the last epoch, so that another epoch
- * has to follow (S4); always set. No locks held; failures as of notes_send.
+ * epoch, and who is busy in one has to be waited for (S4, S6). No locks held; failures as of
+ * notes_send.
  */
-int tell_directories(struct view *v, bool *ret_listed);
+int tell_directories(struct view *v);
 
 /*
- * S6: between a switch by names and the kernel's knowing of it, view_rename says what it renamed;
- * afterwards, no locks held, that is told as well.
+ * S6: from telling_begins (the view's lock held for writing; notes: borrowed) to telling_ends (no
+ * locks held) the kernel may mean something else by a name than the state has there.
  */
-void note_renamed(struct view *v, uint64_t dir, const char *name, size_t len);
-void tell_renamed(struct view *v);
+void telling_begins(struct view *v, const struct notes *notes);
+void telling_ends(struct view *v);
+struct place {
+	uint64_t dir; /* node id */
+	const char *name;
+	size_t len;
+};
+/*
+ * Who asks for something to be done to what is behind these names is to be answered with ESTALE,
+ * and is known when he asks once more. The view's lock held for writing.
+ */
+bool must_look_again(struct view *v, const struct place *places, size_t n);
 
 /* Makes the view's notes, without any in them: -ENOMEM. */
 int view_notes_new(struct view *v);

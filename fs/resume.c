@@ -12,6 +12,7 @@
 
 #include <errno.h>
 
+#include "fs/notes.h"
 #include "fs/view_internal.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -64,7 +65,6 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->orphan = flags & MEMO_ORPHAN;
 	n->adopted = flags & MEMO_ADOPTED;
 	n->removed = flags & MEMO_REMOVED;
-	n->listed = flags & MEMO_LISTED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
 	n->lost_priv = flags & MEMO_LOST_PRIV;
@@ -75,8 +75,6 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 		n->backing = (int32_t)(opened >> 32);
 	}
 	v->n_displaced += n->displaced;
-	if (v->untold && S_ISDIR(n->type))
-		n->listed = true; /* maybe: the barrier of S4 has to come (again) */
 	vnode_set_realm(v, n, realm);
 	if ((flags & MEMO_HASHED) && !vnode_by_ino(v, n->ino))
 		vnode_hash(v, n);
@@ -146,6 +144,8 @@ static int resume_slot(struct view *v, uint32_t slot, struct former *former)
 	return resume_one(v, m, realm);
 }
 
+static const struct notes every_name = { .all = true };
+
 int vnodes_resume(struct view *v)
 {
 	struct former former = { 0 };
@@ -154,6 +154,8 @@ int vnodes_resume(struct view *v)
 
 	finish_switch(v->memo);
 	v->untold = atomic_load(&v->memo->head->switch_state) == MEMO_SWITCHED;
+	if (v->untold)
+		telling_begins(v, &every_name);
 	n_slots = v->memo->head->n_slots;
 	r = vnodes_make_table(v, n_slots);
 	for (; r >= 0 && v->n_slots < n_slots; v->n_slots++)

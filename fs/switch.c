@@ -676,8 +676,10 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	root_unref(v->cur_base);
 	v->cur_base = root_ref(p->now);
 	v->cur_lineage = v->cur->lineage = p->lineage;
-	v->telling = v->kernel.inval_entry &&
-		     (p->mode == RESTORE_NAMES || !v->kernel.inc_epoch); /* S6 */
+	if (v->kernel.inval_entry) {
+		p->notes.all = p->mode == RESTORE_EPOCH && v->kernel.inc_epoch;
+		telling_begins(v, &p->notes);
+	}
 	if (p->mode == RESTORE_NAMES)
 		commit_names(p);
 	else
@@ -696,29 +698,38 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	return 0;
 }
 
-/* After the switch, no locks held. */
-static int tell_kernel(struct view *v, struct plan *p)
+/* No locks held; as all below. */
+static int tell_by_epoch(struct view *v)
 {
 	const struct view_kernel *k = &v->kernel;
-	bool listed = false;
-	int r, s;
+	int r = k->inc_epoch(k->arg);
+	int s = tell_directories(v);
 
-	if (!k->inval_entry)
+	if (r >= 0)
+		r = k->inc_epoch(k->arg); /* S4 */
+	return r < 0 ? r : s;
+}
+
+/* After the switch. */
+static int tell_kernel(struct view *v, struct plan *p)
+{
+	int r, s = 0;
+
+	if (!v->kernel.inval_entry)
 		return 0; /* nobody has cached anything */
 	drop_expired(v); /* of the restore before, if nobody did since: view_tidy */
-	if (p->mode == RESTORE_NAMES) {
+	if (p->mode == RESTORE_EPOCH && v->kernel.inc_epoch) {
+		r = tell_by_epoch(v);
+	} else {
 		r = notes_send(v, &p->notes);
-		tell_renamed(v);
+		if (p->mode == RESTORE_EPOCH)
+			s = tell_directories(v);
+	}
+	telling_ends(v);
+	if (p->mode == RESTORE_NAMES) {
 		*v->expired = p->notes;
 		p->notes = (struct notes){ 0 };
-		return r;
 	}
-
-	r = k->inc_epoch ? k->inc_epoch(k->arg) : notes_send(v, &p->notes);
-	tell_renamed(v);
-	s = tell_directories(v, &listed);
-	if (k->inc_epoch && listed && s >= 0)
-		s = k->inc_epoch(k->arg); /* S4 */
 	return r < 0 ? r : s;
 }
 
@@ -728,21 +739,17 @@ static int tell_kernel(struct view *v, struct plan *p)
  */
 static int tell_of_former(struct view *v)
 {
-	const struct view_kernel *k = &v->kernel;
-	bool listed;
-	int r, s;
+	int r;
 
 	if (!v->untold)
 		return 0;
 	memo_tells(v->memo, true);
-	r = k->inc_epoch ? k->inc_epoch(k->arg) : 0;
-	s = tell_directories(v, &listed);
-	if (r >= 0 && k->inc_epoch)
-		r = k->inc_epoch(k->arg); /* S4 */
+	r = tell_by_epoch(v);
+	telling_ends(v);
 	memo_tells(v->memo, false);
 	v->untold = false;
 	atomic_store(&v->memo->head->switch_state, MEMO_NO_SWITCH);
-	return r < 0 ? r : s;
+	return r;
 }
 
 int view_finish_restore(struct view *v)

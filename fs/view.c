@@ -460,8 +460,6 @@ int view_readdir(struct view *v, uint64_t dir, uint64_t cookie, bool plus,
 	 */
 	if (b.dead)
 		return -ENOENT;
-	if (plus)
-		vnode_note_listed(v, dir);
 	r = fs_readdir(&b.fs, b.ino, cookie, list_one, &l);
 	return r < 0 ? r : 0;
 }
@@ -514,6 +512,8 @@ static bool made_room(struct view *v, uint64_t bytes)
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
 static int unlinked(struct view *v, const struct bound *b, const struct inode *i)
 {
+	int r;
+
 	if (!i->ino || i->nlink)
 		return 0;
 	{
@@ -521,6 +521,11 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 		struct vnode *n = vnode_by_ino(v, i->ino);
 
 		if (n) {
+			r = vnode_settle(v, n);
+			if (r < 0)
+				return r;
+		}
+		if (n && n->hashed && n->realm == v->cur) { /* else it is of another object */
 			n->orphan = true;
 			n->removed = S_ISDIR(n->type);
 			vnode_save(v, n);
@@ -663,12 +668,15 @@ static int take_name(struct view *v, uint64_t dir, const char *name, size_t len,
 		     int (*verb)(const struct fs *, uint64_t, const char *, size_t, struct inode *))
 {
 	CHANGE_GUARD(v);
+	const struct place place = { dir, name, len };
 	struct inode gone;
 	struct bound b;
 	int r;
 
 	if (memo_was_done(MEMO_REMOVE, NULL))
 		return 0;
+	if (must_look_again(v, &place, 1))
+		return -ESTALE;
 	r = vnode_bind_dir(v, dir, &b);
 	if (r < 0)
 		return r;
@@ -690,12 +698,15 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 		const char *nname, size_t nlen, unsigned flags)
 {
 	CHANGE_GUARD(v);
+	const struct place places[] = { { odir, oname, olen }, { ndir, nname, nlen } };
 	struct inode gone;
 	struct bound o, n;
 	int r;
 
 	if (memo_was_done(MEMO_REMOVE, NULL))
 		return 0;
+	if (must_look_again(v, places, ARRAY_SIZE(places)))
+		return -ESTALE;
 	r = vnode_bind_dir(v, odir, &o);
 	if (r < 0)
 		return r;
@@ -703,10 +714,6 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 	if (r < 0)
 		return r;
 	r = fs_rename(&o.fs, o.ino, oname, olen, n.ino, nname, nlen, flags, &gone);
-	if (r >= 0) {
-		note_renamed(v, odir, oname, olen);
-		note_renamed(v, ndir, nname, nlen);
-	}
 	return done(v, r < 0 ? r : unlinked(v, &o, &gone), MEMO_REMOVE);
 }
 

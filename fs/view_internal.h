@@ -67,7 +67,6 @@ struct vnode {
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
-	bool listed;   /* under table_lock: a READDIRPLUS was answered since the last epoch */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
@@ -83,6 +82,12 @@ struct vnode {
 
 /* Threads that are remembered: others are taken for threads that have asked nothing. */
 #define HEARD 64
+
+/*
+ * Requests that are told to look again (S6) at a time. They come again at once, and each is of
+ * another thread: more than there are readers to answer so many before that (readers.c).
+ */
+#define REFUSED 256
 
 /* Directories that are elsewhere in a restore's target: their inode numbers (moved.c). */
 struct moved {
@@ -114,9 +119,9 @@ struct view {
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 	struct moved moved; /* under table_lock: by the last restores */
-	bool telling; /* under lock: a switch by names is not told yet (S6), like the next two */
-	bool renamed_more; /* than `renamed` has */
-	struct notes *renamed; /* owned */
+	const struct notes *telling; /* under lock, borrowed: of a switch; NULL: all is told (S6) */
+	uint64_t refused[REFUSED];   /* under lock: who was, at this switch, and is to ask again */
+	size_t n_refused;
 	struct vnode **dead; /* under table_lock, owned: those that are, in any order */
 	size_t n_dead, cap_dead;
 
@@ -222,8 +227,6 @@ int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
  * be lost with the process.
  */
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret);
-/* Remembers that a READDIRPLUS reply of this directory is on its way (S4 in notes.c). */
-void vnode_note_listed(struct view *v, uint64_t node);
 /* Counts one kernel reference on the vnode of an inode of the current tree; makes it if needed. */
 int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node);
 /*
@@ -239,7 +242,10 @@ int vnode_reserve(struct view *v);
  */
 int vnodes_resume(struct view *v);
 
-/* ---- around.c; table_lock not held, view->lock held ---- */
+/* ---- around.c ---- */
+/* The thread whose request the calling one handles, as view_hears has it. */
+int32_t view_asker(void);
+/* table_lock not held, view->lock held: */
 /* vnode_bind_to_change for a write; `past` as view_write has it. */
 int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
 			struct bound *ret);

@@ -64,7 +64,6 @@ void vnode_save(struct view *v, const struct vnode *n)
 			      (n->hashed ? MEMO_HASHED : 0) | (n->orphan ? MEMO_ORPHAN : 0) |
 				      (n->adopted ? MEMO_ADOPTED : 0) |
 				      (n->removed ? MEMO_REMOVED : 0) |
-				      (n->listed ? MEMO_LISTED : 0) |
 				      (n->changed ? MEMO_CHANGED : 0) |
 				      (n->displaced ? MEMO_DISPLACED : 0) |
 				      (n->dead ? MEMO_DEAD : 0) |
@@ -553,17 +552,6 @@ void vnode_drop(struct view *v, struct vnode *n)
 		vnode_free(v, n);
 	else
 		vnode_save(v, n);
-}
-
-void vnode_note_listed(struct view *v, uint64_t node)
-{
-	LOCK_GUARD(&v->table_lock);
-	struct vnode *n = vnode_by_node(v, node);
-
-	if (n && !n->listed) {
-		n->listed = true;
-		vnode_save(v, n);
-	}
 }
 
 int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id)

@@ -10,30 +10,18 @@
 #include "store/base/fault.h"
 #include "tests/unit/view_recorder.h"
 
-static int take_all(void *arg, const char *name, size_t len, const struct entry *e, unsigned type,
-		    uint64_t next_cookie)
-{
-	return 0;
-}
-
-START_TEST(a_listed_directory_gets_a_barrier_and_a_second_epoch)
+START_TEST(by_epoch_each_directory_gets_a_barrier_and_a_second_epoch_follows)
 {
 	struct view_kernel few = recorder;
-	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint(), f;
 
 	few.names_max = 1;
 	view_set_kernel(view, &few);
-	for (int round = 0; round < 3; round++) {
-		int listed = round == 1; /* which holds for one restore */
-
-		many_files(d, 8);
-		if (listed)
-			ck_ok(view_readdir(view, d, 0, true, take_all, NULL));
-		told_nothing();
-		ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
-		ck_assert_int_eq(was_told(d, "/"), listed);
-		ck_assert_uint_eq(epochs, listed ? 2 : 1);
-	}
+	f = make_file(d, "f", "");
+	many_files(d, 8);
+	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+	ck_assert(was_told(ROOT_NODE, "/") && was_told(d, "/") && !was_told(f, "/"));
+	ck_assert_uint_eq(epochs, 2);
 }
 END_TEST
 
@@ -71,119 +59,155 @@ END_TEST
 
 /* ---- what goes on while the kernel is told ---- */
 
-static void rename_in_root(const char *from, const char *to)
+/* As who asks for the second time, behind a LOOKUP. */
+static void again(int r)
 {
-	ck_ok(view_rename(view, ROOT_NODE, from, strlen(from), ROOT_NODE, to, strlen(to), 0));
+	ck_assert_int_eq(r, -ESTALE);
 }
 
-/* The kernel had asked before the switch: it moves what it had under "a" then. */
-static void rename_a(const char *name)
+static int rename_in_root(const char *from, const char *to)
 {
-	if (!strcmp(name, "a")) {
-		on_entry = NULL;
-		rename_in_root("a", "b");
-	}
+	return view_rename(view, ROOT_NODE, from, strlen(from), ROOT_NODE, to, strlen(to), 0);
 }
 
-static unsigned renamed, rename_max;
+static const char *ask_at; /* when this is told */
+static void (*ask)(void);
+static unsigned asked;
 
-static void rename_on(const char *name)
+static void ask_once(const char *name)
 {
-	char from[16], to[16];
-
-	snprintf(from, sizeof(from), renamed ? "b%u" : "a", renamed);
-	snprintf(to, sizeof(to), "b%u", renamed + 1);
-	if (!strcmp(name, from) && renamed < rename_max) {
-		rename_in_root(from, to);
-		renamed++;
-	}
+	if (strcmp(name, ask_at))
+		return;
+	on_entry = NULL;
+	ask();
+	asked++;
 }
 
-START_TEST(what_is_renamed_while_the_kernel_is_told_is_told_as_well)
+static struct restore_info restore_and_ask(uint64_t id, const char *at, void (*what)(void))
+{
+	struct restore_info info;
+
+	asked = 0;
+	ask_at = at;
+	ask = what;
+	on_entry = ask_once;
+	info = restore(id);
+	ck_assert_uint_eq(asked, 1);
+	return info;
+}
+
+/* "a" is being told; the kernel asks by what it had there. */
+static void rename_a(void)
+{
+	again(rename_in_root("a", "b"));
+	ck_ok(rename_in_root("a", "b"));
+}
+
+static void replace_a(void)
+{
+	again(rename_in_root("same", "a"));
+	ck_ok(rename_in_root("same", "a"));
+}
+
+static void unlink_a(void)
+{
+	again(view_unlink(view, ROOT_NODE, "a", 1));
+	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
+}
+
+/* One who has looked again is no other one's affair. */
+static void unlink_a_as_two(void)
+{
+	view_hears(view, 1);
+	again(view_unlink(view, ROOT_NODE, "a", 1));
+	view_hears(view, 2);
+	again(view_unlink(view, ROOT_NODE, "a", 1));
+	view_hears(view, 1);
+	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
+	view_hears(view, 2);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -ENOENT);
+	view_hears(view, 0);
+}
+
+static void change_what_is_the_same(void)
+{
+	ck_ok(rename_in_root("same", "other"));
+	ck_ok(view_rmdir(view, ROOT_NODE, "dir", 3));
+}
+
+/* "z" is told, and "a" was before it. */
+static void unlink_a_that_was_told(void)
+{
+	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
+	again(view_unlink(view, ROOT_NODE, "z", 1));
+}
+
+static uint64_t two_states_of_a(void)
 {
 	uint64_t id;
 
 	make_file(ROOT_NODE, "a", "old");
+	make_file(ROOT_NODE, "z", "old");
+	make_file(ROOT_NODE, "same", "same");
+	make_dir(ROOT_NODE, "dir");
 	id = checkpoint();
 	rewrite(node_of(ROOT_NODE, "a"), "new");
-	on_entry = rename_a;
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "b") && !was_expired(ROOT_NODE, "b"));
+	rewrite(node_of(ROOT_NODE, "z"), "new");
+	return id;
+}
+
+START_TEST(who_asks_by_what_was_there_before_looks_again)
+{
+	static void (*const asks[])(void) = {
+		rename_a, replace_a, unlink_a, unlink_a_as_two, change_what_is_the_same
+	};
+	uint64_t id = two_states_of_a();
+
+	restore_and_ask(id, "a", asks[_i]);
 	ck_assert_uint_eq(epochs, 0);
-
-	/* and not what is renamed later */
-	rename_in_root("b", "c");
-	id = checkpoint();
-	make_file(ROOT_NODE, "x", "");
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "x"));
-	ck_assert(!was_told(ROOT_NODE, "b") && !was_told(ROOT_NODE, "c"));
+	ck_ok(view_unlink(view, ROOT_NODE, "z", 1)); /* afterwards nobody has to */
 }
 END_TEST
 
-START_TEST(renames_without_end_do_not_hold_up_a_restore)
+START_TEST(what_was_told_is_what_the_kernel_has)
+{
+	restore_and_ask(two_states_of_a(), "z", unlink_a_that_was_told);
+}
+END_TEST
+
+/* A directory's name that the kernel has for another one. */
+static void remove_d(void)
+{
+	again(view_rmdir(view, ROOT_NODE, "d", 1));
+	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1));
+}
+
+START_TEST(by_epoch_all_look_again)
+{
+	struct view_kernel few = recorder;
+	uint64_t id;
+
+	make_dir(ROOT_NODE, "d");
+	make_dir(ROOT_NODE, "dir");
+	id = checkpoint();
+	many_files(ROOT_NODE, 3);
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	/* at a barrier: the epoch was told, and who asked before it is still there */
+	ck_assert_int_eq(restore_and_ask(id, "/", remove_d).mode, RESTORE_EPOCH);
+	ck_ok(view_rmdir(view, ROOT_NODE, "dir", 3));
+}
+END_TEST
+
+START_TEST(old_kernels_are_told_to_look_again_in_another_import)
 {
 	uint64_t id;
 
 	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new");
-	on_entry = rename_on;
-	renamed = 0;
-	rename_max = UINT_MAX;
-	restore(id);
-	ck_assert_uint_eq(epochs, 1);
-}
-END_TEST
-
-START_TEST(old_kernels_are_told_of_all_renames)
-{
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new");
+	make_file(ROOT_NODE, "b", "other");
+	id = make_other(checkpoint(), 0, 1, (const char *const[][2]){ { "a", "b" } });
 	view_set_kernel(view, &old_recorder);
-	on_entry = rename_on;
-	renamed = 0;
-	rename_max = 40;
-	restore(id);
-	ck_assert(was_told(ROOT_NODE, "b40"));
-}
-END_TEST
-
-static int rename_fault; /* the call that fails */
-static bool rename_failed;
-
-static void rename_without_memory(const char *name)
-{
-	if (!strcmp(name, "a")) {
-		on_entry = NULL;
-		fault_arm(rename_fault, 1, ENOMEM);
-		rename_failed = view_rename(view, ROOT_NODE, "a", 1, ROOT_NODE, "b", 1, 0) < 0;
-		rename_fault = fault_ticks() > rename_fault ? rename_fault + 1 : -1;
-		fault_disarm();
-	}
-}
-
-START_TEST(a_rename_that_could_not_be_noted_is_told_by_epoch)
-{
-	unsigned by_epoch = 0;
-	uint64_t id;
-
-	make_file(ROOT_NODE, "a", "old");
-	id = checkpoint();
-	for (rename_fault = 0; rename_fault >= 0;) {
-		view_tidy(view);
-		rewrite(node_of(ROOT_NODE, "a"), "new");
-		on_entry = rename_without_memory;
-		restore(id);
-		ck_assert(rename_failed || epochs == 1 || was_told(ROOT_NODE, "b"));
-		by_epoch += epochs;
-		restore(id);
-		ck_assert_uint_eq(epochs, 0); /* nothing was renamed */
-	}
-	ck_assert_uint_gt(by_epoch, 0);
+	restore_and_ask(id, "a", unlink_a);
 }
 END_TEST
 
@@ -393,6 +417,37 @@ START_TEST(a_directory_that_the_kernel_removed_is_another_one_when_it_is_back)
 END_TEST
 
 /* Another file stands in the way that leads to it. */
+/* Whoever asks so has not looked since the restore: what is known by that number is unsettled. */
+START_TEST(what_is_removed_unseen_is_nobody_elses)
+{
+	struct view_kernel few = recorder;
+	uint64_t id, other, f, d;
+	struct inode i;
+
+	f = make_file(ROOT_NODE, "f", "old");
+	d = make_dir(ROOT_NODE, "d");
+	ck_ok(view_getattr(view, f, &i));
+	id = checkpoint();
+	/* in which the number of directory d is that of e */
+	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
+	rewrite(f, "new");
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	make_file(ROOT_NODE, "x", "");
+
+	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+	ck_ok(view_unlink(view, ROOT_NODE, "f", 1));
+	const struct fs fs = { .store = store, .tree = view_branch(view)->tree };
+	ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT);
+	ck_assert_str_eq(text_of(f), "new"); /* he has it open */
+
+	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
+	ck_ok(view_rmdir(view, ROOT_NODE, "e", 1));
+	restore(id);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+}
+END_TEST
+
 START_TEST(a_directory_below_what_is_a_file_now_is_dead)
 {
 	uint64_t with, d, sub;
@@ -504,13 +559,13 @@ int main(void)
 	TCase *t = tcase_create("told");
 
 	tcase_add_checked_fixture(t, setup, view_teardown);
-	tcase_add_test(t, a_listed_directory_gets_a_barrier_and_a_second_epoch);
+	tcase_add_test(t, by_epoch_each_directory_gets_a_barrier_and_a_second_epoch_follows);
 	tcase_add_test(t, a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked);
 	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
-	tcase_add_test(t, what_is_renamed_while_the_kernel_is_told_is_told_as_well);
-	tcase_add_test(t, renames_without_end_do_not_hold_up_a_restore);
-	tcase_add_test(t, old_kernels_are_told_of_all_renames);
-	tcase_add_test(t, a_rename_that_could_not_be_noted_is_told_by_epoch);
+	tcase_add_loop_test(t, who_asks_by_what_was_there_before_looks_again, 0, 5);
+	tcase_add_test(t, what_was_told_is_what_the_kernel_has);
+	tcase_add_test(t, by_epoch_all_look_again);
+	tcase_add_test(t, old_kernels_are_told_to_look_again_in_another_import);
 	tcase_add_test(t, rights_are_told_before_names);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
@@ -521,6 +576,7 @@ int main(void)
 	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
 	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
 			    0, 2);
+	tcase_add_test(t, what_is_removed_unseen_is_nobody_elses);
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, of_a_new_directory_in_the_place_of_another_one_all_names_are_told);
