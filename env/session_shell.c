@@ -351,11 +351,12 @@ static bool cwd_is_gone(const struct shell *s)
 /* What stands before the command. Its output goes nowhere, also that of a DEBUG trap. */
 static int make_prefix(struct shell *s, struct ply_text *prefix)
 {
-	char status[96];
+	char status[192];
 	int r;
 
-	r = add(prefix, "{ builtin unset -v __ply;builtin unset -f __ply;");
-	/* A restore brought another one back (to the kernel), which it goes to. && as below. */
+	/* || and && keep set -e and an ERR trap out of it: one of a command's may be readonly. */
+	r = add(prefix, "{ builtin unset -v __ply;builtin unset -f __ply||builtin :;");
+	/* A restore brought another one back (to the kernel), which it goes to. */
 	if (r == 0 && cwd_is_gone(s))
 		r = add(prefix, "builtin cd -- \"${PWD-.}\"&&builtin :;");
 	if (r == 0 && s->ps1.len) {
@@ -370,11 +371,10 @@ static int make_prefix(struct shell *s, struct ply_text *prefix)
 		r = add(prefix, status);
 	}
 	if (r == 0 && s->status) {
-		/* && keeps set -e and an ERR trap out of it. */
 		(void)snprintf(status, sizeof(status),
-			       "__ply(){ builtin unset -f __ply;builtin return %d; };"
-			       "__ply&&builtin :;",
-			       s->status);
+			       "if __ply(){ builtin unset -f __ply;builtin return %d; };then "
+			       "__ply&&builtin :;else (builtin exit %d)&&builtin :;fi;",
+			       s->status, s->status);
 		r = add(prefix, status);
 	}
 	return r < 0 ? r : add(prefix, "} >/dev/null 2>&1;");

@@ -192,6 +192,22 @@ START_TEST(a_variable_of_our_name_does_no_harm)
 }
 END_TEST
 
+START_TEST(a_function_of_our_name_is_not_called_by_us)
+{
+	struct ply_observation o;
+
+	gives("__ply() { echo called >>calls; }; readonly -f __ply", "");
+	(void)out("(exit 3)", 3);
+	gives("echo $?", "3\n");
+	gives("if true; then echo yes; fi", "yes\n");
+	ck_assert_int_eq(try("if true; then", LONG, &o), PLY_SYNTAX);
+	ply_observation_free(&o);
+	gives("ls", "");
+	gives("set -e; trap 'echo trapped' ERR; ! false", "");
+	gives("set +e; ls", "");
+}
+END_TEST
+
 START_TEST(a_builtin_that_is_hidden_costs_an_interrupt)
 {
 	struct ply_observation o;
@@ -241,6 +257,7 @@ int main(void)
 	tcase_add_loop_test(t, what_a_program_reports_in_the_shells_name_stops_nobody, 0,
 			    ARRAY_SIZE(forgers));
 	tcase_add_test(t, a_variable_of_our_name_does_no_harm);
+	tcase_add_test(t, a_function_of_our_name_is_not_called_by_us);
 	tcase_add_test(t, a_builtin_that_is_hidden_costs_an_interrupt);
 	tcase_add_test(t, a_program_that_dies_of_sigint_aborts_the_command);
 	return run_case("env_session_shell", t);
