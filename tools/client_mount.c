@@ -289,26 +289,29 @@ static int short_store_place(struct client *cl, const char *dir, char **ret_path
  */
 static int read_origin(struct client *cl, const char *store, char **ret)
 {
-	_cleanup_free_ char *path = NULL, *text = NULL;
-	_cleanup_fclose_ FILE *f = NULL;
+	_cleanup_free_ char *path = NULL;
+	_cleanup_close_ int fd = -1;
 	char buf[PATH_MAX];
-	size_t n;
+	struct stat st;
+	ssize_t n;
 
 	if (asprintf(&path, "%s/origin", store) < 0) {
 		path = NULL;
 		return client_fail(cl, "%s", strerror(ENOMEM));
 	}
-	f = fopen(path, "re");
-	if (!f && errno != ENOENT && errno != ENOTDIR)
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo has no writer */
+	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+		*ret = NULL;
+		return DONE;
+	}
+	n = fd < 0 || fstat(fd, &st) < 0 ? -1 : read(fd, buf, sizeof(buf) - 1);
+	if (n < 0)
 		return client_fail(cl, "reading '%s': %s", path, strerror(errno));
-	n = f ? fread(buf, 1, sizeof(buf) - 1, f) : 0;
-	if (f && ferror(f))
-		return client_fail(cl, "reading '%s': %s", path, strerror(errno));
-	text = n ? strndup(buf, n) : NULL;
-	if (n && !text)
-		return client_fail(cl, "%s", strerror(ENOMEM));
-	*ret = TAKE_PTR(text);
-	return DONE;
+	if (n == 0 || !S_ISREG(st.st_mode))
+		return client_fail(cl, "'%s' is damaged; write the path of the directory that its "
+				   "store is of into it", path);
+	*ret = strndup(buf, (size_t)n);
+	return *ret ? DONE : client_fail(cl, "%s", strerror(ENOMEM));
 }
 
 /* What was imported will have changed until somebody mounts it. */
@@ -320,21 +323,22 @@ static void forget_origin(const char *store)
 		(void)unlink(path); /* the mount failed already */
 }
 
-static int write_origin(struct client *cl, const char *store, const char *dir)
+/* Whole and durable: a view whose checkpoints are, and that is taken for a new one, is lost. */
+static int write_origin(struct client *cl, const char *dir)
 {
-	_cleanup_free_ char *path = NULL;
-	FILE *f;
-	bool good;
+	_cleanup_close_ int fd = openat(cl->store_fd, "origin.new",
+					O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK,
+					0600);
+	const size_t n = strlen(dir);
+	ssize_t written = fd < 0 ? -1 : write(fd, dir, n);
 
-	if (asprintf(&path, "%s/origin", store) < 0)
-		return client_fail(cl, "%s", strerror(ENOMEM));
-	f = fopen(path, "we");
-	if (!f)
-		return client_fail(cl, "making '%s': %s", path, strerror(errno));
-	good = fputs(dir, f) >= 0;
-	if (fclose(f) || !good)
-		return client_fail(cl, "writing '%s': %s", path, strerror(errno));
-	return DONE;
+	if (written >= 0 && (size_t)written < n)
+		errno = ENOSPC;
+	else if (written >= 0 && fsync(fd) == 0 &&
+		 renameat(cl->store_fd, "origin.new", cl->store_fd, "origin") == 0 &&
+		 fsync(cl->store_fd) == 0)
+		return DONE;
+	return client_fail(cl, "writing '%s/origin': %s", cl->store, strerror(errno));
 }
 
 /* A verb whose answer is not ours to print. */
@@ -458,7 +462,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 			tell_empty_store(cl, store);
 		if (r)
 			return r;
-		r = write_origin(cl, store, path);
+		r = write_origin(cl, path);
 		if (r)
 			return r;
 		imported = true;

@@ -466,6 +466,27 @@ def test_update_imports_anew_when_nothing_would_be_lost(t):
     assert p.returncode == 2 and "--update" in p.stderr, p
 
 
+def test_an_origin_that_tells_nothing_is_not_taken_for_none(t):
+    """Else the directory would be imported over what its view holds."""
+    view = mounted(t)
+    view.write("new", "work\n")
+    origin = view.store.path + "/origin"
+    good = ply.read(origin)
+    for bad in (lambda: open(origin, "w").close(), lambda: os.mkfifo(origin), lambda: os.mkdir(origin)):
+        os.unlink(origin)
+        bad()
+        for words in (["unmount", view.path], ["unmount", "--lazy", view.path], ["mount", view.path],
+                      ["writeback", view.path]):
+            p = ply_(t, *words, check=False, timeout=30)
+            assert p.returncode == (0 if "--lazy" in words else 1), p
+            assert "--lazy" in words or (p.stderr.count("\n") == 1 and "'%s" % origin in p.stderr), p
+        (os.rmdir if os.path.isdir(origin) else os.unlink)(origin)
+        ply.write(origin, good)
+        ply_(t, "mount", view.path)
+        assert view.read("new") == "work\n"
+    assert "origin" in os.listdir(view.store.path) and "origin.new" not in os.listdir(view.store.path)
+
+
 def test_what_may_be_a_view_is_not_taken_for_none(t):
     told = ply.Faults(t)
     view = t.view({"d/f": "1\n"})
