@@ -174,6 +174,23 @@ static bool is_hopeless(int r)
 	}
 }
 
+/* What lift_limits() may not have lifted, as the end of a sentence. */
+static const char *limit_of(int r)
+{
+	switch (-r) {
+	case ENOMEM:
+		return "; see ulimit -v";
+	case EFBIG:
+		return "; see ulimit -f";
+	case EMFILE:
+		return "; see ulimit -n";
+	case EAGAIN: /* for a thread: of their number, or of the memory for their stacks */
+		return "; see ulimit -u and -d";
+	default:
+		return "";
+	}
+}
+
 /* Returns the exit code. */
 static int open_store(struct daemon *d)
 {
@@ -185,8 +202,7 @@ static int open_store(struct daemon *d)
 	if (r == 0)
 		r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
 	if (r < 0) {
-		start_failed("opening store '%s': %s%s", d->store_path, err_str(r),
-			     r == -ENOMEM ? "; see ulimit -v" : "");
+		start_failed("opening store '%s': %s%s", d->store_path, err_str(r), limit_of(r));
 		views_leave_formers(d);
 		return successor && is_hopeless(r) ? SUPERVISED_HOPELESS : 1;
 	}
@@ -462,8 +478,9 @@ static int take_store(struct daemon *d)
 		d->supervisor = supervisor_new();
 	}
 	if (!d->supervisor) {
-		start_failed("starting the supervisor: %s", strerror(errno));
-		return -ENOMEM;
+		r = -errno;
+		start_failed("starting the supervisor: %s%s", strerror(-r), limit_of(r));
+		return r;
 	}
 	what = (struct supervised){ .store = d->store_path,
 				    .dir_fd = d->dir_fd,
@@ -471,7 +488,7 @@ static int take_store(struct daemon *d)
 				    .ready_fd = ready_fd };
 	r = supervisor_fork(d->supervisor, &what);
 	if (r < 0) {
-		start_failed("starting the supervisor: %s", strerror(-r));
+		start_failed("starting the supervisor: %s%s", strerror(-r), limit_of(r));
 		return r;
 	}
 	successor = r == EXISTS;
@@ -539,7 +556,7 @@ static int run(const struct wishes *w)
  */
 static void lift_limits(void)
 {
-	static const int limits[] = { RLIMIT_AS, RLIMIT_CPU, RLIMIT_FSIZE };
+	static const int limits[] = { RLIMIT_AS, RLIMIT_CPU, RLIMIT_DATA, RLIMIT_FSIZE };
 
 	for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
 		struct rlimit l = { RLIM_INFINITY, RLIM_INFINITY };

@@ -69,9 +69,11 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
             store.ply("unmount", mnt)
         end()
     # A MiB: the index and what views write need more.
-    soft_and_hard(resource.RLIMIT_FSIZE, 1 << 20, ": File too large")
+    soft_and_hard(resource.RLIMIT_FSIZE, 1 << 20, ": File too large; see ulimit -f")
     if not ply.sanitized():  # 4 GiB of addresses: an index alone takes more
         soft_and_hard(resource.RLIMIT_AS, 4 << 30, ": Cannot allocate memory; see ulimit -v")
+        soft_and_hard(resource.RLIMIT_DATA, 20 << 20, ": Resource temporarily unavailable; see ulimit -u and -d")
+    soft_and_hard(resource.RLIMIT_NOFILE, 14, ": Too many open files; see ulimit -n")
 
 
 def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
