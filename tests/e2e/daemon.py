@@ -332,11 +332,13 @@ SYS_PIDFD_GETFD = 438
 
 
 def socket_fds(pid):
-    found = set()
+    """{socket: descriptor}: a client before may just be closed, and its number be another's."""
+    found = {}
     for fd in os.listdir("/proc/%d/fd" % pid):
-        with contextlib.suppress(FileNotFoundError):  # of a client before
-            if os.readlink("/proc/%d/fd/%s" % (pid, fd)).startswith("socket:"):
-                found.add(int(fd))
+        with contextlib.suppress(FileNotFoundError):
+            link = os.readlink("/proc/%d/fd/%s" % (pid, fd))
+            if link.startswith("socket:"):
+                found[link] = int(fd)
     return found
 
 
@@ -351,8 +353,9 @@ def test_a_client_is_forgotten_when_it_is_served_whoever_holds_its_socket(t):
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     s.connect(os.path.join(store.path, "sock"))
     s.recv(4000)  # it greets
-    theirs, = socket_fds(pid) - before
-    held = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, os.pidfd_open(pid), theirs, 0)
+    now = socket_fds(pid)
+    theirs, = now.keys() - before.keys()
+    held = ctypes.CDLL(None, use_errno=True).syscall(SYS_PIDFD_GETFD, os.pidfd_open(pid), now[theirs], 0)
     if held < 0:
         ply.skip("no descriptor of another process can be had here")
     s.send(b"nonsense")
