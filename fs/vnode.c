@@ -205,6 +205,8 @@ static void save_new(struct view *v, const struct vnode *n)
 	atomic_store_explicit(&m->type, (uint16_t)n->type, memory_order_release);
 	vnode_save(v, n);
 	atomic_store_explicit(&m->node, n->node, memory_order_release);
+	/* Last: a new slot that has no node yet would be taken for one that is used up. */
+	atomic_store_explicit(&v->memo->head->n_slots, v->n_slots, memory_order_release);
 }
 
 void vnode_save_free(struct view *v, uint32_t slot)
@@ -260,8 +262,6 @@ static int vnode_new(struct view *v, uint64_t ino, uint32_t type, struct vnode *
 		}
 		slot = v->n_slots++;
 		v->serials[slot] = 0;
-		if (v->memo)
-			atomic_store(&v->memo->head->n_slots, v->n_slots);
 	}
 	v->slots[slot] = n;
 	n->node = (uint64_t)v->serials[slot] << 32 | slot;

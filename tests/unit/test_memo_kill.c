@@ -266,6 +266,21 @@ static bool killed_at_store(const struct script *s, long n)
 	return status != 0;
 }
 
+/* Whoever needs a node id next has the places that are free, before there are more of them. */
+static void assert_no_slot_lost(void)
+{
+	const uint32_t before = first->head->n_slots;
+	struct entry e;
+	char name[16];
+
+	for (unsigned i = 0; first->head->n_slots == before; i++) {
+		snprintf(name, sizeof(name), "fill%u", i);
+		ok(make(ROOT_NODE, name, S_IFREG | 0644, &e));
+	}
+	for (uint32_t i = 1; i < first->head->n_slots; i++)
+		ck_assert_uint_ne(first->nodes[i].node, 0);
+}
+
 static void go_on(const struct script *s)
 {
 	begin();
@@ -276,6 +291,7 @@ static void go_on(const struct script *s)
 	for (unsigned i = known->answered; i < s->n; i++)
 		serve(s, i, false);
 	s->assert_done();
+	assert_no_slot_lost();
 	end();
 }
 
