@@ -246,14 +246,22 @@ static int notify(struct mount *m, int code, struct iovec *iov, int count)
 	return r == -ENOENT || r == -ENOTDIR || r == -ENODEV ? ABSENT : r;
 }
 
+/* fuse_notify_inval_entry_out with flags (proto 7.38), which <linux/fuse.h> may not have yet. */
+struct wire_inval_entry {
+	uint64_t parent;
+	uint32_t namelen;
+	uint32_t flags;
+};
+#define INVAL_EXPIRE_ONLY (1 << 0)
+
 static int kernel_inval_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
 {
 	struct mount *m = arg;
 	/* Kernels before 6.2 know no flag and forget the name with all below: slower, not wrong. */
-	struct fuse_notify_inval_entry_out out = {
+	struct wire_inval_entry out = {
 		.parent = parent,
 		.namelen = (uint32_t)len,
-		.flags = expire ? FUSE_EXPIRE_ONLY : 0,
+		.flags = expire ? INVAL_EXPIRE_ONLY : 0,
 	};
 	struct iovec iov[4] = {
 		[1] = { &out, sizeof(out) },

@@ -68,7 +68,7 @@ __attribute__((constructor)) static void begin(void)
 
 	if (!path || !in || strcmp(in, program_invocation_short_name) != 0)
 		return;
-	fd = (int)syscall(SYS_open, path, O_RDWR | O_CLOEXEC);
+	fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return;
 	p = (void *)syscall(SYS_mmap, NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED,

@@ -68,7 +68,7 @@ static void begin(void)
 	view_set_kernel(view, &kernel);
 }
 
-static void end(void)
+static _unused_ void end(void)
 {
 	view_close(view);
 	ck_assert_int_eq(store_close(store), 0);
@@ -124,7 +124,7 @@ _unused_ static bool is_there(const char *name)
 	return r == 0;
 }
 
-static void ask(uint64_t unique, bool again)
+static _unused_ void ask(uint64_t unique, bool again)
 {
 	memo_request_begin(view_memo(view), unique, again);
 }
