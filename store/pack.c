@@ -491,6 +491,15 @@ static int writer_continue(struct packs *p)
 	return writer_push(p, p->last, &fd, end);
 }
 
+void packs_pass(struct packs *p, uint32_t pack)
+{
+	LOCK_GUARD(&p->write_lock);
+	if (pack <= p->last)
+		return;
+	p->last = pack;
+	p->continue_last = false;
+}
+
 /* Under write_lock: makes the next pack. The number is spent even when this fails. */
 static int writer_create(struct packs *p)
 {

@@ -59,6 +59,8 @@ int record_header_get(const uint8_t bytes[static sizeof(struct record_header_byt
 /* dir_fd: the store's directory; makes "packs" in it when needed. */
 int packs_open(int dir_fd, struct packs **ret);
 void packs_close(struct packs *p);
+/* There were packs up to this number, be they there or not: the next ones are behind it. */
+void packs_pass(struct packs *p, uint32_t pack);
 
 /*
  * Makes a whole record (header, payload, padding) of a chunk: nodes are compressed when that saves

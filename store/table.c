@@ -406,6 +406,8 @@ int table_open(struct chunks *c, struct index *ix, const uint8_t uuid[static 16]
 	r = read_place(t, &t->last);
 	at = t->last;
 	if (r == 0)
+		packs_pass(c->packs, at.pack); /* who lost the last ones is told what is missing */
+	if (r == 0)
 		r = step_back(t, &at, &part);
 	if (r == 0 && part.number != t->last.number)
 		r = -ERR_RECORD_DAMAGED;

@@ -158,6 +158,26 @@ START_TEST(a_missing_pack_is_survived)
 }
 END_TEST
 
+START_TEST(a_missing_pack_is_not_made_again)
+{
+	struct branch *b;
+
+	populate();
+	ck_ok(store_close(store));
+	ck_ok(os_unlinkat(scratch.dir_fd, "packs/00000001.pack", 0));
+	store_up();
+	b = branch_make("other");
+	change(b, 1, "new");
+	branch_close(b);
+	ck_ok(store_sync(store));
+	ck_assert_int_eq(faccessat(scratch.dir_fd, "packs/00000001.pack", F_OK, 0), -1);
+	ck_assert_int_eq(faccessat(scratch.dir_fd, "packs/00000002.pack", F_OK, 0), 0);
+	check(CHECK_READ_DATA, EXISTS);
+	ck_assert_ptr_nonnull(strstr(report.text, err_str(-ERR_PACK_MISSING)));
+	ck_assert_ptr_null(strstr(report.text, err_str(-ERR_CHUNK_DAMAGED)));
+}
+END_TEST
+
 START_TEST(a_pack_whose_maker_died_before_its_header_is_none)
 {
 	static const char *const begun[] = { "", "ply" };
@@ -324,6 +344,7 @@ int main(void)
 		a_damaged_record_header_is_found_without_reading_data,
 		missing_chunks_are_reported_once,
 		a_missing_pack_is_survived,
+		a_missing_pack_is_not_made_again,
 		a_pack_whose_maker_died_before_its_header_is_none,
 		a_cut_pack_is_survived,
 		random_bit_flips_never_crash,
