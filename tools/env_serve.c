@@ -151,6 +151,7 @@ static void block_signals(sigset_t *set)
 	(void)sigaddset(set, SIGHUP);
 	(void)pthread_sigmask(SIG_BLOCK, set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, and nobody else ends */
 }
 
 /* Until a signal of the set comes. */

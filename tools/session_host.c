@@ -380,6 +380,7 @@ static void settle(void)
 	for (int i = 0; null >= 0 && i < 3; i++)
 		(void)dup2(null, i); /* what is ours lies above: see standard_fds.h */
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, and nobody else ends */
 	/* For the signalfd, and so for all threads. */
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);

@@ -121,6 +121,7 @@ int main(int argc, char **argv)
 	sigaddset(&set, SIGHUP);
 	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
 	(void)signal(SIGPIPE, SIG_IGN);
+	(void)signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, and nobody else ends */
 
 	keeper_raise_files(); /* a session takes half a dozen descriptors */
 	(void)serve_view(&o); /* elsewhere there is nothing to checkpoint */

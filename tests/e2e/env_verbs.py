@@ -306,6 +306,13 @@ def test_sessions_are_independent_and_listed(t):
     assert not ply.alive(got["s"]["pid"])
 
 
+def test_output_beyond_a_limit_of_file_sizes_ends_no_session(t):
+    env, path = session(t)
+    t.run(["prlimit", "--fsize=100000", "--pid", str(env.list("session")[0]["pid"])])
+    env.fails("session", "run", "s", "--", "seq 100000", cwd=path, says="File too large", code=125)
+    assert env("session", "run", "s", "--", "echo on", cwd=path).stdout == "on\n"
+
+
 def test_a_session_that_cannot_be_reached_may_be_one(t):
     env, path = session(t)
     place = t.at("run/plyfs/session")

@@ -287,6 +287,22 @@ def test_a_text_that_finds_no_room_leaves_the_old_one(t):
     s.stop()
 
 
+def test_a_limit_of_file_sizes_ends_no_server(t):
+    buf = io.BytesIO()
+    with zipfile.ZipFile(buf, "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("f", bytes(2 << 20))
+    body, headers = form([("file", "z", buf.getvalue()), ("target_path", None, b"d"), ("unzip", None, b"true")])
+    for s in rex(t), server.serve(t, t.view({"a": "a"})):
+        t.run(["prlimit", "--fsize=%d" % (1 << 20), "--pid", str(s.process.pid)])
+        a = s.post("/write_file", {"path": "f", "content": "x" * (2 << 20)})
+        assert a.status == 507, a  # of its body
+        a = s.call("POST", "/upload", body, headers)
+        assert a.status == 511 and "[Errno 27]" in a.json["swerexception"]["message"], a
+        a = s.post("/execute", {"command": ["grep", "SigIgn", "/proc/self/status"]})
+        assert a.json["stdout"] == "SigIgn:\t%016x\n" % 0, a
+        s.stop()
+
+
 def test_uploads(t):
     source = t.tree({"run.sh": "#!/bin/sh\n", "d/\u00fc.txt": "u", ".hidden": "h", "e/f/g": "g" * 100000})
     os.chmod(t.at("source", "run.sh"), 0o755)
