@@ -109,19 +109,6 @@ int client_status(struct client *cl)
 	return client_printed(cl);
 }
 
-int client_completion(struct client *cl)
-{
-	int r = client_parse(cl, NULL, 0, 0, 1, 1);
-
-	if (r)
-		return r;
-	if (strcmp(cl->args.v[0], "bash"))
-		return client_misuse(cl, "there is a completion for bash, not for '%s'",
-				     cl->args.v[0]);
-	completion_print_bash();
-	return client_printed(cl);
-}
-
 int client_version(struct client *cl)
 {
 	int r = client_parse(cl, NULL, 0, 0, 0, 0);

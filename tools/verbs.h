@@ -223,7 +223,7 @@
 	X(daemon, HOST, "--replace", "let this version's daemon take over the views", \
 	  "After an upgrade: the daemon of this program goes on with the views of the one\n" \
 	  "that runs. Whoever works in them waits a moment. Prints the new one's pid.\n") \
-	X(completion, LOCAL, "bash", "print a completion script", "") \
+	X(completion, LOCAL, "bash|zsh|fish", "print a completion script", "") \
 	X(version, LOCAL, "", "print the version", "")
 
 #define VERBS_SHOWN 19
@@ -233,6 +233,8 @@ struct verb_text {
 };
 
 const struct verb_text *verb_find(const char *name);
+/* One after the other; NULL: that was the last. */
+const struct verb_text *verb_at(unsigned i);
 
 /* The options of verbs that mount which client and daemon both read, and the number they make. */
 struct mount_options {
@@ -261,6 +263,5 @@ const char *levers_to_text(uint32_t how, char text[static LEVERS_TEXT_SIZE]);
 /* `plyfs NAME --help`; argv[0] is the verb. */
 bool help_is_asked(int argc, char **argv);
 void help_print_verb(const struct verb_text *v, FILE *to);
-/* `plyfs --help`, the completion: on stdout, unflushed. */
+/* `plyfs --help`: on stdout, unflushed. */
 void help_print(void);
-void completion_print_bash(void);

@@ -3,11 +3,16 @@
 # group: verbs
 # timeout: 180
 """What each verb takes, what its help says, what the manual says and what shells offer are the same."""
+import fcntl
 import functools
 import glob
 import os
+import pty
 import re
+import select
+import struct
 import sys
+import termios
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -97,6 +102,112 @@ def test_options_help_and_manual_agree(t):
         if not heads - EVERYWHERE <= set(took):
             wrong.append("%s: only the manual has %s" % (verb, sorted(heads - set(took))))
     assert not wrong, "\n".join(wrong)
+
+
+# ---- what shells offer ----
+
+def completion(t, shell):
+    ply.need_tool(shell)
+    where = t.at("completion." + shell)
+    ply.write(where, t.run([ply.PLYFS, "completion", shell]).stdout)
+    t.env["PATH"] = os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"]
+    return where
+
+
+def in_bash(t, lines):
+    script = """
+        compopt() { :; }
+        . "$1"; shift
+        for line; do
+            COMP_WORDS=($line); [[ $line == *" " ]] && COMP_WORDS+=("")
+            COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+            _plyfs
+            echo "${COMPREPLY[*]}"
+        done
+    """
+    p = t.run(["bash", "-uc", script, "bash", completion(t, "bash"), *lines])
+    assert not p.stderr, p
+    return [set(line.split()) for line in p.stdout.splitlines()]
+
+
+def in_fish(t, lines):
+    script = "source $argv[1]; for line in $argv[2..]; complete -C $line; echo; end"
+    p = t.run(["fish", "--no-config", "-c", script, completion(t, "fish"), *lines])
+    assert not p.stderr, p
+    parts = re.split(r"^$", p.stdout, flags=re.M)
+    return [{w.split("\t")[0] for w in part.splitlines() if w} for part in parts[:len(lines)]]
+
+
+def in_zsh(t, lines):
+    """What its line editor lists, which wants a terminal: of many columns, so that no word is cut."""
+    script = completion(t, "zsh")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], dict(t.env, TERM="dumb", PS1="$ "))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 500, 200, 0, 0))
+
+    got = bytearray()
+
+    def until(mark):
+        while mark not in got:
+            assert select.select([terminal], [], [], 60)[0], got
+            got.extend(os.read(terminal, 65536))
+        before, _, got[:] = got.partition(mark)
+        return before.decode(errors="replace")
+
+    os.write(terminal, b"autoload -U compinit; compinit -u -D; . %s; LISTMAX=1000; unsetopt prompt_sp; "
+             b"bindkey '^T' list-choices; PS1=PROM''PT\n" % script.encode())
+    until(b"PROMPT")
+    found = []
+    for line in lines:
+        os.write(terminal, line.encode() + b"\x14\x15echo EN''D\n")  # list them; forget the line
+        listed, again, _ = until(b"END\r\n").partition("PROMPT")  # behind a list the line is shown again
+        until(b"PROMPT")
+        rows = listed.split("\r\n")[1:-1] if again else []
+        found.append({w for row in rows for w in (row.split()[:1] if " -- " in row else row.split())})
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return found
+
+
+def offers_all(t, shell):
+    """Each verb, the first words of those that have some, and each option."""
+    ours = [v for v in verbs() if v != ELSEWHERE]
+    lines = ["plyfs ", "plyfs env ", "plyfs session ", "plyfs completion "] + ["plyfs %s -" % v for v in ours]
+    offered, env, session, shells, *options = shell(t, lines)
+    assert offered - {"--help", "--version", "--store"} == set(verbs()), offered ^ set(verbs())
+    assert env >= set(subs("env")) and session >= set(subs("session")), (env, session)
+    assert shells == {"bash", "zsh", "fish"}, shells
+    assert len(options) == len(ours)
+    # "-" is a command of zsh's own, where a command may stand.
+    wrong = {v: (got - {"-"} | {"--store"}) ^ (set(of_help(t, v)) | {"--help", "--store"}) for v, got in zip(ours, options)}
+    assert not any(wrong.values()), {v: w for v, w in wrong.items() if w}
+
+
+def test_bash_offers_each_verb_and_option(t):
+    offers_all(t, in_bash)
+
+
+def test_zsh_does_so(t):
+    offers_all(t, in_zsh)
+    store = t.store("other")
+    store.import_(t.tree({"f": "1"}), "--label", "a b")
+    ply.write(t.at("here/some-file"), "")
+    offered = in_zsh(t, ["plyfs --store %s log --branch " % store.path, "plyfs restore ", "plyfs mount --without a",
+                         "plyfs env create --kind c", "plyfs import %s/here/s" % t.path, "plyfs fork x"])
+    assert offered == [{"main"}, set(), {"awake"}, {"container"}, {"some-file"}, set()], offered
+
+
+def test_fish_does_so(t):
+    offers_all(t, in_fish)
+    store = t.store("other")
+    store.import_(t.tree({"f": "1"}), "--label", "a b")
+    ply.write(t.at("here/some file"), "")
+    offered = in_fish(t, ["plyfs --store %s log --branch " % store.path, "plyfs --store %s restore " % store.path,
+                          "plyfs mount --without a", "plyfs env create --kind c",
+                          "plyfs import %s/here/s" % t.path, "plyfs fork x"])
+    assert offered == [{"main"}, {"main", "@a b"}, {"awake"}, {"container"},
+                       {t.at("here") + "/some file"}, set()], offered
 
 
 if __name__ == "__main__":
