@@ -51,7 +51,7 @@ static void expect_none(sem_t *sem)
 
 /*
  * 'p': plain; 'b': steps aside and waits; 'd': as 'b' for a disk; 'D': and then steps aside; 'B':
- * both at once. EOF: the end.
+ * both at once; 'e': as 'd', twice. EOF: the end.
  */
 static int serve_letter(struct served *s, const struct reader_buffers *buffers)
 {
@@ -81,6 +81,9 @@ static int serve_letter(struct served *s, const struct reader_buffers *buffers)
 		sem_wait(&l->open);
 		readers_step_aside();
 		break;
+	case 'e':
+		readers_will_block();
+		/* fall through */
 	case 'd':
 	case 'D':
 		readers_will_block();
@@ -245,6 +248,27 @@ START_TEST(who_steps_aside_behind_an_idle_thread_makes_no_second_leader)
 	ask(&l, "p");
 	wait_for(&l.handled);
 	sem_post(&l.open);
+	wait_for(&l.handled);
+	expect_none(&l.handled); /* time for a second one that would read (R1) */
+	letters_end(&l);
+	readers_free(rs);
+}
+END_TEST
+
+START_TEST(who_could_not_be_followed_twice_is_followed_once)
+{
+	struct readers *rs = pool(0);
+	struct letters l, other;
+
+	letters_start(&l, rs);
+	letters_start(&other, rs);
+	ask(&l, "e");
+	wait_for(&l.blocked); /* and found nobody to lead, twice */
+	sem_post(&l.open);
+	wait_for(&l.handled);
+	letters_end(&other); /* whose thread looks for what waits for one */
+	ask(&l, "pp");
+	wait_for(&l.handled);
 	wait_for(&l.handled);
 	expect_none(&l.handled); /* time for a second one that would read (R1) */
 	letters_end(&l);
@@ -583,6 +607,7 @@ int main(void)
 	tcase_add_test(tc, a_waiting_request_does_not_stop_the_next);
 	tcase_add_loop_test(tc, disk_waits_beyond_the_spares_just_go_on, 0, 2);
 	tcase_add_test(tc, who_steps_aside_behind_an_idle_thread_makes_no_second_leader);
+	tcase_add_test(tc, who_could_not_be_followed_twice_is_followed_once);
 	tcase_add_test(tc, kernel_waits_find_a_thread_beyond_the_spares);
 	tcase_add_test(tc, who_could_not_be_served_leaves_nothing);
 	tcase_add_test(tc, over_comes_after_the_last_request_is_done);
