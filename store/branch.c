@@ -283,7 +283,9 @@ static int create(struct store *s, const char *name, struct root *root, uint64_t
 	snap_set_hold(&e->head, head_snap);
 	e->lineage = lineage;
 	e->root = root_ref(root);
-	e->changes = changes + (head_snap && !snap_has_state(head_snap, root) ? 1 : 0);
+	e->changes = changes;
+	if (changes == 0 && head_snap && !snap_has_state(head_snap, root))
+		e->changes = 1; /* nobody counted them; with 0 a checkpoint would be its head */
 	entries_insert(s, e);
 	entry_touched(s, e);
 

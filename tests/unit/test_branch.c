@@ -556,6 +556,36 @@ START_TEST(a_fork_shares_and_then_goes_its_way)
 }
 END_TEST
 
+/* As many as its parent's: a diff of the two is empty. What nobody counted is one. */
+START_TEST(a_fork_has_the_changes_of_its_parent)
+{
+	struct branch *b = branch_make("main"), *fork;
+	uint64_t id, changes;
+	struct root *root;
+
+	fill(b, 1, 3, 1);
+	id = checkpoint(b, NULL);
+	change(b, 1, "main");
+	change(b, 2, "main");
+	changes = b->changes;
+	ck_assert_uint_eq(changes, 2);
+	ck_ok(branch_create_from(b, "fork", &fork));
+	ck_assert_uint_eq(fork->changes, changes);
+	branch_close(fork);
+
+	ck_ok(tree_freeze(b->tree, &root));
+	ck_ok(branch_create(store, "other", root, id, b->lineage, &fork));
+	root_unref(root);
+	ck_assert_uint_eq(fork->changes, 1);
+	branch_close(fork);
+	branch_close(b);
+	store_reopen();
+	fork = branch_at("fork");
+	ck_assert_uint_eq(fork->changes, changes);
+	branch_close(fork);
+}
+END_TEST
+
 /* ---- speed and threads ---- */
 
 /* Calls of read and write that this thread has made, as the kernel counts them. */
@@ -836,6 +866,7 @@ int main(void)
 	tests[n++] = a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it;
 	tests[n++] = an_automatic_snapshot_that_another_needs_stays;
 	tests[n++] = a_restore_to_what_is_not_there_changes_nothing;
+	tests[n++] = a_fork_has_the_changes_of_its_parent;
 	tests[n++] = what_was_left_can_be_read_on;
 	tests[n++] = setting_a_branch_can_be_undone;
 	tests[n++] = a_fork_shares_and_then_goes_its_way;
