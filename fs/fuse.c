@@ -667,7 +667,9 @@ static const struct fuse_lowlevel_ops ops = {
 	/*
 	 * Not there on purpose, so that libfuse answers ENOSYS and the kernel stops asking: flush
 	 * (nothing is left to do at close), access (the kernel checks), bmap, poll; getlk, setlk
-	 * and flock (see mount_negotiate).
+	 * and flock (see mount_negotiate). Until then it asks: the first close of a file in a mount
+	 * waits for us, as all do of a FUSE that has flush. FOPEN_NOFLUSH would come with answers
+	 * to OPEN, of which there are none.
 	 */
 };
 
