@@ -250,8 +250,7 @@ bool memo_was_done(enum memo_what what, uint64_t *ret_value)
 
 void memo_expect(void)
 {
-	if (request.receipt && !request.done &&
-	    get(&request.receipt->what) == MEMO_NOTHING)
+	if (request.receipt && get(&request.receipt->what) == MEMO_NOTHING)
 		journal_receipt_wanted(&request.receipt->journal);
 }
 
@@ -264,7 +263,7 @@ void memo_did(enum memo_what what, uint64_t value)
 {
 	struct memo_receipt *r = request.receipt;
 
-	if (!r || request.done || get(&r->what) != MEMO_NOTHING)
+	if (!r || get(&r->what) != MEMO_NOTHING) /* also when it was done before */
 		return;
 	put(&r->value, value);
 	put(&r->what, what);

@@ -12,6 +12,7 @@
 #include "tests/unit/view_fixture.h"
 
 static struct memo *first; /* keeps the memo's file */
+_unused_ static uint64_t *shared_id; /* what a child tells, in a free value of the memo */
 static unsigned epochs, inodes, barriers, expired;
 
 static int count_entry(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
