@@ -546,6 +546,7 @@ START_TEST(records_are_numbered_on_whatever_the_clock_says)
 		fault_arm(n, 1, ENOSPC);
 		(void)store_sync(store);
 		fault_disarm();
+		atomic_store(&store->retry_ns, 0); /* else a second later */
 		ck_ok(store_sync(store));
 		ck_assert_uint_ge(last_table_record().number, number);
 		branch_close(b);
