@@ -204,9 +204,28 @@ START_TEST(a_flipped_bit_is_found)
 }
 END_TEST
 
+/* The value's length is damaged while the file is in use: nobody looks at its pages again. */
+START_TEST(a_value_too_short_for_its_checksum_is_damage)
+{
+	_cleanup_free_ uint8_t *bytes = malloc(1 << 20);
+	_cleanup_close_ int fd = -1;
+	void *value;
+	ssize_t n;
+	size_t len;
+
+	put(INDEX_META, "unmistakable", "value");
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	n = pread(fd, bytes, 1 << 20, 0);
+	for (uint8_t *at = bytes; (at = memmem(at, (size_t)(bytes + n - at), "unmist", 6)); at++)
+		ck_assert_int_eq(pwrite(fd, "\3", 1, at - bytes - 8), 1); /* of LMDB's node */
+	ck_err(index_get(s.index, INDEX_META, "unmistakable", 12, &value, &len),
+	       -ERR_INDEX_DAMAGED);
+}
+END_TEST
+
 START_TEST(a_location_out_of_bounds_is_damage)
 {
-	struct chunk_loc bad[9];
+	struct chunk_loc bad[11];
 	struct chunk_loc loc;
 
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
@@ -220,6 +239,8 @@ START_TEST(a_location_out_of_bounds_is_damage)
 	bad[6].off = 4097;
 	bad[7].off = UINT64_C(1) << 60;
 	bad[8].pack = 0;
+	bad[9].codec = 0; /* plain, and of two lengths */
+	bad[10].off = 16; /* in the pack's header */
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct name name = name_of(&i, sizeof(i), 0);
 		struct index_txn *txn;
@@ -444,6 +465,7 @@ int main(void)
 		chunk_locations_come_back_whole,
 		records_are_listed_in_key_order,
 		a_flipped_bit_is_found,
+		a_value_too_short_for_its_checksum_is_damage,
 		a_location_out_of_bounds_is_damage,
 		a_cut_file_is_refused_not_a_bus_error,
 		a_file_that_is_cut_in_use_takes_no_commits,

@@ -9,7 +9,16 @@
 #include <sys/syscall.h>
 
 static struct scratch s;
-static const struct noter noter = { .fn = scratch_note, .arg = &s };
+static void (*on_failure)(void); /* between a commit that fails and what is done about it */
+
+static void take_note(void *arg, const char *line)
+{
+	scratch_note(arg, line);
+	if (on_failure && strstr(line, "committing"))
+		on_failure();
+}
+
+static const struct noter noter = { .fn = take_note, .arg = &s };
 
 /* ---- what fails ---- */
 
@@ -196,6 +205,80 @@ START_TEST(a_commit_that_fails_finds_every_place_of_a_reader_taken)
 }
 END_TEST
 
+/* ---- more of them than LMDB has places ---- */
+
+enum { MORE = 20 };
+
+static pthread_barrier_t all_may_end;
+static atomic_int read_late;
+
+static int wait_for_the_end(void *arg, const void *key, size_t key_len, const void *value,
+			    size_t value_len)
+{
+	pthread_barrier_wait(&all_read);
+	pthread_barrier_wait(&all_may_end);
+	return 1;
+}
+
+static void *read_until_the_end(void *arg)
+{
+	ck_assert_int_eq(index_each(s.index, INDEX_META, wait_for_the_end, NULL), 1);
+	return NULL;
+}
+
+static void *read_one(void *arg)
+{
+	expect("old");
+	atomic_fetch_add(&read_late, 1);
+	return NULL;
+}
+
+START_TEST(readers_beyond_the_places_of_all_wait_for_one)
+{
+	pthread_t threads[ALL], more[MORE];
+
+	ck_ok(pthread_barrier_init(&all_read, NULL, ALL + 1));
+	ck_ok(pthread_barrier_init(&all_may_end, NULL, ALL + 1));
+	for (int i = 0; i < ALL; i++)
+		ck_ok(pthread_create(&threads[i], NULL, read_until_the_end, NULL));
+	pthread_barrier_wait(&all_read);
+	for (int i = 0; i < MORE; i++)
+		ck_ok(pthread_create(&more[i], NULL, read_one, NULL));
+	usleep(20000); /* so that some of them wait; those that come later need not */
+	ck_assert_int_eq(atomic_load(&read_late), 0);
+	pthread_barrier_wait(&all_may_end);
+	for (int i = 0; i < ALL; i++)
+		pthread_join(threads[i], NULL);
+	for (int i = 0; i < MORE; i++)
+		pthread_join(more[i], NULL);
+	ck_assert_int_eq(atomic_load(&read_late), MORE);
+}
+END_TEST
+
+static pthread_t refused;
+
+static void read_meanwhile(void)
+{
+	ck_ok(pthread_create(&refused, NULL, read_one, NULL));
+	usleep(2000); /* LMDB refuses it, as it does everything now */
+}
+
+START_TEST(readers_that_are_refused_give_their_places_back)
+{
+	on_failure = read_meanwhile;
+	for (int i = 0; i < ALL + 2; i++) {
+		expect("old"); /* one rests, with a place */
+		atomic_store(&metas_to_fail, 1);
+		ck_err(put("lost"), -EIO);
+		pthread_join(refused, NULL);
+	}
+	on_failure = NULL;
+	ck_assert_int_eq(atomic_load(&read_late), ALL + 2);
+	ck_ok(put("new"));
+	expect("new");
+}
+END_TEST
+
 static atomic_bool stop;
 static atomic_uint reads, failures;
 
@@ -257,6 +340,8 @@ int main(void)
 		what_cannot_be_made_certain_is_not_written_over,
 		a_commit_that_failed_and_stands_is_the_last,
 		a_commit_that_fails_finds_every_place_of_a_reader_taken,
+		readers_beyond_the_places_of_all_wait_for_one,
+		readers_that_are_refused_give_their_places_back,
 		readers_go_on_while_commits_fail,
 		without_room_for_a_larger_map_the_index_goes_on,
 	};

@@ -58,9 +58,12 @@ START_TEST(a_pack_without_records_goes)
 }
 END_TEST
 
+static bool all_done;
+
 static int count_progress(void *arg, uint64_t done, uint64_t total)
 {
 	ck_assert_uint_le(done, total);
+	all_done = done == total;
 	ck_assert(!atomic_load(&s.chunks->collecting)); /* nor written down what is put */
 	return 0;
 }
@@ -77,8 +80,10 @@ START_TEST(a_pack_mostly_dead_is_rewritten)
 
 	keep(0, N, 4);
 	ck_ok(sweep(count_progress, &stats));
+	ck_assert(all_done);
 	ck_assert_uint_eq(stats.chunks_kept, N / 4);
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
+	ck_assert_uint_eq(stats.packs_removed, 0); /* counted once */
 	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before / 3);
 	ck_assert_uint_eq(count_packs(&bytes), 1);
 	ck_assert_uint_eq(bytes, stats.bytes_after);
@@ -241,6 +246,81 @@ START_TEST(a_sweep_without_memory_says_so)
 }
 END_TEST
 
+/* What a repair gave up is in the index, with the place where it lay. */
+static void give_up(uint32_t i)
+{
+	struct index_txn *txn;
+	struct chunk_loc loc;
+
+	ck_ok(index_find_chunk(s.index, &names[i], &loc));
+	loc.codec = CODEC_LOST;
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put_chunk(txn, &names[i], &loc));
+	ck_ok(index_commit(&txn));
+}
+
+START_TEST(what_is_lost_keeps_no_pack)
+{
+	struct sweep_stats stats;
+	uint64_t bytes;
+
+	keep(0, N, 4);
+	give_up(8);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten, 1);
+	keep(8, 9, 1);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_removed, 1);
+	ck_assert_uint_eq(count_packs(&bytes), 0);
+	ck_assert(chunk_is_lost(s.chunks, &names[8]));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+END_TEST
+
+START_TEST(a_pack_without_its_last_padding_is_not_rewritten_for_it)
+{
+	struct sweep_stats stats;
+	uint64_t bytes;
+
+	keep(0, N, 1);
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, "extra", 5, &extra));
+	scratch_commit(&s);
+	scratch_close(&s);
+	{
+		_cleanup_close_ int fd = -1;
+		struct stat st;
+
+		ck_ok(os_openat(s.dir_fd, "packs/00000001.pack", O_RDWR, 0, &fd));
+		ck_ok(os_fstat(fd, &st));
+		ck_ok(os_ftruncate(fd, (uint64_t)st.st_size - 3)); /* 40 and 5 of 48 bytes */
+	}
+	scratch_open(&s);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten + stats.packs_removed, 0);
+	ck_assert_uint_eq(count_packs(&bytes), 1);
+	expect_state();
+}
+END_TEST
+
+START_TEST(a_sweep_grows_the_map_when_it_is_full)
+{
+	struct sweep_stats stats;
+
+	scratch_close(&s);
+	ck_assert_int_eq(setenv("PLYFS_TEST_MAP_BYTES", "65536", 1), 0);
+	scratch_open(&s); /* as large as what is in it */
+	keep(0, N, 4);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten, 1);
+	expect_state();
+}
+END_TEST
+
+static int bad_header(void *arg, uint32_t pack, int why)
+{
+	return why;
+}
+
 /* Each call meets the full disk in turn; the first write of the copy is one of them. */
 static void sweep_on_a_full_disk(void)
 {
@@ -262,6 +342,7 @@ static void sweep_on_a_full_disk(void)
 				stats.bytes_after = stats.bytes_before;
 		}
 		expect_state();
+		ck_ok(chunks_check_packs(s.chunks, bad_header, NULL));
 	}
 }
 
@@ -542,6 +623,9 @@ int main(void)
 		without_holes_a_pack_is_emptied_from_its_end_on,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
+		what_is_lost_keeps_no_pack,
+		a_pack_without_its_last_padding_is_not_rewritten_for_it,
+		a_sweep_grows_the_map_when_it_is_full,
 		a_damaged_entry_in_use_keeps_all_packs,
 		a_damaged_key_may_be_of_what_is_in_use,
 		an_entry_that_is_damaged_during_a_sweep_keeps_its_pack,

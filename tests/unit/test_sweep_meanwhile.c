@@ -67,6 +67,12 @@ START_TEST(what_is_put_between_two_steps_stays)
 		if (i % 70 == 0)
 			ck_ok(chunk_verify(s.chunks, &info, true));
 	}
+
+	/* but not for good */
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &(struct sweeper){ .live = none_is_live }, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_uint_eq(stats.chunks_kept, 0);
 }
 END_TEST
 
@@ -114,13 +120,30 @@ int own_openat(int dir_fd, const char *path, int flags, ...)
 }
 
 static atomic_bool disk_is_full;
+static _Atomic uint64_t disk_bytes; /* what packs may take of it; 0: anything */
+
+static uint64_t bytes_of_packs(void)
+{
+	struct stat st;
+	uint64_t bytes = 0;
+	char path[32];
+
+	for (unsigned i = 1; i < 9; i++) {
+		(void)snprintf(path, sizeof(path), "packs/%08x.pack", i);
+		if (fstatat(s.dir_fd, path, &st, 0) == 0)
+			bytes += (uint64_t)st.st_size;
+	}
+	return bytes;
+}
 
 /* Likewise, for what is larger than any header. */
 __attribute__((visibility("default"))) ssize_t own_pwrite(int fd, const void *buf, size_t len,
 							  off_t off) __asm__("pwrite64");
 ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
 {
-	if (len > LEN && atomic_load(&disk_is_full)) {
+	const uint64_t most = atomic_load(&disk_bytes);
+
+	if (len > LEN && (atomic_load(&disk_is_full) || (most && bytes_of_packs() + len > most))) {
 		errno = ENOSPC;
 		return -1;
 	}
@@ -194,16 +217,36 @@ static void sweep_until_full(void)
 	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before);
 }
 
-START_TEST(who_stores_what_became_a_hole_looks_again)
+static void put_large(void)
 {
 	static uint8_t data[CHUNK_MAX];
-	struct name name;
 
 	for (uint32_t i = 0; i < LARGE; i++) {
 		data_of_large(i, data);
 		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, CHUNK_MAX, &large[i]));
 	}
 	scratch_commit(&s);
+}
+
+/* The first bytes at a place in the first pack. */
+static uint64_t bytes_at(uint64_t off)
+{
+	_cleanup_close_ int fd = -1;
+	uint64_t got;
+
+	ck_ok(os_openat(s.dir_fd, "packs/00000001.pack", O_RDONLY, 0, &fd));
+	ck_ok(os_pread_full(fd, &got, sizeof(got), off));
+	return got;
+}
+
+START_TEST(who_stores_what_became_a_hole_looks_again)
+{
+	static uint8_t data[CHUNK_MAX];
+	struct chunk_loc loc;
+	struct name name;
+
+	put_large();
+	ck_ok(chunk_locate(s.chunks, &large[0], &loc));
 	scratch_close(&s);
 	scratch_open(&s); /* no pack is open */
 	atomic_store(&before_open, sweep_until_full);
@@ -212,6 +255,87 @@ START_TEST(who_stores_what_became_a_hole_looks_again)
 	ck_assert_ptr_null(atomic_load(&before_open));
 	ck_assert(name_eq(&name, &large[0]));
 	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+	ck_assert_uint_eq(bytes_at(loc.off), 0);
+}
+END_TEST
+
+/* The disk has room for a step of the copy, and for no more; files have no holes. */
+static void sweep_a_little_at_a_time(struct sweep_stats *ret_stats)
+{
+	const struct sweeper sweeper = { .live = each_other_large };
+
+	fault_no_holes(true);
+	atomic_store(&disk_bytes, bytes_of_packs() + (UINT64_C(3) << 19));
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, ret_stats));
+	chunks_collect_end(s.chunks);
+	atomic_store(&disk_bytes, 0);
+	fault_no_holes(false);
+}
+
+static void expect_large(uint32_t but)
+{
+	static uint8_t data[CHUNK_MAX], got[CHUNK_MAX];
+
+	for (uint32_t i = 0; i < LARGE; i += 2) {
+		if (i == but)
+			continue;
+		data_of_large(i, data);
+		ck_ok(chunk_read(s.chunks, &large[i], 0, got, CHUNK_MAX));
+		ck_assert_mem_eq(got, data, CHUNK_MAX);
+	}
+}
+
+START_TEST(with_little_room_and_no_holes_a_pack_is_emptied_step_by_step)
+{
+	struct sweep_stats stats;
+	struct stat st;
+
+	put_large();
+	sweep_a_little_at_a_time(&stats);
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+	ck_assert_uint_eq(stats.packs_removed, 1);
+	ck_err(os_statat(s.dir_fd, "packs/00000001.pack", &st), -ENOENT);
+	expect_large(LARGE);
+}
+END_TEST
+
+START_TEST(what_cannot_be_read_is_not_cut_off_then)
+{
+	_cleanup_close_ int fd = -1;
+	struct sweep_stats stats;
+	struct chunk_loc loc;
+
+	put_large();
+	ck_ok(chunk_locate(s.chunks, &large[100], &loc));
+	ck_ok(os_openat(s.dir_fd, "packs/00000001.pack", O_RDWR, 0, &fd));
+	ck_ok(os_pwrite_full(fd, "garbage!", 8, loc.off + 64));
+	sweep_a_little_at_a_time(&stats);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "stays in pack 00000001"));
+	ck_assert_uint_eq(stats.packs_removed, 0);
+	ck_assert_uint_lt(stats.bytes_after, stats.bytes_before);
+	ck_assert_uint_eq(bytes_at(loc.off + 64), get_le64((const uint8_t *)"garbage!"));
+	expect_large(100);
+}
+END_TEST
+
+static int stop_at_once(void *arg, uint64_t done, uint64_t total)
+{
+	return -ERR_CANCELLED;
+}
+
+START_TEST(a_pack_that_is_emptied_step_by_step_may_be_left_half_way)
+{
+	const struct sweeper sweeper = { .live = each_other_large, .progress = stop_at_once };
+	struct sweep_stats stats;
+
+	put_large();
+	fault_no_holes(true);
+	atomic_store(&disk_bytes, bytes_of_packs() + (UINT64_C(3) << 19));
+	ck_ok(chunks_collect(s.chunks));
+	ck_err(chunks_sweep(s.chunks, &sweeper, &stats), -ERR_CANCELLED);
+	chunks_collect_end(s.chunks);
+	expect_large(LARGE);
 }
 END_TEST
 
@@ -323,6 +447,9 @@ int main(void)
 		who_stores_what_a_sweep_moves_meanwhile_looks_again,
 		a_pack_that_goes_while_it_is_opened_does_not_stay_open,
 		who_stores_what_became_a_hole_looks_again,
+		with_little_room_and_no_holes_a_pack_is_emptied_step_by_step,
+		what_cannot_be_read_is_not_cut_off_then,
+		a_pack_that_is_emptied_step_by_step_may_be_left_half_way,
 		what_others_put_during_a_sweep_stays,
 	};
 
