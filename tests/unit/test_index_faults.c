@@ -267,9 +267,13 @@ START_TEST(readers_that_are_refused_give_their_places_back)
 {
 	on_failure = read_meanwhile;
 	for (int i = 0; i < ALL + 2; i++) {
+		struct index_txn *txn;
+
+		ck_ok(index_begin(s.index, &txn));
+		ck_ok(index_put(txn, INDEX_META, "key", 3, "lost", 4));
 		expect("old"); /* one rests, with a place */
 		atomic_store(&metas_to_fail, 1);
-		ck_err(put("lost"), -EIO);
+		ck_err(index_commit(&txn), -EIO);
 		pthread_join(refused, NULL);
 	}
 	on_failure = NULL;

@@ -264,14 +264,24 @@ START_TEST(what_is_lost_keeps_no_pack)
 	struct sweep_stats stats;
 	uint64_t bytes;
 
+	keep(8, 9, 1);
+	give_up(8);
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_removed, 1);
+	ck_assert_uint_eq(count_packs(&bytes), 0);
+	ck_assert(chunk_is_lost(s.chunks, &names[8]));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+END_TEST
+
+START_TEST(what_is_lost_is_not_copied)
+{
+	struct sweep_stats stats;
+
 	keep(0, N, 4);
 	give_up(8);
 	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.packs_rewritten, 1);
-	keep(8, 9, 1);
-	ck_ok(sweep(NULL, &stats));
-	ck_assert_uint_eq(stats.packs_removed, 1);
-	ck_assert_uint_eq(count_packs(&bytes), 0);
 	ck_assert(chunk_is_lost(s.chunks, &names[8]));
 	ck_assert_msg(s.notes == 0, "%s", s.last_note);
 }
@@ -624,6 +634,7 @@ int main(void)
 		a_sweep_cut_short_leaves_the_last_pack_whole,
 		a_damaged_record_keeps_its_pack,
 		what_is_lost_keeps_no_pack,
+		what_is_lost_is_not_copied,
 		a_pack_without_its_last_padding_is_not_rewritten_for_it,
 		a_sweep_grows_the_map_when_it_is_full,
 		a_damaged_entry_in_use_keeps_all_packs,
