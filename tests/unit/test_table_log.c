@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the packs' records of the tables say when they are read back, whatever is missing of them. */
+/* What the packs' records of the tables say when they are read back, whatever they lack. */
 
 #include "store/pack.h"
 #include "store/table.h"
