@@ -11,7 +11,7 @@
 #define NAME_LEN_MAX 255
 #define FILE_SIZE_MAX (INT64_C(1) << 44) /* 16 TiB, as ext4 with 4 KiB blocks */
 #define INLINE_MAX 512   /* so small a file lives in its tree item: no chunk, no extra read */
-#define BLOCK_BYTES 4096 /* st_blksize; SEEK_HOLE answers to the byte all the same */
+#define BLOCK_BYTES 4096 /* st_blksize; what view_seek tells holes in */
 #define LINK_COUNT_MAX 65000 /* as ext4; EMLINK beyond */
 
 struct timens {

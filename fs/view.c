@@ -351,6 +351,47 @@ int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct s
 	return r < 0 ? r : fs_map(&b.fs, b.ino, off, len, ret);
 }
 
+/*
+ * fs_seek tells holes to the byte. Programs are told those of whole blocks, as by a disk: bmaptool
+ * counts in blocks, and left out of its copies the one in which data ends.
+ */
+static int seek_block(const struct fs *fs, uint64_t ino, uint64_t off, int whence,
+		      uint64_t *ret_off)
+{
+	uint64_t at = off - off % BLOCK_BYTES, data;
+	struct inode i;
+	int r;
+
+	r = fs_stat(fs, ino, &i);
+	if (r < 0)
+		return r;
+	if (off >= i.size)
+		return -ENXIO;
+
+	if (whence != SEEK_HOLE) {
+		r = fs_seek(fs, ino, at, whence, &data);
+		if (r < 0)
+			return r;
+
+		*ret_off = MAX(off, data - data % BLOCK_BYTES);
+		return 0;
+	}
+
+	while (at < i.size) {
+		r = fs_seek(fs, ino, at, SEEK_DATA, &data);
+		if (r == -ENXIO || (r == 0 && data - at >= BLOCK_BYTES))
+			break;
+		if (r == 0)
+			r = fs_seek(fs, ino, data, SEEK_HOLE, &at);
+		if (r < 0)
+			return r;
+		at = (at + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
+	}
+
+	*ret_off = MIN(MAX(off, at), i.size);
+	return 0;
+}
+
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off)
 {
 	READ_GUARD(v->lock);
@@ -358,7 +399,7 @@ int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t 
 	int r;
 
 	r = vnode_bind(v, node, &b);
-	return r < 0 ? r : fs_seek(&b.fs, b.ino, off, whence, ret_off);
+	return r < 0 ? r : seek_block(&b.fs, b.ino, off, whence, ret_off);
 }
 
 int view_same_in(struct view *v, uint64_t ino, uint64_t snap)

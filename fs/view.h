@@ -125,6 +125,7 @@ bool view_is_written(struct view *v, uint64_t node);
  */
 void view_hears(struct view *v, int32_t thread);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
+/* As fs_seek, but what is not a hole as a whole block (st_blksize) is data. */
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
 		    uint64_t len, uint64_t *ret_len);

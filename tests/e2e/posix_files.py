@@ -125,6 +125,33 @@ def test_times_to_the_nanosecond(t):
     assert s.st_mtime_ns == m and s.st_ctime_ns > m
 
 
+def test_holes_are_told_in_whole_blocks(t):
+    """As by a disk: bmaptool copies no more than the blocks that lie in the data it is told of."""
+    v = t.view({"x": ""})
+    rng = ply.seeded()
+    for size in (1 << 20, (1 << 20) - 5000):
+        blocks = set()
+        with open(v.at("f"), "w+b", buffering=0) as f:
+            fd = f.fileno()
+            os.ftruncate(fd, size)
+            for _ in range(40):
+                at, n = rng.randrange(size), rng.choice((1, 12, 600, 5000, 20000))
+                n = os.pwrite(fd, b"d" * min(n, size - at), at)
+                blocks.update(range(at // 4096, (at + n - 1) // 4096 + 1))
+            data = [i in blocks for i in range((size + 4095) // 4096)]
+            for off in sorted({o for b in range(len(data)) for o in (b * 4096, b * 4096 + 1234)
+                               if o < size}):
+                if True in data[off // 4096:]:
+                    want = max(off, data.index(True, off // 4096) * 4096)
+                    assert os.lseek(fd, off, os.SEEK_DATA) == want, off
+                else:
+                    ply.raises(errno.ENXIO, os.lseek, fd, off, os.SEEK_DATA)
+                hole = (data + [False]).index(False, off // 4096) * 4096
+                assert os.lseek(fd, off, os.SEEK_HOLE) == min(max(off, hole), size), off
+            ply.raises(errno.ENXIO, os.lseek, fd, size, os.SEEK_HOLE)
+            ply.raises(errno.ENXIO, os.lseek, fd, size, os.SEEK_DATA)
+
+
 def test_sparse_files_and_holes(t):
     v = t.view({"x": ""})
     with open(v.at("f"), "w+b", buffering=0) as f:
