@@ -99,7 +99,7 @@ static const char trigger[] =
 	 */
 	" || { __ply[8]=$?; } >/dev/null 2>&1;"
 	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"${__ply[8]-0}\" \"$-\" \"${PS1-}\""
-	" \"${PS1@a}\" \"${__ply[1]+${__ply[7]-x}}\" >&115;"
+	" \"${PS1+${PS1@a}}\" \"${__ply[1]+${__ply[7]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval builtin :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =

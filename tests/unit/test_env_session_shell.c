@@ -44,6 +44,7 @@ START_TEST(nothing_that_a_command_does_stops_the_engine)
 		"builtin unalias -a; builtin unset -f unset set export eval printf mapfile",
 		"IFS=-; set -f; set -C; set -u; shopt -s nullglob",
 		"IFS=$' \\t\\n'; set +f +C +u",
+		"set -u; unset PS1", "PS1=SHELLPS1PREFIX; set +u",
 		"trap 'echo bye' EXIT; trap : DEBUG ERR RETURN",
 		"trap - EXIT DEBUG ERR RETURN",
 		"PROMPT_COMMAND='PS1=\"\\w \\$ \"'; PS4='> '",
