@@ -131,7 +131,10 @@ static void unlink_a_as_two(void)
 
 static void change_what_is_the_same(void)
 {
+	uint64_t dir = node_of(ROOT_NODE, "dir");
+
 	ck_ok(rename_in_root("same", "other"));
+	ck_ok(view_unlink(view, dir, "a", 1)); /* another one's name is told */
 	ck_ok(view_rmdir(view, ROOT_NODE, "dir", 3));
 }
 
@@ -149,7 +152,7 @@ static uint64_t two_states_of_a(void)
 	make_file(ROOT_NODE, "a", "old");
 	make_file(ROOT_NODE, "z", "old");
 	make_file(ROOT_NODE, "same", "same");
-	make_dir(ROOT_NODE, "dir");
+	make_file(make_dir(ROOT_NODE, "dir"), "a", "same");
 	id = checkpoint();
 	rewrite(node_of(ROOT_NODE, "a"), "new");
 	rewrite(node_of(ROOT_NODE, "z"), "new");
