@@ -156,11 +156,14 @@ def test_the_session_of_the_readme_goes_as_it_says(t):
     said = t.run(["sh", "-euc", "\n".join(typed)], env=env, cwd=t.path).stdout
     store.daemon()
     assert says in said and t.at("work2") in said, said
-    assert ply.read(t.at("work/a.txt")) == ply.read(t.at("work2/a.txt")) == "hello\n"
+    assert ply.read(t.at("work/a.txt")) == ply.read(t.at("out/a.txt")) == "hello\n"
+    assert os.listdir(t.at("work2")) == []
     assert os.path.exists(t.at("work/src/main.c"))
     sh = lambda s: t.run(["sh", "-euc", s], env=env, cwd=t.path)
     sh("cd work && plyfs undo")
     assert ply.read(t.at("work/a.txt")) == "oops\n"
+    sh("plyfs --store store mount --branch idea --at work2")
+    assert ply.read(t.at("work2/a.txt")) == "hello\n"
     sh("plyfs unmount work2 && plyfs unmount work")
     assert os.listdir(t.at("work")) == []
 
