@@ -125,8 +125,9 @@ static int verify_file(struct index *ix)
 	int r;
 
 	r = os_openat(ix->dir_fd, "data.mdb", O_RDONLY | O_CLOEXEC, 0, &fd);
-	if (r == -ENOENT)
-		return ABSENT;
+	if (r == -ENOENT) /* a link into nowhere is none: LMDB would make what it leads to */
+		return os_statat(ix->dir_fd, "data.mdb", &st) == -ENOENT ? ABSENT :
+									   -ERR_INDEX_ASTRAY;
 	if (r < 0)
 		return r;
 	r = os_fstat(fd, &st);

@@ -34,6 +34,8 @@ enum outcome {
 	X(ERR_INDEX_BROKEN, EIO,                                                                   \
 	  "the index is damaged; 'plyfs salvage' makes it anew from the packs")                    \
 	X(ERR_INDEX_OPEN, EIO, "the index cannot be opened")                                       \
+	X(ERR_INDEX_ASTRAY, EIO,                                                                   \
+	  "index/data.mdb is a link to what is not there; bring that back")                        \
 	X(ERR_INDEX_FULL, ENOSPC, "the index has reached its maximum size")                        \
 	X(ERR_INDEX_FAILED, EIO, "the index refused an operation")                                 \
 	X(ERR_NODE_DAMAGED, EIO, "a tree node is damaged")                                         \

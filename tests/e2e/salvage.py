@@ -214,5 +214,24 @@ def test_files_with_colliding_hashes_are_two_files(t):
     view.store.ply("check", "--read-data")
 
 
+
+def test_an_index_that_is_a_link_to_nothing_is_not_made_anew(t):
+    """An index that was put on another disk, which is not there today: an empty one would have gc remove all packs."""
+    store, digests, tree = made(t)
+    index, far = store.path + "/index/data.mdb", t.at("far/data.mdb")
+    os.mkdir(t.at("far"))
+    shutil.move(index, far)
+    os.symlink(far, index)
+    expect(store, digests, tree)
+    store.stop()
+    for gone in (far, t.at("far")):
+        os.rename(gone, t.at("away"))
+        for words in (["log"], ["gc"], ["check"], ["check", "--repair"]):
+            said = store.fails(*words, says="index/data.mdb is a link to what is not there; bring that back$")
+            assert said.count("\n") == 1, said
+        os.rename(t.at("away"), gone)
+    expect(store, digests, tree)
+
+
 if __name__ == "__main__":
     ply.main()
