@@ -16,20 +16,41 @@
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
 
-/* arg: the verb that was called. */
-static void on_note(void *arg, const char *line)
+/* The last note is held back: when it is why we fail, it is told once, with the store's name. */
+struct talk {
+	const char *verb; /* that was called */
+	char held[1024];  /* "": none */
+};
+
+static void let_go(struct talk *t)
 {
-	fprintf(stderr, "plyfs %s: %s\n", (const char *)arg, line);
+	if (*t->held)
+		fprintf(stderr, "plyfs %s: %s\n", t->verb, line_clean(t->held));
+	*t->held = 0;
 }
 
-static int fail(const char *verb, const char *path, int r)
+static void on_note(void *arg, const char *line)
 {
-	fprintf(stderr, "plyfs %s: '", verb);
+	struct talk *t = arg;
+
+	let_go(t);
+	snprintf(t->held, sizeof(t->held), "%s", line);
+}
+
+static int fail(struct talk *t, const char *path, int r)
+{
+	const char *why = r == -ERR_STORE_BUSY ? "a daemon has it open; unmount its views, and end "
+						 "what else uses it"
+					       : err_str(r);
+	size_t held = strlen(t->held), n = strlen(why);
+
+	if (held > n && strcmp(t->held + held - n, why) == 0)
+		why = line_clean(t->held);
+	else
+		let_go(t);
+	fprintf(stderr, "plyfs %s: '", t->verb);
 	print_clean(stderr, path);
-	fprintf(stderr, "': %s\n",
-		r == -ERR_STORE_BUSY ?
-			"a daemon has it open; unmount its views, and end what else uses it" :
-			err_str(r));
+	fprintf(stderr, "': %s\n", why);
 	return CMD_FAILED;
 }
 
@@ -95,18 +116,18 @@ static int attempt(int fd, bool if_broken, const struct noter *noter, bool *ret_
 int salvage_main(const char *path, bool if_broken, bool json)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	const char *verb = if_broken ? "check" : "salvage";
-	const struct noter noter = { .fn = on_note, .arg = (void *)verb };
+	struct talk talk = { .verb = if_broken ? "check" : "salvage" };
+	const struct noter noter = { .fn = on_note, .arg = &talk };
 	struct salvage_stats stats = { 0 };
 	bool sound = false;
 	struct stat st;
 	int r;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return fail(verb, path, -errno);
+		return fail(&talk, path, -errno);
 	r = become_owner(&st);
 	if (r < 0)
-		return fail(verb, path, r);
+		return fail(&talk, path, r);
 	for (int ms = 0;; ms += BUSY_STEP_MS) {
 		r = attempt(fd, if_broken, &noter, &sound, &stats);
 		/* Not by connecting, for which it would stay. One that ends has no socket. */
@@ -116,7 +137,8 @@ int salvage_main(const char *path, bool if_broken, bool json)
 		(void)nanosleep(&(struct timespec){ .tv_nsec = BUSY_STEP_MS * 1000000L }, NULL);
 	}
 	if (r < 0)
-		return fail(verb, path, r);
+		return fail(&talk, path, r);
+	let_go(&talk);
 	if (sound)
 		return CMD_DONE;
 
@@ -127,7 +149,7 @@ int salvage_main(const char *path, bool if_broken, bool json)
 	else if (print_json(&stats) < 0)
 		return CMD_FAILED;
 	if (fflush(stdout)) {
-		fprintf(stderr, "plyfs %s: the output could not be written\n", verb);
+		fprintf(stderr, "plyfs %s: the output could not be written\n", talk.verb);
 		return CMD_FAILED;
 	}
 	return CMD_DONE;

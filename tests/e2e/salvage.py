@@ -3,6 +3,7 @@
 # group: damage
 # timeout: 120
 """The index is lost: salvage brings everything durable back from the packs alone."""
+import errno
 import glob
 import json
 import os
@@ -231,6 +232,26 @@ def test_an_index_that_is_a_link_to_nothing_is_not_made_anew(t):
             assert said.count("\n") == 1, said
         os.rename(t.at("away"), gone)
     expect(store, digests, tree)
+
+
+
+def test_why_a_repair_cannot_begin_is_told_once(t):
+    ply.small_disk(t, 16)
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "1"}))
+    store.stop()
+    made = []
+    try:  # no inode is left for LMDB's lock
+        while True:
+            made.append(t.at("disk/f%d" % len(made)))
+            ply.write(made[-1], "")
+    except OSError as e:
+        assert e.errno == errno.ENOSPC, e
+    said = store.fails("check", "--repair")
+    assert said == "plyfs check: '%s': index/lock.mdb: No space left on device\n" % store.path, said
+    for path in made[:-1]:
+        os.unlink(path)
+    assert "clean" in store.out("check", "--repair")
 
 
 if __name__ == "__main__":
