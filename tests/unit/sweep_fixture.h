@@ -119,6 +119,17 @@ static inline unsigned count_deleted_open(void)
 	return n;
 }
 
+/* Its place is not known any more: it may be in any pack. */
+static inline void damage_entry(const struct name *name)
+{
+	const struct chunk_loc nowhere = { .codec = 9 };
+	struct index_txn *txn;
+
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put_chunk(txn, name, &nowhere));
+	ck_ok(index_commit(&txn));
+}
+
 /* A small one, other than the N. */
 static inline int chunk_of(uint32_t i, struct name *ret)
 {

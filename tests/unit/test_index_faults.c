@@ -318,6 +318,64 @@ START_TEST(readers_go_on_while_commits_fail)
 }
 END_TEST
 
+/* ---- what is done after a commit, where it fails ---- */
+
+static struct name in_use, garbage[3];
+
+static bool is_in_use(void *arg, const struct name *name)
+{
+	return name_eq(name, &in_use);
+}
+
+static void fail_next_commit(void *arg)
+{
+	atomic_store(&metas_to_fail, 1);
+}
+
+static int sweep_chunks(void (*between)(void *arg))
+{
+	const struct sweeper sweeper = { .live = is_in_use, .between = between };
+	struct sweep_stats stats;
+	int r;
+
+	ck_ok(chunks_collect(s.chunks));
+	r = chunks_sweep(s.chunks, &sweeper, &stats);
+	chunks_collect_end(s.chunks);
+	return r;
+}
+
+static void expect_bytes(const struct name *name)
+{
+	const struct chunk_info info = { .name = *name };
+
+	ck_ok(chunk_verify(s.chunks, &info, true));
+}
+
+START_TEST(a_sweep_whose_commit_fails_takes_no_bytes)
+{
+	uint8_t data[100000];
+
+	ck_ok(chunks_open(s.dir_fd, s.index, &noter, &s.chunks));
+	for (int i = 0; i < 4; i++) {
+		scratch_fill(data, sizeof(data), (unsigned)i);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data),
+				i < 3 ? &garbage[i] : &in_use));
+	}
+	scratch_commit(&s);
+	atomic_store(&metas_to_fail, 1); /* what is dead does not leave the index */
+	ck_err(sweep_chunks(NULL), -EIO);
+	for (int i = 0; i < 3; i++)
+		expect_bytes(&garbage[i]);
+	expect_bytes(&in_use);
+	ck_err(sweep_chunks(fail_next_commit), -EIO); /* what moved is not named anew */
+	expect_bytes(&in_use);
+	ck_err(chunk_find(s.chunks, &garbage[0]), ABSENT);
+	ck_ok(sweep_chunks(NULL));
+	expect_bytes(&in_use);
+	chunks_close(s.chunks);
+}
+END_TEST
+
 /* ---- a map that cannot grow ---- */
 
 START_TEST(without_room_for_a_larger_map_the_index_goes_on)
@@ -347,6 +405,7 @@ int main(void)
 		readers_beyond_the_places_of_all_wait_for_one,
 		readers_that_are_refused_give_their_places_back,
 		readers_go_on_while_commits_fail,
+		a_sweep_whose_commit_fails_takes_no_bytes,
 		without_room_for_a_larger_map_the_index_goes_on,
 	};
 

@@ -439,17 +439,6 @@ START_TEST(a_damaged_record_keeps_its_pack)
 }
 END_TEST
 
-/* Its place is not known any more: it may be in any pack. */
-static void damage_entry(const struct name *name)
-{
-	const struct chunk_loc nowhere = { .codec = 9 };
-	struct index_txn *txn;
-
-	ck_ok(index_begin(s.index, &txn));
-	ck_ok(index_put_chunk(txn, name, &nowhere));
-	ck_ok(index_commit(&txn));
-}
-
 static void expect_all_packs(const struct sweep_stats *stats)
 {
 	uint64_t bytes;

@@ -76,6 +76,41 @@ START_TEST(what_is_put_between_two_steps_stays)
 }
 END_TEST
 
+/* One of the last step is put after the first, and then its entry is damaged. */
+static void put_and_damage(void *arg)
+{
+	struct late *late = arg;
+	uint32_t last = 0;
+	struct name name;
+
+	if (late->steps++ > 0)
+		return;
+	for (uint32_t i = 1; i < MANY; i++)
+		if (name_cmp(&late->names[i], &late->names[last]) > 0)
+			last = i;
+	ck_err(chunk_of(last, &name), EXISTS);
+	damage_entry(&name);
+}
+
+START_TEST(what_is_put_and_damaged_between_two_steps_keeps_all_packs)
+{
+	static struct late late;
+	const struct sweeper sweeper = { .live = none_is_live, .between = put_and_damage,
+					 .arg = &late };
+	struct sweep_stats stats;
+
+	for (uint32_t i = 0; i < MANY; i++)
+		ck_ok(chunk_of(i, &late.names[i]));
+	scratch_commit(&s);
+	ck_ok(chunks_collect(s.chunks));
+	ck_ok(chunks_sweep(s.chunks, &sweeper, &stats));
+	chunks_collect_end(s.chunks);
+	ck_assert_uint_eq(stats.chunks_kept, 1);
+	ck_assert_uint_eq(stats.packs_removed + stats.packs_rewritten, 0);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "keeping all packs"));
+}
+END_TEST
+
 START_TEST(what_is_lost_while_states_are_walked_stays_known_to_be)
 {
 	const struct sweeper sweeper = { .live = none_is_live };
@@ -121,6 +156,7 @@ int own_openat(int dir_fd, const char *path, int flags, ...)
 
 static atomic_bool disk_is_full;
 static _Atomic uint64_t disk_bytes; /* what packs may take of it; 0: anything */
+static _Atomic uint64_t goes_bad;   /* once it is full: this place in the first pack */
 
 static uint64_t bytes_of_packs(void)
 {
@@ -136,6 +172,14 @@ static uint64_t bytes_of_packs(void)
 	return bytes;
 }
 
+static void break_sector(uint64_t at)
+{
+	struct stat st;
+
+	if (fstatat(s.dir_fd, "packs/00000001.pack", &st, 0) == 0)
+		fault_bad_sector(st.st_ino, at, 1);
+}
+
 /* Likewise, for what is larger than any header. */
 __attribute__((visibility("default"))) ssize_t own_pwrite(int fd, const void *buf, size_t len,
 							  off_t off) __asm__("pwrite64");
@@ -144,6 +188,10 @@ ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
 	const uint64_t most = atomic_load(&disk_bytes);
 
 	if (len > LEN && (atomic_load(&disk_is_full) || (most && bytes_of_packs() + len > most))) {
+		const uint64_t at = atomic_exchange(&goes_bad, 0);
+
+		if (at)
+			break_sector(at);
 		errno = ENOSPC;
 		return -1;
 	}
@@ -319,6 +367,24 @@ START_TEST(what_cannot_be_read_is_not_cut_off_then)
 }
 END_TEST
 
+/* One of those that were copied before there was no room for the rest. */
+START_TEST(what_was_copied_and_given_up_and_cannot_be_read_again_stays)
+{
+	struct sweep_stats stats;
+	struct chunk_loc loc;
+
+	put_large();
+	ck_ok(chunk_locate(s.chunks, &large[4], &loc));
+	atomic_store(&goes_bad, loc.off + 64);
+	sweep_a_little_at_a_time(&stats);
+	ck_assert_uint_eq(atomic_load(&goes_bad), 0);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "stays in pack 00000001"));
+	ck_assert_uint_eq(stats.packs_removed, 0);
+	fault_bad_sector(0, 0, 0);
+	expect_large(LARGE);
+}
+END_TEST
+
 static int stop_at_once(void *arg, uint64_t done, uint64_t total)
 {
 	return -ERR_CANCELLED;
@@ -443,12 +509,14 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		what_is_put_between_two_steps_stays,
+		what_is_put_and_damaged_between_two_steps_keeps_all_packs,
 		what_is_lost_while_states_are_walked_stays_known_to_be,
 		who_stores_what_a_sweep_moves_meanwhile_looks_again,
 		a_pack_that_goes_while_it_is_opened_does_not_stay_open,
 		who_stores_what_became_a_hole_looks_again,
 		with_little_room_and_no_holes_a_pack_is_emptied_step_by_step,
 		what_cannot_be_read_is_not_cut_off_then,
+		what_was_copied_and_given_up_and_cannot_be_read_again_stays,
 		a_pack_that_is_emptied_step_by_step_may_be_left_half_way,
 		what_others_put_during_a_sweep_stays,
 	};
