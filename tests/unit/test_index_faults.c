@@ -131,6 +131,13 @@ START_TEST(a_commit_whose_meta_page_cannot_be_written_is_done_again)
 }
 END_TEST
 
+START_TEST(the_first_one_after_an_open_is_done_again_as_well)
+{
+	reopen();
+	expect_failure_and_success();
+}
+END_TEST
+
 START_TEST(one_that_was_written_and_put_back_is_done_again)
 {
 	atomic_store(&metas_written, true);
@@ -170,6 +177,25 @@ START_TEST(a_commit_that_failed_and_stands_is_the_last)
 	ck_err(put("new"), -ERR_INDEX_FAILED);
 	reopen();
 	ck_ok(put("new"));
+}
+END_TEST
+
+START_TEST(what_was_damaged_meanwhile_is_not_opened_anew)
+{
+	enum { TXN = 144, BYTES = 4096 }; /* of a meta page: LMDB's number, and where the next is */
+	const uint64_t none = 0;
+	_cleanup_close_ int fd = -1;
+	uint64_t a, b;
+
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	ck_ok(os_pread_full(fd, &a, sizeof(a), TXN));
+	ck_ok(os_pread_full(fd, &b, sizeof(b), BYTES + TXN));
+	/* the older one: LMDB itself would not mind */
+	ck_ok(os_pwrite_full(fd, &none, sizeof(none), a < b ? TXN : BYTES + TXN));
+	atomic_store(&metas_to_fail, 1);
+	ck_err(put("lost"), -EIO);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "transaction numbers"));
+	ck_err(put("new"), -ERR_INDEX_BROKEN);
 }
 END_TEST
 
@@ -398,9 +424,11 @@ int main(void)
 {
 	const TTest *const tests[] = {
 		a_commit_whose_meta_page_cannot_be_written_is_done_again,
+		the_first_one_after_an_open_is_done_again_as_well,
 		one_that_was_written_and_put_back_is_done_again,
 		what_cannot_be_made_certain_is_not_written_over,
 		a_commit_that_failed_and_stands_is_the_last,
+		what_was_damaged_meanwhile_is_not_opened_anew,
 		a_commit_that_fails_finds_every_place_of_a_reader_taken,
 		readers_beyond_the_places_of_all_wait_for_one,
 		readers_that_are_refused_give_their_places_back,

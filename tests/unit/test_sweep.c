@@ -94,6 +94,25 @@ START_TEST(a_pack_mostly_dead_is_rewritten)
 }
 END_TEST
 
+static int expect_total(void *arg, uint64_t done, uint64_t total)
+{
+	ck_assert_uint_eq(total, (N / 4) * record_span(LEN));
+	return 0;
+}
+
+START_TEST(what_is_not_copied_is_no_progress)
+{
+	struct sweep_stats stats;
+
+	(void)packs_begin_new(s.chunks->packs);
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, "extra", 5, &extra));
+	scratch_commit(&s); /* a pack that stays */
+	keep(0, N, 4);
+	ck_ok(sweep(expect_total, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten, 1);
+}
+END_TEST
+
 START_TEST(one_that_was_stopped_is_done_by_the_next)
 {
 	struct sweep_stats stats;
@@ -326,11 +345,6 @@ START_TEST(a_sweep_grows_the_map_when_it_is_full)
 }
 END_TEST
 
-static int bad_header(void *arg, uint32_t pack, int why)
-{
-	return why;
-}
-
 /* Each call meets the full disk in turn; the first write of the copy is one of them. */
 static void sweep_on_a_full_disk(void)
 {
@@ -352,7 +366,6 @@ static void sweep_on_a_full_disk(void)
 				stats.bytes_after = stats.bytes_before;
 		}
 		expect_state();
-		ck_ok(chunks_check_packs(s.chunks, bad_header, NULL));
 	}
 }
 
@@ -611,6 +624,7 @@ int main(void)
 		all_dead_leaves_no_pack,
 		a_pack_without_records_goes,
 		a_pack_mostly_dead_is_rewritten,
+		what_is_not_copied_is_no_progress,
 		one_that_was_stopped_is_done_by_the_next,
 		a_pack_a_little_dead_stays,
 		pending_chunks_stop_a_sweep,

@@ -304,6 +304,7 @@ START_TEST(who_stores_what_became_a_hole_looks_again)
 	ck_assert(name_eq(&name, &large[0]));
 	ck_assert_msg(s.notes == 0, "%s", s.last_note);
 	ck_assert_uint_eq(bytes_at(loc.off), 0);
+	ck_assert_uint_eq(bytes_at(0), get_le64((const uint8_t *)PACK_MAGIC));
 }
 END_TEST
 
