@@ -71,7 +71,8 @@ struct shell {
 	bool refused;	     /* it was not run: bash could not parse it */
 	bool repaired;	     /* its exit code was lost */
 	bool lost;	     /* was found at its prompt though the command is not over */
-	double lost_at;	     /* when to believe it; 0: it is not */
+	double lost_at;	     /* when to look whether it is; 0: there is no need */
+	double lost_gap;     /* until the look after that */
 	double line_at;	     /* when to look for a line that is not answered; 0: all are */
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out, */

@@ -373,33 +373,47 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 /* ---- a shell that came back without a word ---- */
 
 /*
- * Its prompt is the last thing in the output, and nothing follows for so long: the command was
- * aborted. Long enough for a program that happens to print just that.
+ * Something aborted the command: the shell sleeps in front, and SHELL_MARK, which is open as long
+ * as a command runs, is closed. We look when nothing was printed for so long, then ever less often;
+ * at the same pace while the last that was printed is the prompt.
  */
 #define LOST_AFTER 0.02
-static bool seems_lost(struct shell *s)
+#define LOST_GAP_MAX 2.0
+/* What bash has printed then is a newline and its prompt: in so many bytes. */
+#define LOST_PROMPT ((size_t)4096)
+
+static bool may_be_lost(const struct shell *s)
 {
-	return !s->idle && !s->over && !s->lost && s->begun == s->command &&
-	       s->prompt.len && s->out.len >= s->prompt.len &&
+	return !s->idle && !s->over && !s->lost && s->begun == s->command;
+}
+
+static bool ends_with_prompt(const struct shell *s)
+{
+	return s->prompt.len && s->out.len >= s->prompt.len &&
 	       memcmp(s->out.data + s->out.len - s->prompt.len, s->prompt.data, s->prompt.len) == 0;
 }
 
 /* *ret_next: brought forward to when to come again. */
 static int lost_tick(struct shell *s, bool news, double *ret_next)
 {
-	if (!seems_lost(s)) {
+	double now = now_seconds();
+
+	if (!may_be_lost(s)) {
 		s->lost_at = 0;
 		return 0;
 	}
-	if (news || s->lost_at == 0)
-		s->lost_at = now_seconds() + LOST_AFTER;
-	if (now_seconds() >= s->lost_at) {
-		s->lost_at = now_seconds() + LOST_AFTER;
-		/* A `read -p` of the shell's own may print just what the prompt is. */
-		if (pty_foreground(s) == s->group && shell_descriptor(s, SHELL_MARK) == 0 &&
-		    !shell_is_replaced(s)) {
+	if (news || s->lost_at == 0) {
+		s->lost_gap = LOST_AFTER;
+		s->lost_at = now + s->lost_gap;
+	}
+	if (now >= s->lost_at) {
+		if (!ends_with_prompt(s))
+			s->lost_gap = MIN(s->lost_gap * 2, LOST_GAP_MAX);
+		s->lost_at = now + s->lost_gap;
+		if (pty_foreground(s) == s->group && pid_state(s->group) == 'S' &&
+		    shell_descriptor(s, SHELL_MARK) == 0 && !shell_is_replaced(s)) {
 			s->lost = true;
-			s->mark = s->out.len - s->prompt.len;
+			s->mark = s->out.len - MIN(s->out.len, LOST_PROMPT);
 			s->prompts = 1;
 			return shell_type_probe(s, false);
 		}

@@ -241,6 +241,14 @@ START_TEST(a_program_that_dies_of_sigint_aborts_the_command)
 	ck_assert_str_eq(out("sh -c 'echo a; kill -INT $$'; echo not reached\necho nor this", 130),
 			 "a\n\n");
 	gives("echo $?", "130\n");
+	ck_assert_str_eq(out("PS1='> '; sh -c 'echo a; kill -INT $$'", 130), "a\n\n");
+	(void)out("PS1='$RANDOM '", 0); /* never what we have seen */
+	(void)out("sh -c 'kill -INT $$'", 130);
+	gives("PS1=", "");
+	ck_assert_str_eq(out("sh -c 'echo a; kill -INT $$'", 130), "a\n\n");
+	gives("exec >/dev/null 2>&1", "");
+	(void)out("sh -c 'kill -INT $$'", 130);
+	gives("exec >/dev/tty 2>&1; read -t 0.2; echo $?", "142\n");
 }
 END_TEST
 
