@@ -168,6 +168,7 @@ START_TEST(who_asks_by_what_was_there_before_looks_again)
 
 	restore_and_ask(id, "a", asks[_i]);
 	ck_assert_uint_eq(epochs, 0);
+	ck_assert_uint_eq(told_names, 2); /* each once */
 	ck_ok(view_unlink(view, ROOT_NODE, "z", 1)); /* afterwards nobody has to */
 }
 END_TEST
@@ -175,6 +176,23 @@ END_TEST
 START_TEST(what_was_told_is_what_the_kernel_has)
 {
 	restore_and_ask(two_states_of_a(), "z", unlink_a_that_was_told);
+}
+END_TEST
+
+static void try_to_unlink_a(void)
+{
+	again(view_unlink(view, ROOT_NODE, "a", 1));
+}
+
+/* Who was told so at one restore (and gave up) is told again at the next. */
+START_TEST(what_was_looked_at_before_is_looked_at_again)
+{
+	uint64_t id = two_states_of_a();
+
+	for (int i = 0; i < 2; i++) {
+		restore_and_ask(id, "a", try_to_unlink_a);
+		rewrite(node_of(ROOT_NODE, "a"), "new");
+	}
 }
 END_TEST
 
@@ -211,6 +229,7 @@ START_TEST(old_kernels_are_told_to_look_again_in_another_import)
 	id = make_other(checkpoint(), 0, 1, (const char *const[][2]){ { "a", "b" } });
 	view_set_kernel(view, &old_recorder);
 	restore_and_ask(id, "a", unlink_a);
+	ck_assert(!was_told(ROOT_NODE, "/")); /* they need no barrier but the names themselves */
 }
 END_TEST
 
@@ -233,7 +252,7 @@ END_TEST
 
 START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
 {
-	struct fs_set set = { .mask = SET_MODE, .mode = 0755 };
+	struct fs_set set = { .mask = SET_MODE, .mode = 0711 };
 	uint64_t d = make_dir(ROOT_NODE, "d"), e = make_dir(d, "e"), id = checkpoint();
 	struct inode i;
 
@@ -243,6 +262,11 @@ START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
 	ck_assert(was_told(d, "/"));
 	ck_assert_uint_eq(told_node[told_inodes - 1].node, e);
 	ck_assert_uint_eq(told_node[told_inodes - 1].names_before, 1);
+
+	ck_ok(view_setattr(view, ROOT_NODE, &set, &i)); /* which is in no directory */
+	not_cached = ROOT_NODE;
+	restore(id);
+	ck_assert(was_told_inode(ROOT_NODE) && !was_told(0, "/"));
 }
 END_TEST
 
@@ -252,6 +276,12 @@ static int entry_of_deaf(void *arg, uint64_t parent, const char *name, size_t le
 {
 	(void)rec_entry(arg, parent, name, len, expire);
 	return parent == deaf ? -ENOMEM : 0;
+}
+
+static int inode_of_deaf(void *arg, uint64_t node, int64_t off, int64_t len)
+{
+	(void)rec_inode(arg, node, off, len);
+	return -EIO; /* later than the name */
 }
 
 START_TEST(what_the_kernel_could_not_be_told_is_said_after_the_rest)
@@ -266,6 +296,7 @@ START_TEST(what_the_kernel_could_not_be_told_is_said_after_the_rest)
 	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* somebody is in it */
 	new = make_dir(ROOT_NODE, "d"); /* which goes on as the restored one */
 	k.inval_entry = entry_of_deaf;
+	k.inval_inode = inode_of_deaf;
 	view_set_kernel(view, &k);
 	deaf = old;
 	told_nothing();
@@ -567,6 +598,7 @@ int main(void)
 	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
 	tcase_add_loop_test(t, who_asks_by_what_was_there_before_looks_again, 0, 5);
 	tcase_add_test(t, what_was_told_is_what_the_kernel_has);
+	tcase_add_test(t, what_was_looked_at_before_is_looked_at_again);
 	tcase_add_test(t, by_epoch_all_look_again);
 	tcase_add_test(t, old_kernels_are_told_to_look_again_in_another_import);
 	tcase_add_test(t, rights_are_told_before_names);
