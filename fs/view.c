@@ -57,7 +57,7 @@ static int pick_orphan(void *arg, uint64_t ino)
 		r = vnode_settle(v, n);
 		if (r < 0)
 			return r;
-		if (n->hashed && n->realm == v->cur) {
+		if (n->ino == ino && n->realm == v->cur) { /* else of another object */
 			n->orphan = true;
 			vnode_save(v, n);
 			return 0;
@@ -566,7 +566,7 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 			if (r < 0)
 				return r;
 		}
-		if (n && n->hashed && n->realm == v->cur) { /* else it is of another object */
+		if (n && n->ino == i->ino && n->realm == v->cur) { /* else of another object */
 			n->orphan = true;
 			n->removed = S_ISDIR(n->type);
 			vnode_save(v, n);

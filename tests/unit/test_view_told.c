@@ -482,6 +482,25 @@ START_TEST(what_is_removed_unseen_is_nobody_elses)
 }
 END_TEST
 
+/* Which settles what was known by that number: elsewhere. */
+START_TEST(what_is_removed_unseen_is_not_what_is_settled_elsewhere)
+{
+	uint64_t id, other, d = make_dir(ROOT_NODE, "d");
+	struct inode i;
+
+	view_forget(view, make_dir(ROOT_NODE, "x"), 1);
+	id = checkpoint();
+	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "x" } });
+	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
+	ck_ok(view_rmdir(view, ROOT_NODE, "x", 1)); /* of d's number */
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	restore(id);
+	ck_ok(view_getattr(view, d, &i)); /* somebody is in it */
+	ck_assert_uint_eq(i.nlink, 2);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+}
+END_TEST
+
 START_TEST(a_directory_below_what_is_a_file_now_is_dead)
 {
 	uint64_t with, d, sub;
@@ -612,6 +631,7 @@ int main(void)
 	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
 			    0, 2);
 	tcase_add_test(t, what_is_removed_unseen_is_nobody_elses);
+	tcase_add_test(t, what_is_removed_unseen_is_not_what_is_settled_elsewhere);
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, of_a_new_directory_in_the_place_of_another_one_all_names_are_told);
