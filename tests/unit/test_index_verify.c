@@ -303,12 +303,119 @@ START_TEST(no_bit_hides_a_table_or_is_in_the_way_of_a_commit)
 }
 END_TEST
 
+/* ---- one field put wrong ---- */
+
+enum { PAGE = 4096, FILE_ROOM = 4 << 20, META_TXN = 144, META_DBS = 40 };
+
+static uint8_t *file_bytes; /* FILE_ROOM, as it is when it is sound */
+static int file_fd = -1;
+
+/* Eight bytes at a place become others, and that is refused with these words. */
+static void expect_refusal(uint64_t at, uint64_t value, const char *words)
+{
+	uint8_t bytes[8];
+	int r;
+
+	put_le64(bytes, value);
+	ck_ok(os_pwrite_full(file_fd, bytes, sizeof(bytes), at));
+	r = index_open(s.dir_fd, &noter, &s.index);
+	ck_assert_msg(r == -ERR_INDEX_BROKEN && strstr(s.last_note, words), "%s: %s, %s", words,
+		      err_name(r), s.last_note);
+	ck_ok(os_pwrite_full(file_fd, file_bytes + at, sizeof(bytes), at));
+}
+
+static uint64_t at_place(uint64_t at)
+{
+	return get_le64(file_bytes + at);
+}
+
+/* Where the main tree's only page has the db of a table. */
+static uint64_t db_of(uint64_t newest, const char *table)
+{
+	const uint64_t page = at_place(newest + META_DBS + 48 + 40) * PAGE;
+	const uint8_t *name = memmem(file_bytes + page, PAGE, table, strlen(table));
+
+	ck_assert_ptr_nonnull(name);
+	return (uint64_t)(name - file_bytes) + strlen(table);
+}
+
+/* The last entry of the last page of free ones, which is the lowest page number of that list. */
+static uint64_t last_free_page(uint64_t newest)
+{
+	const uint64_t page = at_place(newest + META_DBS + 40) * PAGE;
+	const uint64_t node = page + get_le16(file_bytes + page + 16);
+	const uint64_t value = node + 8 + 8;
+
+	ck_assert_uint_eq(get_le16(file_bytes + newest + META_DBS + 6), 1); /* its depth */
+	return value + 8 * at_place(value);
+}
+
+START_TEST(each_field_that_cannot_be_so_is_refused)
+{
+	static uint8_t long_value[20000];
+	uint64_t newest, txn, snaps, branches, leaf, node, overflow;
+	struct index_txn *txn_of;
+
+	for (int i = 0; i < 5; i++) { /* so that there are free pages */
+		ck_ok(index_begin(s.index, &txn_of));
+		ck_ok(index_put(txn_of, INDEX_SNAPS, "k", 1, "v", 1));
+		ck_ok(index_put(txn_of, INDEX_SNAPS, "l", 1, "v", 1));
+		ck_ok(index_put(txn_of, INDEX_BRANCHES, "k", 1, "v", 1));
+		ck_ok(index_put(txn_of, INDEX_BRANCHES, "l", 1, "v", 1));
+		ck_ok(index_put(txn_of, INDEX_META, "long", 4, long_value, sizeof(long_value)));
+		ck_ok(index_commit(&txn_of));
+	}
+	index_close(s.index);
+	s.index = NULL;
+	file_bytes = calloc(1, FILE_ROOM);
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &file_fd));
+	ck_assert_int_gt(pread(file_fd, file_bytes, FILE_ROOM, 0), 0);
+	newest = at_place(META_TXN) > at_place(PAGE + META_TXN) ? 0 : PAGE;
+	txn = at_place(newest + META_TXN);
+
+	expect_refusal(newest + META_TXN, txn + 2, "transaction numbers");
+	expect_refusal(PAGE + META_DBS, 2 * PAGE | (at_place(PAGE + META_DBS) >> 32) << 32,
+		       "another page size");
+	expect_refusal(newest + META_DBS, at_place(newest + META_DBS) ^ UINT64_C(1) << 32,
+		       "unknown flags");
+	expect_refusal(newest + META_DBS + 48,
+		       at_place(newest + META_DBS + 48) ^ UINT64_C(1) << 32, "unknown flags");
+	expect_refusal(last_free_page(newest), 1, "out of order");
+
+	snaps = db_of(newest, "snaps");
+	branches = db_of(newest, "branches");
+	expect_refusal(branches + 40, at_place(snaps + 40), "two uses");
+	expect_refusal(branches, at_place(branches) ^ UINT64_C(4) << 32, "a table with unknown");
+	expect_refusal(branches + 32, at_place(branches + 32) + 1, "what is written of it");
+
+	leaf = at_place(snaps + 40) * PAGE;
+	node = leaf + get_le16(file_bytes + leaf + 18); /* of "l": a key of 1, a value of 5 bytes */
+	ck_assert_uint_eq(at_place(node), UINT64_C(1) << 48 | 5);
+	expect_refusal(node, 6, "a key of length 0");
+	expect_refusal(node, UINT64_C(1) << 48 | 3, "do not fill it");
+	expect_refusal(node, UINT64_C(1) << 48 | UINT64_C(4) << 32 | 5, "does not lie in it");
+	expect_refusal(node + 8, at_place(node + 8) - 2, "out of order"); /* "j" */
+	expect_refusal(leaf + 8, at_place(leaf + 8) + (UINT64_C(1) << 32), "impossible bounds");
+
+	leaf = at_place(db_of(newest, "meta") + 40) * PAGE;
+	overflow = at_place(leaf + get_le16(file_bytes + leaf + 16) + 8 + 4) * PAGE;
+	expect_refusal(overflow, overflow / PAGE + 1, "not the long value");
+	expect_refusal(overflow + 8, at_place(overflow + 8) + (UINT64_C(1) << 32),
+		       "not the long value");
+
+	ck_ok(index_open(s.dir_fd, &noter, &s.index)); /* as it was */
+	closep(&file_fd);
+	free(file_bytes);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		a_healthy_file_passes_after_every_commit,
 		any_flipped_bit_is_refused_found_or_meaningless,
 		a_list_of_free_pages_without_its_count_is_refused,
+		each_field_that_cannot_be_so_is_refused,
 		no_bit_hides_a_table_or_is_in_the_way_of_a_commit,
 	};
 
