@@ -272,7 +272,6 @@ static const char bash_tail[] =
 	"}\n"
 	"complete -F _plyfs plyfs\n";
 
-
 static void print_bash(void)
 {
 	const struct verb_text *v;
