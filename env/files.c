@@ -318,18 +318,11 @@ int files_replace(int fd, const void *data, size_t len)
 		(void)!ftruncate(fd, st.st_size); /* some keep the room that they have found */
 		return r;
 	}
-	for (size_t done = 0; done < len;) {
-		ssize_t n = write(fd, (const char *)data + done, len - done);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			r = -errno;
-			if (done > 0)
-				(void)!ftruncate(fd, 0); /* half of it is of no use */
-			return r;
-		}
-		done += (size_t)n;
+	r = write_all(fd, data, len);
+	if (r < 0) {
+		if (lseek(fd, 0, SEEK_CUR) > 0)
+			(void)!ftruncate(fd, 0); /* half of it is of no use */
+		return r;
 	}
 	return st.st_size > (off_t)len && ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
 }

@@ -253,12 +253,17 @@ def test_a_body_that_fills_its_filesystem_to_the_last_byte(t):
     s.stop()
 
 
-def test_an_archive_that_finds_no_room_takes_none(t):
+def small_tmpfs(t):
     ply.need_root()
     target = t.at("small")
     os.mkdir(target)
     t.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", target])
     t.clean.append(lambda: t.run(["umount", target], check=False))
+    return target
+
+
+def test_an_archive_that_finds_no_room_takes_none(t):
+    target = small_tmpfs(t)
     s = rex(t)
     for size, status in ((1 << 20, 511), (400 << 10, 200)):
         buf = io.BytesIO()
@@ -272,11 +277,7 @@ def test_an_archive_that_finds_no_room_takes_none(t):
 
 
 def test_a_text_that_finds_no_room_leaves_the_old_one(t):
-    ply.need_root()
-    target = t.at("small")
-    os.mkdir(target)
-    t.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", target])
-    t.clean.append(lambda: t.run(["umount", target], check=False))
+    target = small_tmpfs(t)
     s = rex(t)
     ply.write(target + "/f", "old" * 1000)
     os.link(target + "/f", target + "/g")
