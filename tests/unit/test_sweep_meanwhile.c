@@ -198,20 +198,28 @@ ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
 	return syscall(SYS_pwrite64, fd, buf, len, off);
 }
 
+/* The bytes of a chunk are stored again, and between looking it up and reading it that is called. */
+static void put_across(void (*meanwhile)(void), const uint8_t *data, size_t len,
+		       const struct name *want)
+{
+	struct name name;
+
+	scratch_close(&s);
+	scratch_open(&s); /* no pack is open */
+	atomic_store(&before_open, meanwhile);
+	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, len, &name), EXISTS);
+	ck_assert_ptr_null(atomic_load(&before_open));
+	ck_assert(name_eq(&name, want));
+	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+}
+
 START_TEST(who_stores_what_a_sweep_moves_meanwhile_looks_again)
 {
 	uint8_t data[LEN];
-	struct name name;
 
 	keep(0, N, 4);
-	scratch_close(&s);
-	scratch_open(&s); /* no pack is open */
-	atomic_store(&before_open, sweep_once);
 	data_of(4, data);
-	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &name), EXISTS);
-	ck_assert_ptr_null(atomic_load(&before_open));
-	ck_assert(name_eq(&name, &names[4]));
-	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+	put_across(sweep_once, data, LEN, &names[4]);
 }
 END_TEST
 
@@ -291,18 +299,11 @@ START_TEST(who_stores_what_became_a_hole_looks_again)
 {
 	static uint8_t data[CHUNK_MAX];
 	struct chunk_loc loc;
-	struct name name;
 
 	put_large();
 	ck_ok(chunk_locate(s.chunks, &large[0], &loc));
-	scratch_close(&s);
-	scratch_open(&s); /* no pack is open */
-	atomic_store(&before_open, sweep_until_full);
 	data_of_large(0, data);
-	ck_err(chunk_put(s.chunks, CHUNK_DATA, data, CHUNK_MAX, &name), EXISTS);
-	ck_assert_ptr_null(atomic_load(&before_open));
-	ck_assert(name_eq(&name, &large[0]));
-	ck_assert_msg(s.notes == 0, "%s", s.last_note);
+	put_across(sweep_until_full, data, CHUNK_MAX, &large[0]);
 	ck_assert_uint_eq(bytes_at(loc.off), 0);
 	ck_assert_uint_eq(bytes_at(0), get_le64((const uint8_t *)PACK_MAGIC));
 }
