@@ -198,7 +198,7 @@ ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
 	return syscall(SYS_pwrite64, fd, buf, len, off);
 }
 
-/* The bytes of a chunk are stored again, and between looking it up and reading it that is called. */
+/* A chunk is stored again; between the look for it and the reading of it that is called. */
 static void put_across(void (*meanwhile)(void), const uint8_t *data, size_t len,
 		       const struct name *want)
 {
