@@ -62,6 +62,7 @@ int index_fail(struct index *ix, int rc, const char *what)
 	 */
 	if (r == -EIO && os_free_bytes(ix->dir_fd, &free_bytes) >= 0 && free_bytes < FULL_BYTES)
 		r = -ENOSPC;
+	(void)os_failed_at(ix->dir_fd, "data.mdb", r);
 	return note(&ix->noter, r, "index: %s: %s", what, mdb_strerror(rc));
 }
 

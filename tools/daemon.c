@@ -46,6 +46,7 @@
 #include "fs/memo.h"
 #include "store/base/err.h"
 #include "store/base/fdlimit.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/copy.h"
@@ -174,10 +175,13 @@ static bool is_hopeless(int r)
 	}
 }
 
-/* What lift_limits() may not have lifted, as the end of a sentence. */
-static const char *limit_of(int r)
+/* What to do, as the end of a sentence: about what lift_limits() may not have lifted, above all. */
+static const char *advice(int r)
 {
 	switch (-r) {
+	case EROFS: /* locks, journal, commits: there is no daemon that only reads */
+		return "; even reading a store writes to it: copy it to another disk, or mount an "
+		       "overlayfs above it";
 	case ENOMEM:
 		return "; see ulimit -v";
 	case EFBIG:
@@ -191,6 +195,14 @@ static const char *limit_of(int r)
 	}
 }
 
+static void open_failed(const struct daemon *d, int r)
+{
+	const char *file = os_failed_file(d->store_path, r);
+
+	start_failed("opening store '%s': %s%s%s%s", d->store_path, file ? file : "",
+		     file ? ": " : "", err_str(r), advice(r));
+}
+
 /* Returns the exit code. */
 static int open_store(struct daemon *d)
 {
@@ -198,11 +210,12 @@ static int open_store(struct daemon *d)
 
 	if (ready_fd >= 0 || successor)
 		(void)log_open(d->dir_fd, false); /* for what opening has to note */
+	os_failed_forget();
 	r = views_find_formers(d);
 	if (r == 0)
 		r = store_open_with(d->dir_fd, &d->options, &d->noter, &d->store);
 	if (r < 0) {
-		start_failed("opening store '%s': %s%s", d->store_path, err_str(r), limit_of(r));
+		open_failed(d, r);
 		views_leave_formers(d);
 		return successor && is_hopeless(r) ? SUPERVISED_HOPELESS : 1;
 	}
@@ -472,14 +485,14 @@ static int take_store(struct daemon *d)
 			return EXISTS;
 		if (r) {
 			r = r == EXISTS ? -ERR_STORE_BUSY : r;
-			start_failed("opening store '%s': %s", d->store_path, err_str(r));
+			open_failed(d, r);
 			return r;
 		}
 		d->supervisor = supervisor_new();
 	}
 	if (!d->supervisor) {
 		r = -errno;
-		start_failed("starting the supervisor: %s%s", strerror(-r), limit_of(r));
+		start_failed("starting the supervisor: %s%s", strerror(-r), advice(r));
 		return r;
 	}
 	what = (struct supervised){ .store = d->store_path,
@@ -488,7 +501,7 @@ static int take_store(struct daemon *d)
 				    .ready_fd = ready_fd };
 	r = supervisor_fork(d->supervisor, &what);
 	if (r < 0) {
-		start_failed("starting the supervisor: %s%s", strerror(-r), limit_of(r));
+		start_failed("starting the supervisor: %s%s", strerror(-r), advice(r));
 		return r;
 	}
 	successor = r == EXISTS;

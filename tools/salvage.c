@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "store/base/err.h"
 #include "store/base/note.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
 #include "store/store.h"
@@ -39,18 +41,23 @@ static void on_note(void *arg, const char *line)
 
 static int fail(struct talk *t, const char *path, int r)
 {
+	_cleanup_free_ char *top = realpath(path, NULL);
+	const char *file = top ? os_failed_file(top, r) : NULL;
 	const char *why = r == -ERR_STORE_BUSY ? "a daemon has it open; unmount its views, and end "
 						 "what else uses it"
 					       : err_str(r);
 	size_t held = strlen(t->held), n = strlen(why);
 
-	if (held > n && strcmp(t->held + held - n, why) == 0)
+	if (held > n && strcmp(t->held + held - n, why) == 0) {
 		why = line_clean(t->held);
-	else
+		file = NULL; /* it names one */
+	} else {
 		let_go(t);
+	}
 	fprintf(stderr, "plyfs %s: '", t->verb);
 	print_clean(stderr, path);
-	fprintf(stderr, "': %s\n", why);
+	fprintf(stderr, "': %s%s%s%s\n", file ? file : "", file ? ": " : "", why,
+		r == -EROFS ? "; copy it to another disk first" : "");
 	return CMD_FAILED;
 }
 

@@ -6,7 +6,10 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <malloc.h>
+#include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -47,6 +50,51 @@ static bool range_ok(uint64_t off, uint64_t len)
 	return len <= INT64_MAX && off <= INT64_MAX - len;
 }
 
+/* The file that this thread's last failure was about, and the failure. */
+static _Thread_local char failed_path[PATH_MAX];
+static _Thread_local int failed_error;
+
+int os_failed_at(int dir_fd, const char *path, int r)
+{
+	char link[64];
+	ssize_t n;
+
+	/* What is not there is looked for all the time, and who has a lock is no failure. */
+	if (r >= 0 || r == -ENOENT || r == -EWOULDBLOCK)
+		return r;
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", dir_fd);
+	n = readlink(link, failed_path, sizeof(failed_path) - 1);
+	failed_error = n > 0 ? r : 0;
+	failed_path[MAX(n, 0)] = 0;
+	if (n > 0 && path && strcmp(path, ".") != 0)
+		(void)snprintf(failed_path + n, sizeof(failed_path) - (size_t)n, "/%s", path);
+	return r;
+}
+
+const char *os_failed_file(const char *top, int r)
+{
+	size_t n = strlen(top);
+
+	if (r >= 0 || r != failed_error || strncmp(failed_path, top, n) != 0)
+		return NULL;
+	return failed_path[n] == '/' ? failed_path + n + 1 : NULL;
+}
+
+void os_failed_forget(void)
+{
+	failed_error = 0;
+}
+
+static int failed(int fd)
+{
+	return os_failed_at(fd, NULL, -errno);
+}
+
+static int failed_at(int dir_fd, const char *path)
+{
+	return os_failed_at(dir_fd, path, -errno);
+}
+
 int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_fd)
 {
 	int fd;
@@ -54,7 +102,7 @@ int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_f
 	TICK();
 	fd = RETRY(openat(dir_fd, path, flags | O_CLOEXEC | O_NONBLOCK, (mode_t)mode));
 	if (fd < 0)
-		return -errno;
+		return failed_at(dir_fd, path);
 	*ret_fd = fd;
 	return 0;
 }
@@ -62,43 +110,43 @@ int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_f
 int os_mkdirat(int dir_fd, const char *path, unsigned mode)
 {
 	TICK();
-	return mkdirat(dir_fd, path, (mode_t)mode) < 0 ? -errno : 0;
+	return mkdirat(dir_fd, path, (mode_t)mode) < 0 ? failed_at(dir_fd, path) : 0;
 }
 
 int os_unlinkat(int dir_fd, const char *path, int flags)
 {
 	TICK();
-	return unlinkat(dir_fd, path, flags) < 0 ? -errno : 0;
+	return unlinkat(dir_fd, path, flags) < 0 ? failed_at(dir_fd, path) : 0;
 }
 
 int os_renameat(int dir_fd, const char *from, const char *to)
 {
 	TICK();
-	return renameat(dir_fd, from, dir_fd, to) < 0 ? -errno : 0;
+	return renameat(dir_fd, from, dir_fd, to) < 0 ? failed_at(dir_fd, to) : 0;
 }
 
 int os_linkat(int dir_fd, const char *from, const char *to)
 {
 	TICK();
-	return linkat(dir_fd, from, dir_fd, to, 0) < 0 ? -errno : 0;
+	return linkat(dir_fd, from, dir_fd, to, 0) < 0 ? failed_at(dir_fd, to) : 0;
 }
 
 int os_symlinkat(const char *target, int dir_fd, const char *path)
 {
 	TICK();
-	return RETRY(symlinkat(target, dir_fd, path)) < 0 ? -errno : 0;
+	return RETRY(symlinkat(target, dir_fd, path)) < 0 ? failed_at(dir_fd, path) : 0;
 }
 
 int os_fstat(int fd, struct stat *ret)
 {
 	TICK();
-	return fstat(fd, ret) < 0 ? -errno : 0;
+	return fstat(fd, ret) < 0 ? failed(fd) : 0;
 }
 
 int os_statat(int dir_fd, const char *path, struct stat *ret)
 {
 	TICK();
-	return fstatat(dir_fd, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+	return fstatat(dir_fd, path, ret, AT_SYMLINK_NOFOLLOW) < 0 ? failed_at(dir_fd, path) : 0;
 }
 
 static void closedirp(DIR **d)
@@ -151,7 +199,7 @@ int os_pread_full(int fd, void *buf, size_t len, uint64_t off)
 		ssize_t n = RETRY(pread(fd, p, len, (off_t)off));
 
 		if (n < 0)
-			return -errno;
+			return failed(fd);
 		if (n == 0)
 			return END;
 		p += n;
@@ -187,7 +235,7 @@ int os_pwrite_full(int fd, const void *buf, size_t len, uint64_t off)
 		ssize_t n = RETRY(pwrite(fd, p, len, (off_t)off));
 
 		if (n < 0)
-			return -errno;
+			return failed(fd);
 		if (n == 0)
 			return -EIO; /* a regular file never answers so; do not spin */
 		p += n;
@@ -202,7 +250,7 @@ int os_ftruncate(int fd, uint64_t size)
 	TICK();
 	if (!range_ok(size, 0))
 		return -EFBIG;
-	return RETRY(ftruncate(fd, (off_t)size)) < 0 ? -errno : 0;
+	return RETRY(ftruncate(fd, (off_t)size)) < 0 ? failed(fd) : 0;
 }
 
 int os_punch_hole(int fd, uint64_t off, uint64_t len)
@@ -226,7 +274,7 @@ int os_allocate(int fd, uint64_t size)
 	do
 		r = posix_fallocate(fd, 0, (off_t)size);
 	while (r == EINTR);
-	return -r;
+	return os_failed_at(fd, NULL, -r);
 }
 
 int os_map(int fd, size_t len, void **ret)
@@ -236,7 +284,7 @@ int os_map(int fd, size_t len, void **ret)
 	TICK();
 	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
-		return -errno;
+		return failed(fd);
 	*ret = p;
 	return 0;
 }
@@ -299,25 +347,25 @@ int os_make_writable(void *p, size_t len)
 int os_fdatasync(int fd)
 {
 	TICK();
-	return RETRY(fdatasync(fd)) < 0 ? -errno : 0;
+	return RETRY(fdatasync(fd)) < 0 ? failed(fd) : 0;
 }
 
 int os_fsync(int fd)
 {
 	TICK();
-	return RETRY(fsync(fd)) < 0 ? -errno : 0;
+	return RETRY(fsync(fd)) < 0 ? failed(fd) : 0;
 }
 
 int os_lock(int fd)
 {
 	TICK();
-	return RETRY(flock(fd, LOCK_EX | LOCK_NB)) < 0 ? -errno : 0;
+	return RETRY(flock(fd, LOCK_EX | LOCK_NB)) < 0 ? failed(fd) : 0;
 }
 
 int os_lock_shared(int fd)
 {
 	TICK();
-	return RETRY(flock(fd, LOCK_SH | LOCK_NB)) < 0 ? -errno : 0;
+	return RETRY(flock(fd, LOCK_SH | LOCK_NB)) < 0 ? failed(fd) : 0;
 }
 
 int os_touch(int fd)

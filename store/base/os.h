@@ -12,6 +12,17 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+/*
+ * What an error number cannot carry: the file below the directory `top` (an absolute path) that
+ * this thread's last failing call here was about, when that failed with r and since
+ * os_failed_forget(); NULL: nobody knows. Lent until the next failure. ENOENT is not remembered.
+ * os_failed_at() is for who failed elsewhere (LMDB): at `path` in dir_fd, or dir_fd itself (NULL);
+ * returns r.
+ */
+const char *os_failed_file(const char *top, int r);
+void os_failed_forget(void);
+int os_failed_at(int dir_fd, const char *path, int r);
+
 /* Never waits: a fifo that somebody put in a file's place fails when it is read. */
 int os_openat(int dir_fd, const char *path, int flags, unsigned mode, int *ret_fd);
 int os_mkdirat(int dir_fd, const char *path, unsigned mode);

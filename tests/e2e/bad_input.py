@@ -390,6 +390,40 @@ def test_a_damaged_or_missing_format_file(t):
     store.ply("log")
 
 
+def test_what_cannot_be_opened_is_named(t):
+    store = damaged(t)
+    for name in ("packs", "stage"):
+        path = os.path.join(store.path, name)
+        os.rename(path, path + ".away")
+        ply.write(path, "no directory")
+        assert store.fails("log") == "plyfs log: opening store '%s': %s: Not a directory\n" % (store.path, name)
+        os.unlink(path)
+        os.rename(path + ".away", path)
+    store.ply("log")
+
+
+def test_a_store_on_a_disk_that_is_read_only(t):
+    ply.need_root()
+    where = t.at("disk")
+    os.mkdir(where)
+    t.run(["mount", "-t", "tmpfs", "none", where])
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "1"}))
+    store.stop()
+    t.run(["mount", "-o", "remount,ro", where])
+    os.mkdir(t.at("view"))
+    for words in (["log"], ["check"], ["export", "main", "--dir", t.at("out")], ["mount", "--at", t.at("view")]):
+        says = store.fails(*words)
+        assert says == ("plyfs %s: opening store '%s': lock: Read-only file system; even reading a store writes to "
+                        "it: copy it to another disk, or mount an overlayfs above it\n" % (words[0], store.path)), says
+    says = store.fails("salvage")
+    assert says == ("plyfs salvage: '%s': lock: Read-only file system; copy it to another disk first\n"
+                    % store.path), says
+    copy = t.store("copy", init=False)
+    t.run(["cp", "-a", store.path, copy.path])
+    copy.ply("check", "--read-data")
+
+
 def test_the_status_of_what_is_no_store(t):
     for words in (["status"], ["status", "--json"]):
         p = t.run([ply.PLYFS, "--store", t.path, *words], check=False)

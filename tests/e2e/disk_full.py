@@ -53,6 +53,26 @@ def test_a_store_that_finds_no_room_leaves_nothing(t):
     assert os.listdir(t.at("disk/there")) == []
 
 
+def test_what_finds_no_room_when_a_store_is_opened_is_named(t):
+    ply.need_root()
+    os.mkdir(t.at("disk"))
+    t.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=100", "none", t.at("disk")])
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "precious"}))
+    store.stop()
+    names = [t.at("disk/%d" % i) for i in range(100)]
+    try:
+        for name in names:
+            ply.write(name, "")
+    except OSError as e:
+        assert e.errno == errno.ENOSPC, e
+    says = store.fails("log")
+    assert says == ("plyfs log: opening store '%s': index/lock.mdb: No space left on device\n" % store.path), says
+    for name in filter(os.path.exists, names):
+        os.unlink(name)
+    store.ply("check", "--read-data")
+
+
 def test_disk_full_during_an_import_leaves_the_store_as_it_was(t):
     ply.small_disk(t)
     store = t.store("disk/store")
