@@ -358,7 +358,7 @@ static void print_zsh_action(enum kind kind, const char *words)
 		printf(":state:_plyfs_states");
 		break;
 	case WORDS:
-		printf(":word:(%s)", words);
+		printf(":word:(%s)", words ? words : ""); /* always there; gcc -O3 cannot know */
 		break;
 	default:
 		printf(":value: "); /* nothing is offered */
@@ -474,7 +474,7 @@ static void print_fish_offers(enum kind kind, const char *words)
 		printf(" -F -a '(__fish_complete_command)'");
 		break;
 	case WORDS:
-		printf(" -f -a '%s'", words);
+		printf(" -f -a '%s'", words ? words : "");
 		break;
 	default:
 		printf(" -f");
