@@ -8,6 +8,7 @@ mini-swe-agent (its source archive on PyPI) and with SWE-agent. PyPI has no SWE-
 (0.0.1 is a placeholder): PLYFS_TEST_SWEAGENT names a checkout of it with an environment of its own:
 `python3 -m venv .venv && .venv/bin/pip install -e .` in there.
 """
+import json
 import os
 import re
 import shlex
@@ -69,6 +70,42 @@ def test_mini_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
     steps = re.findall(r"(?m)^(\d) (.*)", p.stdout)
     assert [n for n, _ in steps] == list("12345"), p.stdout
     assert all(s.startswith(a) for (_, s), a in zip(steps, ACTIONS, strict=True)), steps
+
+
+EXAMPLE = os.path.join(ply.SOURCE, "env", "examples", "mini-swe-agent")
+BESIDE = """
+import json, sys
+from minisweagent.environments.local import LocalEnvironment
+from plyfs_mini import PlyfsEnvironment
+url, beside, steps = json.load(sys.stdin)
+envs = LocalEnvironment(cwd=beside, timeout=2), PlyfsEnvironment(url=url, timeout=2)
+keys = ("output", "returncode", "exception_info")
+print(json.dumps([[{**{k: r[k] for k in keys}, "type": r.get("extra", {}).get("exception_type")}
+                   for r in (e.execute({"command": c}) for e in envs)] for c in steps]))
+"""
+STEPS = [
+    "echo a; echo b >&2; echo c", "exit 7", "kill -9 $$", "", "echo 'unterminated", "tty", "cat",
+    "cat <<'EOF' >f\n$one\n\ttab\nEOF\ncat f; pwd | sed 's|.*/||'", "ls -l f | cut -c1-10; rm f",
+    "printf 'a\\r\\nb\\rc\\n\\r'", "printf 'no newline'", "printf '\\n\\n x \\n\\n'", "seq 300000",
+    "echo part; sleep 60", "trap '' TERM INT HUP; sleep 60", "sleep 60 >/dev/null 2>&1 & echo on",
+    "cd / && pwd", "pwd | sed 's|.*/||'", "bash -c 'ulimit -a'", "grep Sig[BIC] /proc/self/status",
+]
+
+
+def test_a_step_of_mini_swe_agent_is_what_it_is_in_its_own_environment(t):
+    source = server.sdist("mini-swe-agent", MINI, PYTHON)
+    if not source:
+        ply.skip("no source archive of mini-swe-agent")
+    view = t.view()
+    s = server.serve(t, view)
+    beside = t.at("beside", os.path.basename(view.path))
+    os.makedirs(beside)
+    env = dict(s.env, PYTHONPATH=os.path.join(source, "src") + ":" + EXAMPLE, PLYFS_TOKEN=s.token,
+               MSWEA_SILENT_STARTUP="1", MSWEA_GLOBAL_CONFIG_DIR=t.at("mini"))
+    p = t.run([PYTHON, "-c", BESIDE], input=json.dumps([s.url, beside, STEPS]), env=env, timeout=100)
+    results = json.loads(p.stdout)
+    for step, (its, ours) in zip(STEPS, results, strict=True):
+        assert ours == its, (step, its, ours)
 
 
 def test_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
