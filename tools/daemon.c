@@ -250,7 +250,7 @@ static int begin(struct daemon *d, struct loop *l)
 	}
 	r = readers_new_for(SPARE_READERS, store_stage(d->store), &d->readers);
 	if (r < 0) {
-		start_failed("starting readers: %s", err_str(r));
+		start_failed("starting readers: %s%s", err_str(r), advice(r));
 		return r;
 	}
 	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
@@ -259,7 +259,7 @@ static int begin(struct daemon *d, struct loop *l)
 	if (r == 0)
 		r = loop_open(l);
 	if (r < 0)
-		start_failed("listening on '%s/sock': %s", d->store_path, err_str(r));
+		start_failed("listening on '%s/sock': %s%s", d->store_path, err_str(r), advice(r));
 	return r;
 }
 

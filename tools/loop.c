@@ -102,10 +102,19 @@ static void *conn_main(void *arg)
 	struct timeval wait = { .tv_sec = REQUEST_SECONDS };
 	struct cmd *c = &conn->cmd;
 	const struct verb_text *called;
+	int r;
 
 	(void)setsockopt(conn->sock, SOL_SOCKET, SO_RCVTIMEO, &wait,
 			 sizeof(wait)); /* else: waits */
-	if (!greet(d, conn->sock) || wire_recv_request(conn->sock, &q) != 0)
+	if (!greet(d, conn->sock))
+		goto out;
+	r = wire_recv_request(conn->sock, &q);
+	if (r == -EMFILE) {
+		a.status = CMD_FAILED;
+		snprintf(a.text, sizeof(a.text), "the daemon: %s; see ulimit -n", err_str(r));
+		(void)wire_send_answer(conn->sock, &a);
+	}
+	if (r != 0)
 		goto out;
 
 	c->daemon = d;

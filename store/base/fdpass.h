@@ -45,8 +45,8 @@ static inline int fdpass_send(int sock, struct iovec *v, size_t n_v, const int *
 
 /*
  * One message of at most `size` bytes: its length, 0 when the other end is closed, or -errno;
- * -EMSGSIZE for one with more bytes or descriptors. fds gets as many as there are, each closed on
- * exec and the caller's to close, then -1.
+ * -EMSGSIZE for one with more bytes or descriptors, -EMFILE where this process may have no more of
+ * these. fds gets as many as there are, each closed on exec and the caller's to close, then -1.
  */
 static inline ssize_t fdpass_receive(int sock, void *buf, size_t size, int flags, int *fds,
 				     unsigned max)
@@ -88,5 +88,6 @@ static inline ssize_t fdpass_receive(int sock, void *buf, size_t size, int flags
 			(void)close(fds[i]);
 		fds[i] = -1;
 	}
-	return -EMSGSIZE;
+	/* All that we had room for are there, or the kernel could not make the next one ours. */
+	return n_fds < FDPASS_MAX && (msg.msg_flags & MSG_CTRUNC) ? -EMFILE : -EMSGSIZE;
 }

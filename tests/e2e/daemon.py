@@ -73,7 +73,8 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
     if not ply.sanitized():  # 4 GiB of addresses: an index alone takes more
         soft_and_hard(resource.RLIMIT_AS, 4 << 30, ": Cannot allocate memory; see ulimit -v")
         soft_and_hard(resource.RLIMIT_DATA, 20 << 20, ": Resource temporarily unavailable; see ulimit -u and -d")
-    soft_and_hard(resource.RLIMIT_NOFILE, 14, ": Too many open files; see ulimit -n")
+    for n in 14, 19, 22:  # for the store not enough, for who calls, for what he sends
+        soft_and_hard(resource.RLIMIT_NOFILE, n, ": Too many open files; see ulimit -n")
 
 
 def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
