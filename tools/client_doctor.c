@@ -12,11 +12,14 @@
 #include <limits.h>
 #include <linux/fuse.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 
 #include "fs/awake.h"
@@ -142,6 +145,22 @@ static bool find_in_path(const char *name, char found[static PATH_MAX])
 	return false;
 }
 
+/* Why fusermount3, which is setuid root, could do nothing for this process; NULL: it can. */
+static const char *helpless(const char *path)
+{
+	struct statvfs fs;
+
+	if (geteuid() == 0)
+		return NULL; /* who needs no helper may have other users that can use it */
+	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+		return MOUNTS_NO_NEW_PRIVS;
+	if (statvfs(path, &fs) == 0 && (fs.f_flag & ST_NOSUID))
+		return "fusermount3 lies on a filesystem that is mounted nosuid";
+	if (!getpwuid(getuid()))
+		return "this user has no line in /etc/passwd, which fusermount3 wants";
+	return NULL;
+}
+
 /* false: what this user mounts would stay. */
 static bool check_helper(void)
 {
@@ -155,6 +174,8 @@ static bool check_helper(void)
 	else if (!mtab)
 		report(geteuid() ? "BAD" : "note", "no %s: ordinary users cannot unmount; %s",
 		       MOUNTS_MTAB, MOUNTS_MTAB_CURE);
+	else if (helpless(path))
+		report("BAD", "%s", helpless(path));
 	else if (stat(path, &st) == 0 && st.st_uid == 0 && (st.st_mode & S_ISUID))
 		report("ok", "%s lets ordinary users mount", path);
 	else
@@ -166,22 +187,13 @@ static bool check_helper(void)
 	return mtab || geteuid() == 0;
 }
 
-static void check_conf(void)
+static void check_users(void)
 {
-	_cleanup_fclose_ FILE *f = fopen("/etc/fuse.conf", "re");
-	_cleanup_free_ char *line = NULL;
-	bool allowed = false;
-	size_t cap = 0;
-
-	while (f && getline(&line, &cap, f) > 0)
-		if (strncmp(line, "user_allow_other", 16) == 0)
-			allowed = true;
 	if (geteuid() == 0)
 		report("ok",
 		       "root's views are open to all users (mode bits decide), unless --private");
 	else
-		report("note", "views of ordinary users are theirs alone%s",
-		       allowed ? "" : " (user_allow_other is not set in /etc/fuse.conf)");
+		report("note", "views of ordinary users are theirs alone: not even root can enter");
 }
 
 static void check_uring(void)
@@ -314,7 +326,7 @@ int client_doctor(struct client *cl)
 	check_kernel();
 	check_cpus();
 	good = check_helper() && good;
-	check_conf();
+	check_users();
 	check_uring();
 	check_limits();
 	r = mounts_each(check_stale, &stale);

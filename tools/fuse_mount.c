@@ -15,6 +15,7 @@
 #include <spawn.h>
 #include <stdio.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -96,6 +97,18 @@ static int receive_fd(int sock)
 	return fdpass_receive(sock, &byte, 1, 0, &fd, 1) > 0 ? fd : -1;
 }
 
+/* What fusermount3 does not say, as the end of its sentence. */
+static const char *advice(const char *said)
+{
+	if (strstr(said, "could not determine username"))
+		return "; it wants this user to have a line in /etc/passwd";
+	if (!strstr(said, "mount failed: Operation not permitted"))
+		return "";
+	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+		return "; " MOUNTS_NO_NEW_PRIVS;
+	return "; see 'plyfs doctor'";
+}
+
 static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret_fd)
 {
 	char options[100], said[500] = "", number[16];
@@ -159,8 +172,8 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	    access(MOUNTS_PROFILE, F_OK) == 0)
 		return client_fail(cl, "mounting on '%s': " MOUNTS_PROFILE_ALLOWS, m->mountpoint);
 	if (*ret_fd < 0)
-		return client_fail(cl, "mounting on '%s': %s", m->mountpoint,
-				   *said ? said : "fusermount3 failed");
+		return client_fail(cl, "mounting on '%s': %s%s", m->mountpoint,
+				   *said ? said : "fusermount3 failed", advice(said));
 	return DONE;
 }
 

@@ -18,6 +18,10 @@
 	"AppArmor lets ordinary users mount only below home directories, /mnt, /media, /tmp " \
 	"and /run/user, unless root allows more in /etc/apparmor.d/local/fusermount3"
 
+/* A setting of sandboxes and of Docker's (no-new-privileges). */
+#define MOUNTS_NO_NEW_PRIVS \
+	"this process has given up gaining rights (no_new_privs), which fusermount3 needs"
+
 struct mount_entry {
 	const char *path; /* decoded */
 	const char *type; /* "fuse.plyfs" */

@@ -301,6 +301,29 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
         assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
 
 
+def test_why_fusermount3_can_do_nothing_is_told(t):
+    ply.need_root()
+    u = User(t)
+    u.ply("init", u.at("store"))
+    os.mkdir(u.at("mnt"))
+    os.chmod(u.home, 0o777)
+    os.chmod(u.at("store"), 0o700)
+    u.own(u.at("mnt"))
+    stranger = next(uid for uid in range(12345, 60000) if uid not in {p.pw_uid for p in pwd.getpwall()})
+    for uid, more, says in ((u.uid, ["--no-new-privs"], "no_new_privs"), (stranger, [], "/etc/passwd")):
+        run = ["setpriv", "--reuid", str(uid), "--regid", str(u.gid), "--clear-groups", *more, t.at("plyfs")]
+        store, mnt = u.at("store-%d" % uid), u.at("mnt-%d" % uid)
+        for words in (["init", store], ["doctor"], ["mount", "--store", store, "--at", mnt]):
+            if words[0] == "mount":
+                os.mkdir(mnt)
+                os.chown(mnt, uid, u.gid)
+            p = ply.run([*run, *words], env=u.env, cwd=u.home, check=False)
+            if words[0] == "init":
+                assert p.returncode == 0, p
+            else:
+                assert p.returncode == 1 and says in (p.stdout if words[0] == "doctor" else p.stderr), (uid, p)
+
+
 def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
     # As Ubuntu does from 25.04 on. Played by a helper that is refused, as there is AppArmor nowhere.
     ply.need_mount_namespaces()
