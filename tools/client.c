@@ -650,7 +650,8 @@ static int send_through_view(struct client *cl, int argc, char **argv)
 		size_t n = strlen(argv[i]) + 1;
 
 		if (n > sizeof(call->args) - call->args_len)
-			return client_fail(cl, "the arguments are too long for a view's ioctl");
+			return client_fail(cl, "too many arguments for a call through a view (%zu "
+					   "bytes pass): give fewer at once", sizeof(call->args));
 		memcpy(call->args + call->args_len, argv[i], n);
 		call->args_len += (uint32_t)n;
 	}
@@ -739,7 +740,8 @@ int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 
 	r = wire_send_request(sock, &q);
 	if (r == -EMSGSIZE)
-		return client_fail(cl, "the arguments are too long");
+		return client_fail(cl, "too many arguments for one call (%d words of %d KiB pass): "
+				   "give fewer at once", WIRE_STRINGS_MAX, WIRE_MAX / 1024);
 	if (r < 0)
 		return client_fail(cl, "asking the daemon: %s", strerror(-r));
 

@@ -132,6 +132,12 @@ def test_unknown_ids(t):
                 assert e.errno in (2, 22), e
 
 
+def test_more_ids_than_one_call_takes(t):
+    view = t.view()
+    view.store.fails("drop", *["%012x" % i for i in range(9000)], says="give fewer at once")
+    view.store.fails("drop", *["f" * 60 + "%04x" % i for i in range(2000)], says="give fewer at once")
+
+
 def test_names_in_a_store_that_is_empty(t):
     store = t.store()
     for verb in (["fork", "x"], ["fork", "--from", "y", "x"], ["diff", "a"], ["drop", "x"], ["log", "--branch", "x"],
