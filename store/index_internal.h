@@ -54,6 +54,7 @@ struct index {
 
 	pthread_mutex_t write_lock; /* held by whoever has the write transaction */
 	uint64_t span;              /* under write_lock: bytes that the last commit's pages span */
+	uint64_t seen;              /* under write_lock: bytes of the file when we looked last */
 	uint64_t last_txn;          /* under write_lock: LMDB's number of the last good commit */
 	bool doubt;                 /* under write_lock: one failed since, invariant 6 */
 	pthread_rwlock_t map_lock;
@@ -84,7 +85,8 @@ uint64_t index_last_txn(struct index *ix);
  * Keeps invariant 3: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
  * end during a transaction). Called before and after a commit; what happens to fail here would only
  * matter together with a crash right after, and the commit itself must not fail for it. What it
- * refuses is a file that was cut; no look at the map, which would be SIGBUS.
+ * refuses is a file that was cut: it is shorter than its pages, and than it was (at open, where
+ * nobody knows: than its pages); no look at the map, which would be SIGBUS.
  */
 int index_cover(struct index *ix);
 /*

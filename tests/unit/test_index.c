@@ -343,6 +343,34 @@ START_TEST(a_file_always_covers_its_pages)
 }
 END_TEST
 
+/* The same, and more than the file is kept ahead. */
+START_TEST(a_commit_may_give_back_any_number_of_pages)
+{
+	static uint8_t large[1 << 20];
+	struct index_txn *txn;
+
+	for (int n = 0; n < 20; n++)
+		fill(n * 100, n * 100 + 100);
+	for (int round = 0; round < 2; round++) {
+		int count = 80 * (1 + round);
+
+		ck_ok(index_begin(s.index, &txn));
+		ck_ok(index_put(txn, INDEX_META, "small", 5, &round, sizeof(round)));
+		for (int n = 0; n < count; n++)
+			ck_ok(index_put(txn, INDEX_META, &n, sizeof(n), large, sizeof(large)));
+		for (int n = 0; n < count; n++)
+			ck_ok(index_del(txn, INDEX_META, &n, sizeof(n)));
+		ck_ok(index_commit(&txn));
+		if (round == 0)
+			reopen();
+		else
+			put(INDEX_META, "small", "goes on");
+	}
+	expect(INDEX_META, "small", "goes on");
+	ck_assert_uint_eq(s.notes, 0);
+}
+END_TEST
+
 /* A page of it that is to be written could meet a full disk, which would be a bus error. */
 START_TEST(the_lock_file_is_on_no_disk)
 {
@@ -471,6 +499,7 @@ int main(void)
 		a_file_that_is_cut_in_use_takes_no_commits,
 		garbage_is_refused,
 		a_file_always_covers_its_pages,
+		a_commit_may_give_back_any_number_of_pages,
 		the_lock_file_is_on_no_disk,
 		files_are_private,
 		a_full_map_grows_under_readers,
