@@ -222,13 +222,13 @@ static int check_free_pages(struct verify *v, uint64_t page, const uint8_t *valu
 	return 0;
 }
 
-/* Counts a long value's pages; reads it when the walk wants it. */
+/* Counts a long value's pages, and reads them as far as the walk wants: given, header first. */
 static int big_value(struct walk *w, uint64_t first, uint64_t len, uint8_t **ret)
 {
 	struct verify *v = w->v;
-	_cleanup_free_ uint8_t *bytes = NULL;
 	uint64_t count = (PAGE_HEADER + len + v->page_bytes - 1) / v->page_bytes;
-	uint8_t header[PAGE_HEADER];
+	size_t wanted = PAGE_HEADER + (w->kind == TREE_FREE ? len : 0);
+	uint8_t *header;
 	int r;
 
 	for (uint64_t i = 0; i < count; i++) {
@@ -236,25 +236,16 @@ static int big_value(struct walk *w, uint64_t first, uint64_t len, uint8_t **ret
 		if (r < 0)
 			return r;
 	}
-	r = read_at(v, first, header, sizeof(header));
+	header = *ret = os_malloc(wanted); /* as much as the file has: those pages are in it */
+	if (!header)
+		return -ENOMEM;
+	r = read_at(v, first, header, wanted);
 	if (r < 0)
 		return r;
 	if (get_le64(header) != first || get_le16(header + 10) != PAGE_OVERFLOW ||
 	    get_le32(header + 12) != count)
 		return broken(v, first, "not the long value that it should be");
 	w->found.overflows += count;
-	if (!ret)
-		return 0;
-
-	bytes = os_malloc(len > 0 ? len : 1);
-	if (!bytes)
-		return -ENOMEM;
-	r = os_pread_full(v->fd, bytes, len, first * v->page_bytes + PAGE_HEADER);
-	if (r == END)
-		return broken(v, first, "the file was cut");
-	if (r < 0)
-		return r;
-	*ret = TAKE_PTR(bytes);
 	return 0;
 }
 
@@ -268,7 +259,7 @@ static int check_value(struct walk *w, uint64_t page, uint16_t flags, uint64_t l
 	int r;
 
 	if (flags & NODE_BIG) {
-		r = big_value(w, get_le64(stored), len, w->kind == TREE_FREE ? &big : NULL);
+		r = big_value(w, get_le64(stored), len, &big);
 		if (r < 0)
 			return r;
 	}
@@ -276,7 +267,7 @@ static int check_value(struct walk *w, uint64_t page, uint16_t flags, uint64_t l
 		return broken(w->v, page, "a table inside a table");
 	switch (w->kind) {
 	case TREE_FREE:
-		return check_free_pages(w->v, page, big ? big : stored, len);
+		return check_free_pages(w->v, page, big ? big + PAGE_HEADER : stored, len);
 	case TREE_MAIN:
 		if (flags != NODE_TABLE || len != DB_BYTES)
 			return broken(w->v, page, "not a table");
@@ -353,8 +344,6 @@ static bool parse_node(const uint8_t *b, size_t page_bytes, size_t at, bool leaf
 static int walk_leaf_node(struct walk *w, uint64_t page, const struct parsed *p, struct bound low,
 			  struct bound high)
 {
-	if (p->key_len == 0 || p->key_len > 511 || (w->kind == TREE_FREE && p->key_len != 8))
-		return broken(w->v, page, "a key of length %zu", p->key_len);
 	if ((w->any && key_order(w->kind, w->key, w->key_len, p->key, p->key_len) >= 0) ||
 	    (low.key && key_order(w->kind, low.key, low.len, p->key, p->key_len) > 0) ||
 	    (high.key && key_order(w->kind, high.key, high.len, p->key, p->key_len) <= 0))
@@ -383,6 +372,10 @@ static int walk_nodes(struct walk *w, uint64_t page, unsigned level, const uint8
 		if (at < upper || at >= v->page_bytes ||
 		    !parse_node(b, v->page_bytes, at, leaf, &p))
 			return broken(v, page, "entry %u does not lie in it", i);
+		/* a first child's key is not looked at: all below the second belongs to it */
+		if ((leaf || i > 0) &&
+		    (p.key_len == 0 || p.key_len > 511 || (w->kind == TREE_FREE && p.key_len != 8)))
+			return broken(v, page, "a key of length %zu", p.key_len);
 		spans += p.span;
 	}
 	if (spans != v->page_bytes - upper)
@@ -396,17 +389,11 @@ static int walk_nodes(struct walk *w, uint64_t page, unsigned level, const uint8
 				return r;
 			continue;
 		}
-		if (i > 0 &&
-		    (p.key_len == 0 || p.key_len > 511 || (w->kind == TREE_FREE && p.key_len != 8)))
-			return broken(v, page, "a key of length %zu", p.key_len);
-		/* the first child's key is not looked at: all below the second belongs to it */
 		struct bound from = i > 0 ? (struct bound){ p.key, p.key_len } : low, to = high;
 
 		if (i + 1 < n) {
 			(void)parse_node(b, v->page_bytes, get_le16(b + PAGE_HEADER + 2 * (i + 1)),
 					 leaf, &next);
-			if (w->kind == TREE_FREE && next.key_len != 8)
-				return broken(v, page, "a key of length %zu", next.key_len);
 			to = (struct bound){ next.key, next.key_len };
 		}
 		r = walk_page(w, p.number, level + 1, from, to);
