@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "store/base/fault.h"
+#include "store/index_verify.h"
 #include "tests/unit/scratch.h"
 
 /*
@@ -305,28 +307,71 @@ END_TEST
 
 /* ---- one field put wrong ---- */
 
-enum { PAGE = 4096, FILE_ROOM = 4 << 20, META_TXN = 144, META_DBS = 40 };
+enum { PAGE = 4096, FILE_ROOM = 4 << 20 };
+/* In a meta page: how large the map is, the two dbs, the last page and the transaction's number. */
+enum { META_MAP = 32, META_DBS = 40, META_LAST = 136, META_TXN = 144 };
+/* Of eight bytes, what is one more in the second, third or fourth two of them. */
+#define SECOND (UINT64_C(1) << 16)
+#define THIRD (UINT64_C(1) << 32)
+#define FOURTH (UINT64_C(1) << 48)
 
 static uint8_t *file_bytes; /* FILE_ROOM, as it is when it is sound */
 static int file_fd = -1;
 
-/* Eight bytes at a place become others, and that is refused with these words. */
-static void expect_refusal(uint64_t at, uint64_t value, const char *words)
-{
-	uint8_t bytes[8];
-	int r;
-
-	put_le64(bytes, value);
-	ck_ok(os_pwrite_full(file_fd, bytes, sizeof(bytes), at));
-	r = index_open(s.dir_fd, &noter, &s.index);
-	ck_assert_msg(r == -ERR_INDEX_BROKEN && strstr(s.last_note, words), "%s: %s, %s", words,
-		      err_name(r), s.last_note);
-	ck_ok(os_pwrite_full(file_fd, file_bytes + at, sizeof(bytes), at));
-}
-
 static uint64_t at_place(uint64_t at)
 {
 	return get_le64(file_bytes + at);
+}
+
+/* The index is closed, and becomes the bytes of its file; the place of its newest meta page. */
+static uint64_t take_file(void)
+{
+	index_close(s.index);
+	s.index = NULL;
+	file_bytes = calloc(1, FILE_ROOM);
+	ck_assert_ptr_nonnull(file_bytes);
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &file_fd));
+	ck_assert_int_gt(pread(file_fd, file_bytes, FILE_ROOM, 0), 0);
+	return at_place(META_TXN) > at_place(PAGE + META_TXN) ? 0 : PAGE;
+}
+
+/* What was put wrong is put right again. */
+static void expect_as_it_was(void)
+{
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+	closep(&file_fd);
+	free(file_bytes);
+}
+
+static void put_at(uint64_t at, uint64_t value)
+{
+	uint8_t bytes[8];
+
+	put_le64(bytes, value);
+	ck_ok(os_pwrite_full(file_fd, bytes, sizeof(bytes), at));
+}
+
+static void mend_at(uint64_t at)
+{
+	put_at(at, at_place(at));
+}
+
+/* Eight bytes at a place become others, and that is refused with these words. */
+static void expect_refusal(uint64_t at, uint64_t value, const char *words)
+{
+	int r;
+
+	put_at(at, value);
+	r = index_open(s.dir_fd, &noter, &s.index);
+	ck_assert_msg(r == -ERR_INDEX_BROKEN && strstr(s.last_note, words), "%s: %s, %s", words,
+		      err_name(r), s.last_note);
+	mend_at(at);
+}
+
+/* ... become so much more. */
+static void expect_too_much(uint64_t at, uint64_t more, const char *words)
+{
+	expect_refusal(at, at_place(at) + more, words);
 }
 
 /* Where the main tree's only page has the db of a table. */
@@ -339,73 +384,380 @@ static uint64_t db_of(uint64_t newest, const char *table)
 	return (uint64_t)(name - file_bytes) + strlen(table);
 }
 
-/* The last entry of the last page of free ones, which is the lowest page number of that list. */
-static uint64_t last_free_page(uint64_t newest)
+static uint64_t root_of(uint64_t db)
 {
-	const uint64_t page = at_place(newest + META_DBS + 40) * PAGE;
-	const uint64_t node = page + get_le16(file_bytes + page + 16);
-	const uint64_t value = node + 8 + 8;
+	return at_place(db + 40) * PAGE;
+}
+
+static uint64_t node_of(uint64_t page, unsigned i)
+{
+	return page + get_le16(file_bytes + page + 16 + 2 * i);
+}
+
+static uint64_t child_of(uint64_t page, unsigned i)
+{
+	return (at_place(node_of(page, i)) & (FOURTH - 1)) * PAGE;
+}
+
+static void expect_meta_refused(uint64_t newest)
+{
+	const uint64_t other = PAGE - newest, txn = at_place(newest + META_TXN);
+	static const uint32_t sizes[] = { 0, 256, 3072, 2 * 65536 };
+
+	expect_too_much(16, 1, "not of LMDB 0.9");     /* the magic number */
+	expect_too_much(16, THIRD, "not of LMDB 0.9"); /* the version */
+	expect_refusal(PAGE, 0, "not a meta page");    /* its number */
+	expect_refusal(PAGE + 8, at_place(PAGE + 8) ^ 8 * SECOND, "not a meta page");
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+		expect_refusal(META_DBS, sizes[i] | at_place(META_DBS) >> 32 << 32,
+			       "a page size of");
+	expect_refusal(PAGE + META_DBS, 2 * PAGE | at_place(PAGE + META_DBS) >> 32 << 32,
+		       "another page size");
+	expect_too_much(newest + META_TXN, 2, "transaction numbers");
+	put_at(newest + META_TXN, txn + 1); /* one after the other, in each other's pages */
+	expect_refusal(other + META_TXN, txn, "transaction numbers");
+	mend_at(newest + META_TXN);
+	expect_refusal(newest + META_MAP, at_place(newest + META_LAST) * PAGE, "pages in a map");
+	expect_refusal(newest + META_DBS, at_place(newest + META_DBS) ^ THIRD, "unknown flags");
+	expect_too_much(newest + META_DBS + 48, THIRD, "unknown flags");
+}
+
+static void expect_free_list_refused(uint64_t newest, uint64_t in_use)
+{
+	const uint64_t page = root_of(newest + META_DBS), node = node_of(page, 0);
+	const uint64_t list = node + 8 + 8, n = at_place(list);
+	const uint64_t next = node_of(page, 1) + 8 + 8;
+	const uint64_t low = list + 8 * n, next_low = next + 8 * at_place(next);
 
 	ck_assert_uint_eq(get_le16(file_bytes + newest + META_DBS + 6), 1); /* its depth */
-	return value + 8 * at_place(value);
+	ck_assert_uint_ge(n, 2);
+	expect_refusal(list, (at_place(node) & (THIRD - 1)) / 8, "ends too early");
+	expect_refusal(low, 1, "out of order");
+	expect_refusal(list + 16, at_place(list + 8), "out of order");
+	expect_refusal(list + 8, at_place(newest + META_LAST) + 1, "out of order");
+	ck_assert_uint_lt(in_use, at_place(low - 8));
+	expect_refusal(low, in_use, "free and in use");
+	ck_assert_uint_ge(at_place(next), 2);
+	if (at_place(low) < at_place(next_low))
+		expect_refusal(next_low, at_place(low), "free twice");
+	else
+		expect_refusal(low, at_place(next_low), "free twice");
+	expect_too_much(node, 2 * FOURTH - 2, "a key of length 10");
+}
+
+/* A table with "k", "l" and "m", each of 1 byte; their values have 5, 5 and 604. */
+static void expect_leaf_refused(uint64_t leaf)
+{
+	const uint64_t k = node_of(leaf, 0), l = node_of(leaf, 1), m = node_of(leaf, 2);
+	const uint64_t lower = get_le16(file_bytes + leaf + 12);
+	const uint64_t upper = get_le16(file_bytes + leaf + 14);
+	const uint64_t bounds = at_place(leaf + 8) & (THIRD - 1);
+	const uint64_t places = at_place(leaf + 16) & ~(SECOND - 1);
+
+	ck_assert_uint_eq(at_place(l), FOURTH | 5);
+	expect_refusal(l, 6, "a key of length 0");
+	expect_refusal(m, 512 * FOURTH | (604 + 1 - 512), "a key of length 512");
+	expect_refusal(l, FOURTH | 3, "do not fill it");
+	expect_refusal(l, FOURTH | 4 * THIRD | 5, "does not lie in it");
+	expect_refusal(l, FOURTH | 2 * THIRD | 5, "a table inside a table");
+	expect_too_much(k, 2 * FOURTH, "does not lie in it"); /* the last of the page */
+	expect_refusal(l + 8, at_place(l + 8) - 1, "out of order");
+	expect_refusal(l + 8, at_place(l + 8) - 2, "out of order");
+
+	expect_refusal(leaf + 16, places | (k - leaf + 1), "does not lie in it");
+	expect_refusal(leaf + 16, places | (PAGE - 4), "does not lie in it");
+	expect_refusal(leaf + 16, places | (upper - 8), "does not lie in it"); /* all zero */
+	expect_refusal(leaf + 16, places | 0xfffe, "does not lie in it");
+
+	expect_too_much(leaf, 1, "not the page that it should be");
+	expect_too_much(leaf + 8, SECOND, "not the page that it should be");
+	expect_too_much(leaf + 8, THIRD, "impossible bounds");
+	expect_too_much(leaf + 8, FOURTH, "impossible bounds");
+	expect_refusal(leaf + 8, bounds | lower * THIRD | (PAGE + 2) * FOURTH,
+		       "impossible bounds");
+	expect_refusal(leaf + 8, bounds | (upper + 2) * THIRD | upper * FOURTH,
+		       "impossible bounds");
+	expect_refusal(leaf + 8, bounds | 16 * THIRD | PAGE * FOURTH, "impossible bounds");
+}
+
+static void expect_table_refused(uint64_t newest)
+{
+	const uint64_t snaps = db_of(newest, "snaps"), branches = db_of(newest, "branches");
+	const uint64_t node = snaps - strlen("snaps") - 8, empty = db_of(newest, "chunks");
+
+	expect_refusal(snaps + 40, at_place(branches + 40), "two uses");
+	expect_refusal(branches + 40, 1, "there is no such page");
+	expect_refusal(branches + 40, at_place(newest + META_LAST) + 1, "there is no such page");
+	expect_too_much(branches, 4 * THIRD, "a table with unknown");
+	expect_too_much(branches, FOURTH, "what is written of it"); /* its depth */
+	for (unsigned at = 8; at <= 32; at += 8)
+		expect_too_much(branches + at, 1, "what is written of it");
+	expect_too_much(empty, FOURTH, "entries and no page");
+	expect_too_much(empty + 32, 1, "entries and no page");
+	expect_refusal(node, at_place(node) ^ 2 * THIRD, "not a table");
+	expect_too_much(node, 1, "not a table"); /* as long, for its length is odd */
+}
+
+static void expect_long_value_refused(uint64_t newest)
+{
+	const uint64_t node = node_of(root_of(db_of(newest, "meta")), 0);
+	const uint64_t pointer = node + 8 + 4, first = at_place(pointer) * PAGE;
+
+	expect_refusal(pointer, at_place(db_of(newest, "branches") + 40), "two uses");
+	expect_too_much(first, 1, "not the long value");
+	expect_too_much(first + 8, SECOND, "not the long value");
+	expect_too_much(first + 8, THIRD, "not the long value");
 }
 
 START_TEST(each_field_that_cannot_be_so_is_refused)
 {
-	static uint8_t long_value[20000];
-	uint64_t newest, txn, snaps, branches, leaf, node, overflow;
-	struct index_txn *txn_of;
+	static uint8_t value[5 * PAGE];
+	char longest_key[511];
+	uint64_t newest, snaps;
+	struct index_txn *txn;
 
+	memset(longest_key, 'x', sizeof(longest_key));
 	for (int i = 0; i < 5; i++) { /* so that there are free pages */
-		ck_ok(index_begin(s.index, &txn_of));
-		ck_ok(index_put(txn_of, INDEX_SNAPS, "k", 1, "v", 1));
-		ck_ok(index_put(txn_of, INDEX_SNAPS, "l", 1, "v", 1));
-		ck_ok(index_put(txn_of, INDEX_BRANCHES, "k", 1, "v", 1));
-		ck_ok(index_put(txn_of, INDEX_BRANCHES, "l", 1, "v", 1));
-		ck_ok(index_put(txn_of, INDEX_META, "long", 4, long_value, sizeof(long_value)));
-		ck_ok(index_commit(&txn_of));
+		ck_ok(index_begin(s.index, &txn));
+		ck_ok(index_put(txn, INDEX_SNAPS, "k", 1, "v", 1));
+		ck_ok(index_put(txn, INDEX_SNAPS, "l", 1, "v", 1));
+		ck_ok(index_put(txn, INDEX_SNAPS, "m", 1, value, 600));
+		ck_ok(index_put(txn, INDEX_BRANCHES, "k", 1, "v", 1));
+		ck_ok(index_put(txn, INDEX_BRANCHES, longest_key, sizeof(longest_key), "v", 1));
+		/* with header and checksum just 5 pages, and a byte more */
+		ck_ok(index_put(txn, INDEX_META, "long", 4, value, sizeof(value) - 20));
+		ck_ok(index_put(txn, INDEX_META, "longer", 6, value, sizeof(value) - 19));
+		ck_ok(index_commit(&txn));
 	}
-	index_close(s.index);
-	s.index = NULL;
-	file_bytes = calloc(1, FILE_ROOM);
-	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &file_fd));
-	ck_assert_int_gt(pread(file_fd, file_bytes, FILE_ROOM, 0), 0);
-	newest = at_place(META_TXN) > at_place(PAGE + META_TXN) ? 0 : PAGE;
-	txn = at_place(newest + META_TXN);
+	newest = take_file();
+	snaps = root_of(db_of(newest, "snaps"));
 
-	expect_refusal(newest + META_TXN, txn + 2, "transaction numbers");
-	expect_refusal(PAGE + META_DBS, 2 * PAGE | (at_place(PAGE + META_DBS) >> 32) << 32,
-		       "another page size");
-	expect_refusal(newest + META_DBS, at_place(newest + META_DBS) ^ UINT64_C(1) << 32,
-		       "unknown flags");
-	expect_refusal(newest + META_DBS + 48,
-		       at_place(newest + META_DBS + 48) ^ UINT64_C(1) << 32, "unknown flags");
-	expect_refusal(last_free_page(newest), 1, "out of order");
+	expect_meta_refused(newest);
+	expect_free_list_refused(newest, snaps / PAGE);
+	expect_table_refused(newest);
+	expect_leaf_refused(snaps);
+	expect_long_value_refused(newest);
+	expect_as_it_was();
+}
+END_TEST
 
-	snaps = db_of(newest, "snaps");
-	branches = db_of(newest, "branches");
-	expect_refusal(branches + 40, at_place(snaps + 40), "two uses");
-	expect_refusal(branches, at_place(branches) ^ UINT64_C(4) << 32, "a table with unknown");
-	expect_refusal(branches + 32, at_place(branches + 32) + 1, "what is written of it");
+START_TEST(a_long_list_of_free_pages_is_read_where_it_is)
+{
+	static const uint8_t value[500];
+	uint64_t newest, page, node, i = 0, list;
+	struct index_txn *txn;
 
-	leaf = at_place(snaps + 40) * PAGE;
-	node = leaf + get_le16(file_bytes + leaf + 18); /* of "l": a key of 1, a value of 5 bytes */
-	ck_assert_uint_eq(at_place(node), UINT64_C(1) << 48 | 5);
-	expect_refusal(node, 6, "a key of length 0");
-	expect_refusal(node, UINT64_C(1) << 48 | 3, "do not fill it");
-	expect_refusal(node, UINT64_C(1) << 48 | UINT64_C(4) << 32 | 5, "does not lie in it");
-	expect_refusal(node + 8, at_place(node + 8) - 2, "out of order"); /* "j" */
-	expect_refusal(leaf + 8, at_place(leaf + 8) + (UINT64_C(1) << 32), "impossible bounds");
+	for (int step = 0; step < 3; step++) { /* comes, goes, and what it had is listed */
+		ck_ok(index_begin(s.index, &txn));
+		for (int n = 0; n < 3000; n++) {
+			char key[8];
 
-	leaf = at_place(db_of(newest, "meta") + 40) * PAGE;
-	overflow = at_place(leaf + get_le16(file_bytes + leaf + 16) + 8 + 4) * PAGE;
-	expect_refusal(overflow, overflow / PAGE + 1, "not the long value");
-	expect_refusal(overflow + 8, at_place(overflow + 8) + (UINT64_C(1) << 32),
-		       "not the long value");
+			snprintf(key, sizeof(key), "%d", n);
+			if (step == 0)
+				ck_ok(index_put(txn, INDEX_SNAPS, key, strlen(key), value,
+						sizeof(value)));
+			else if (step == 1)
+				ck_ok(index_del(txn, INDEX_SNAPS, key, strlen(key)));
+		}
+		ck_ok(index_put(txn, INDEX_META, "step", 4, &step, sizeof(step)));
+		ck_ok(index_commit(&txn));
+	}
+	newest = take_file();
+	page = root_of(newest + META_DBS);
+	for (; get_le16(file_bytes + node_of(page, (unsigned)i) + 4) != 1; i++) /* a long value */
+		ck_assert_uint_lt(i, 10);
+	node = node_of(page, (unsigned)i);
+	list = at_place(node + 8 + 8) * PAGE + 16;
+	ck_assert_uint_gt(at_place(list), 250);
+	expect_refusal(list, (at_place(node) & (THIRD - 1)) / 8, "ends too early");
+	expect_refusal(list + 8 * at_place(list), 1, "out of order");
+	expect_as_it_was();
+}
+END_TEST
 
-	ck_ok(index_open(s.dir_fd, &noter, &s.index)); /* as it was */
+/* ---- trees of two levels ---- */
+
+/* Of 300 snapshots with even numbers; each key of the branches has 511 bytes and begins with z. */
+static void make_two_levels(void)
+{
+	uint8_t value[100] = { 0 };
+	char key[511];
+	struct index_txn *txn;
+
+	ck_ok(index_begin(s.index, &txn));
+	for (int i = 0; i < 300; i++) {
+		snprintf(key, sizeof(key), "k%04d", 2 * i);
+		ck_ok(index_put(txn, INDEX_SNAPS, key, 5, value, sizeof(value)));
+	}
+	memset(key, 'z', sizeof(key));
+	for (int i = 0; i < 20; i++) {
+		key[9] = (char)('a' + i);
+		ck_ok(index_put(txn, INDEX_BRANCHES, key, sizeof(key), value, 1));
+	}
+	ck_ok(index_commit(&txn));
+}
+
+/* The key "kNNNN" of a node, and with another number what is there instead of it. */
+static int key_number(uint64_t node)
+{
+	return atoi((const char *)file_bytes + node + 9);
+}
+
+static void expect_number_refused(uint64_t node, int number)
+{
+	uint8_t bytes[8];
+	char key[6];
+
+	memcpy(bytes, file_bytes + node + 8, sizeof(bytes));
+	snprintf(key, sizeof(key), "k%04d", number);
+	memcpy(bytes, key, 5);
+	expect_refusal(node + 8, get_le64(bytes), "out of order");
+}
+
+static unsigned entries_of(uint64_t page)
+{
+	return (get_le16(file_bytes + page + 12) - 16u) / 2;
+}
+
+/* More pages than LMDB goes down, each the first child of the one before. */
+static void expect_too_deep(uint64_t newest, uint64_t root)
+{
+	enum { LEVELS = 40, NODE = PAGE - 18 };
+	const uint64_t first = at_place(newest + META_LAST) + 1;
+
+	for (uint64_t number = first; number < first + LEVELS; number++) {
+		uint8_t page[PAGE] = { 0 };
+
+		put_le64(page, number);
+		put_le16(page + 10, 1);  /* a branch */
+		put_le16(page + 12, 20); /* two entries */
+		put_le16(page + 14, NODE);
+		put_le16(page + 16, PAGE - 8);
+		put_le16(page + 18, NODE);
+		put_le64(page + NODE, FOURTH | number);
+		page[NODE + 8] = 'z';
+		put_le64(page + PAGE - 8, number + 1);
+		ck_ok(os_pwrite_full(file_fd, page, sizeof(page), number * PAGE));
+	}
+	put_at(newest + META_LAST, first + LEVELS);
+	expect_refusal(root, first, "too deep");
+	mend_at(newest + META_LAST);
+}
+
+START_TEST(each_field_of_a_branch_that_cannot_be_so_is_refused)
+{
+	uint64_t newest, snaps, branches, left, right;
+	struct index_txn *txn;
+	char key[6];
+	int bound;
+
+	make_two_levels();
+	newest = take_file();
+	snaps = root_of(db_of(newest, "snaps"));
+	bound = key_number(node_of(snaps, 1));
 	closep(&file_fd);
 	free(file_bytes);
+	/* Then the bound is no key of either side. */
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+	snprintf(key, sizeof(key), "k%04d", bound);
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_del(txn, INDEX_SNAPS, key, 5));
+	ck_ok(index_commit(&txn));
+	newest = take_file();
+	snaps = root_of(db_of(newest, "snaps"));
+	branches = root_of(db_of(newest, "branches"));
+	ck_assert_int_eq(key_number(node_of(snaps, 1)), bound);
+	left = child_of(snaps, 0);
+	left = node_of(left, entries_of(left) - 1);
+	right = node_of(child_of(snaps, 1), 0);
+	ck_assert_int_eq(key_number(left), bound - 2);
+	ck_assert_int_eq(key_number(right), bound + 2);
+
+	expect_number_refused(left, bound);
+	expect_number_refused(left, bound + 1);
+	expect_number_refused(right, bound - 1);
+	expect_too_much(node_of(snaps, 0), THIRD, "there is no such page"); /* a large number */
+	expect_refusal(snaps + 8, (at_place(snaps + 8) & ~(0xffff * THIRD)) | 18 * THIRD,
+		       "impossible bounds");
+	/* one key becomes shorter and the other one longer */
+	put_at(node_of(snaps, 2), at_place(node_of(snaps, 2)) + 6 * FOURTH);
+	expect_refusal(node_of(snaps, 1), at_place(node_of(snaps, 1)) & (FOURTH - 1),
+		       "a key of length 0");
+	mend_at(node_of(snaps, 2));
+	expect_too_much(node_of(branches, 1), FOURTH, "a key of length 512");
+	/* a child with children, before one that has none */
+	expect_refusal(node_of(branches, 0), snaps / PAGE, "a leaf where a branch should be");
+	expect_too_deep(newest, db_of(newest, "branches") + 40);
+	expect_as_it_was();
+}
+END_TEST
+
+/* ---- a file that is short, new or cannot be read ---- */
+
+static void expect_cut(uint64_t size, const char *words)
+{
+	ck_assert_int_eq(ftruncate(file_fd, (off_t)size), 0);
+	ck_err(index_verify(file_fd, &noter), -ERR_INDEX_BROKEN);
+	ck_assert_ptr_nonnull(strstr(s.last_note, words));
+}
+
+START_TEST(a_file_that_was_cut_is_refused)
+{
+	uint64_t newest, last;
+
+	make_two_levels();
+	newest = take_file();
+	last = at_place(newest + META_LAST);
+	ck_ok(index_verify(file_fd, &noter));
+	expect_cut(last * PAGE, "index/data.mdb was cut");
+	expect_cut(PAGE, "page 1: the file was cut");
+	expect_cut(0, "page 0: the file was cut");
+	ck_ok(os_pwrite_full(file_fd, file_bytes, (last + 1) * PAGE, 0));
+	expect_as_it_was();
+}
+END_TEST
+
+START_TEST(a_file_without_a_commit_is_healthy)
+{
+	(void)take_file();
+	for (uint64_t meta = 0; meta <= PAGE; meta += PAGE) {
+		put_at(meta + META_LAST, 1);
+		put_at(meta + META_TXN, 0);
+		for (uint64_t db = meta + META_DBS; db <= meta + META_DBS + 48; db += 48) {
+			put_at(db, at_place(db) & (FOURTH - 1)); /* no depth */
+			put_at(db + 32, 0);
+			put_at(db + 40, UINT64_MAX);
+		}
+	}
+	ck_ok(index_verify(file_fd, &noter));
+	closep(&file_fd);
+	free(file_bytes);
+}
+END_TEST
+
+START_TEST(what_cannot_be_read_is_no_damage_and_not_healthy)
+{
+	static uint8_t value[5 * PAGE];
+	struct index_txn *txn;
+	int n = 0, r;
+
+	make_two_levels();
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put(txn, INDEX_META, "long", 4, value, sizeof(value)));
+	ck_ok(index_commit(&txn));
+	(void)take_file();
+	for (;; n++) {
+		fault_arm(n, 1, EIO);
+		r = index_verify(file_fd, &noter);
+		if (fault_ticks() <= n)
+			break;
+		ck_assert_msg(r == -EIO || r == -ENOMEM, "call %d: %s", n, err_name(r));
+	}
+	fault_disarm();
+	ck_ok(r);
+	ck_assert_int_gt(n, 10);
+	ck_assert_uint_eq(s.notes, 0);
+	expect_as_it_was();
 }
 END_TEST
 
@@ -416,6 +768,11 @@ int main(void)
 		any_flipped_bit_is_refused_found_or_meaningless,
 		a_list_of_free_pages_without_its_count_is_refused,
 		each_field_that_cannot_be_so_is_refused,
+		a_long_list_of_free_pages_is_read_where_it_is,
+		each_field_of_a_branch_that_cannot_be_so_is_refused,
+		a_file_that_was_cut_is_refused,
+		a_file_without_a_commit_is_healthy,
+		what_cannot_be_read_is_no_damage_and_not_healthy,
 		no_bit_hides_a_table_or_is_in_the_way_of_a_commit,
 	};
 
