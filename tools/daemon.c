@@ -182,6 +182,8 @@ static const char *advice(int r)
 	case EROFS: /* locks, journal, commits: there is no daemon that only reads */
 		return "; even reading a store writes to it: copy it to another disk, or mount an "
 		       "overlayfs above it";
+	case ENODEV: /* of mmap(2): some FUSE and network filesystems */
+		return "; it cannot be mapped there: a store wants another kind of filesystem";
 	case ENOMEM:
 		return "; see ulimit -v";
 	case EFBIG:
@@ -341,6 +343,15 @@ static int serve(struct daemon *d, int idle_ms)
 	return end(d, &l);
 }
 
+static void init_failed(const char *path, int r)
+{
+	_cleanup_free_ char *top = realpath(path, NULL);
+	const char *file = top ? os_failed_file(top, r) : NULL;
+
+	start_failed("'%s': %s%s%s%s", path, file ? file : "", file ? ": " : "", err_str(r),
+		     advice(r));
+}
+
 static int init_store(const char *path)
 {
 	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -357,7 +368,7 @@ static int init_store(const char *path)
 	if (r == -ENOTEMPTY)
 		start_failed("'%s' is not empty; a store wants a directory of its own", path);
 	else if (r < 0)
-		start_failed("'%s': %s", path, err_str(r));
+		init_failed(path, r);
 	else
 		tell_ready();
 	return r < 0;

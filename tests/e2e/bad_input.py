@@ -430,6 +430,18 @@ def test_a_store_on_a_disk_that_is_read_only(t):
     copy.ply("check", "--read-data")
 
 
+def test_a_filesystem_that_maps_no_files_is_told(t):
+    ply.need_root()
+    ply.need_tool("bindfs")
+    os.mkdir(t.at("below"))
+    os.mkdir(t.at("disk"))
+    t.run(["bindfs", "-o", "direct_io", t.at("below"), t.at("disk")])
+    t.clean.append(lambda: t.run(["umount", t.at("disk")], check=False))
+    store = t.store("disk/store", init=False)
+    assert store.fails("init", store.path).endswith(
+        "index/data.mdb: No such device; it cannot be mapped there: a store wants another kind of filesystem\n")
+
+
 def test_the_status_of_what_is_no_store(t):
     for words in (["status"], ["status", "--json"]):
         p = t.run([ply.PLYFS, "--store", t.path, *words], check=False)
