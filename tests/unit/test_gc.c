@@ -398,21 +398,30 @@ static void refuse_meanwhile(void *arg, const char *what, uint64_t done, uint64_
 
 START_TEST(who_is_refused_while_one_runs_is_helped_by_the_next)
 {
+	/* After a longer one nobody waits for the next (PATIENCE_MAX_NS), and a busy machine has such. */
+	const uint64_t longest = 2000000000;
 	struct refused q = { .b = branch_make("main") };
 	const struct progress progress = { .fn = refuse_meanwhile, .arg = &q };
 	uint8_t bytes[BLOB_MAX];
 	struct gc_stats stats;
 	struct name name;
+	uint64_t began, took, seed = 0;
 
-	scratch_fill(bytes, sizeof(bytes), 1);
-	change_blob(q.b, 2, bytes, sizeof(bytes));
-	q.snap = checkpoint(q.b, NULL);
-	ck_ok(store_sync(store));
-	ck_err(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(bytes), &name), EXISTS);
-	ck_ok(store_gc(store, &progress, &stats));
-	ck_assert(q.began);
-	pthread_join(q.thread, NULL);
-	ck_ok(q.result);
+	do {
+		scratch_fill(bytes, sizeof(bytes), ++seed);
+		change_blob(q.b, 2, bytes, sizeof(bytes));
+		q.snap = checkpoint(q.b, NULL);
+		q.began = false;
+		ck_ok(store_sync(store));
+		ck_err(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(bytes), &name),
+		       EXISTS);
+		began = now_ns();
+		ck_ok(store_gc(store, &progress, &stats));
+		took = now_ns() - began;
+		ck_assert(q.began);
+		pthread_join(q.thread, NULL);
+		ck_ok(q.result);
+	} while (took > longest);
 	ck_err(chunk_find(store_chunks(store), &name), ABSENT);
 	branch_close(q.b);
 }
