@@ -398,7 +398,7 @@ static void refuse_meanwhile(void *arg, const char *what, uint64_t done, uint64_
 
 START_TEST(who_is_refused_while_one_runs_is_helped_by_the_next)
 {
-	/* After a longer one nobody waits for the next (PATIENCE_MAX_NS), and a busy machine has such. */
+	/* After a longer one, as on a busy machine, nobody waits for the next: PATIENCE_MAX_NS. */
 	const uint64_t longest = 2000000000;
 	struct refused q = { .b = branch_make("main") };
 	const struct progress progress = { .fn = refuse_meanwhile, .arg = &q };
