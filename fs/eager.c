@@ -89,6 +89,23 @@ static void read_does_not_wait(struct mount *m, bool on)
  */
 #define COOL_AFTER_MS 20 /* those who follow each other take no lock */
 
+/*
+ * The pages of a slot are a file's: once they are written back they are as good as not there until
+ * they are touched again. So a slot is read into only while large WRITEs follow each other, whose
+ * copy from another buffer would take a tenth of their time, and after no long wait.
+ */
+#define LARGE_BYTES (32 * 1024) /* the copy of less takes no longer than poll() */
+#define LARGE_ROW 2
+#define SLOT_WAIT_MS 10 /* as readers_read_into_slot holds for */
+
+static bool choose_buffer(struct mount *m, uint64_t now)
+{
+	if (m->eager.large >= LARGE_ROW && readers_read_into_slot(now))
+		return true;
+	readers_read_beside();
+	return false;
+}
+
 static ssize_t read_request(struct mount *m, const struct reader_buffers *buffers)
 {
 	if (m->memo)
@@ -115,10 +132,16 @@ static ssize_t look_for_request(struct mount *m, const struct reader_buffers *bu
 	return n;
 }
 
-static ssize_t wait_for_request(struct mount *m, const struct reader_buffers *buffers)
+static ssize_t wait_for_request(struct mount *m, const struct reader_buffers *buffers, bool in_slot)
 {
 	struct pollfd p = { .fd = m->fd, .events = POLLIN };
 
+	if (in_slot) {
+		read_does_not_wait(m, true); /* if who asked has given up meanwhile */
+		if (poll(&p, 1, SLOT_WAIT_MS) > 0 && readers_read_into_slot(now_ns()))
+			return read_request(m, buffers);
+		readers_read_beside();
+	}
 	read_does_not_wait(m, false);
 	if (m->memo && !readers_stay_warm() && poll(&p, 1, COOL_AFTER_MS) == 0) {
 		readers_cool();
@@ -127,10 +150,12 @@ static ssize_t wait_for_request(struct mount *m, const struct reader_buffers *bu
 	return read_request(m, buffers);
 }
 
-ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers)
+/* As eager_read. */
+static ssize_t read_next(struct mount *m, const struct reader_buffers *buffers)
 {
 	struct eagerness *e = &m->eager;
 	uint64_t start = now_ns(), slept = start, now;
+	bool in_slot = choose_buffer(m, start);
 	struct look look = { 0 };
 	ssize_t n;
 
@@ -146,11 +171,19 @@ ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers)
 			return n;
 		slept = now_ns();
 	}
-	n = wait_for_request(m, buffers);
+	n = wait_for_request(m, buffers, in_slot);
 
 	now = now_ns();
 	e->wanted = now - start < SOON_NS;
 	if (n > 0 && look.laps > 0) /* else errno is somebody's */
 		eager_slept(e, &cpus, &look, now - slept < EAGER_NS);
+	return n;
+}
+
+ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers)
+{
+	ssize_t n = read_next(m, buffers);
+
+	m->eager.large = n >= LARGE_BYTES ? m->eager.large + 1 : 0;
 	return n;
 }

@@ -23,6 +23,7 @@ struct eagerness {
 	unsigned crowd;  /* so many more were there at once than had to be looked for */
 	uint64_t last_ns; /* when the request before was answered */
 	unsigned row;     /* so many came closely one after the other */
+	unsigned large;  /* so many large requests came last, in a row */
 	uint64_t found;   /* atomic: requests that a look found */
 };
 

@@ -75,6 +75,11 @@
 #define WARM_WAITING_MAX 8
 /* Idle for so long, it gives the rest back: not at once, as a busy disk alternates two threads. */
 #define GIVE_BACK_AFTER_S 1
+/*
+ * What was synced since cannot be read into by a thread that is killed; disks are written to once
+ * in 5 s. To make them writable again takes 11 us, a thousandth of that.
+ */
+#define SLOT_READY_NS 10000000
 
 struct reader {
 	struct readers *pool; /* immutable */
@@ -85,7 +90,9 @@ struct reader {
 	bool leads;   /* likewise */
 	bool warm;    /* the thread's own: the request buffer has all its pages */
 	uint8_t *cold; /* the thread's own, owned: its buffer while it has a shared one */
-	bool has_slot; /* the thread's own: its request buffer is in one (reader_memory) */
+	uint8_t *slot; /* the thread's own: from reader_memory; NULL: none */
+	uint8_t *aside; /* the thread's own, owned: its buffer while it reads into the slot */
+	uint64_t slot_ready_ns; /* the thread's own: all pages of the slot were writable then */
 	bool stays_warm; /* the thread's own: counted in n_stay_warm */
 	bool offered; /* the thread's own: serves was put into `waiting` */
 };
@@ -103,7 +110,7 @@ struct readers {
 	bool stopping;
 	struct warm_buffer {
 		uint8_t *request; /* owned */
-		bool has_slot;
+		uint8_t *slot;    /* owned; NULL: none */
 	} warm[WARM_MAX];
 	unsigned n_warm;
 	bool has_dead; /* dead: the thread that ended last, not joined yet */
@@ -134,22 +141,25 @@ static uint8_t *request_base(uint8_t *request)
 	return request - (HEADER_PAGE - HEADER_BYTES);
 }
 
-static void request_free(struct readers *rs, uint8_t *request, bool has_slot)
+static void request_free(uint8_t *request)
 {
-	if (!request)
-		return;
-	if (has_slot)
-		rs->memory.give(rs->memory.arg, request_base(request));
-	else
+	if (request)
 		munmap(request_base(request), MAPPED_BYTES);
+}
+
+static void slot_give(struct readers *rs, uint8_t *slot)
+{
+	if (slot)
+		rs->memory.give(rs->memory.arg, slot);
 }
 
 static void reader_free(struct reader *r)
 {
 	if (!r)
 		return;
-	request_free(r->pool, r->buffers.request, r->has_slot);
-	request_free(r->pool, r->cold, false);
+	request_free(r->buffers.request);
+	request_free(r->cold);
+	slot_give(r->pool, r->slot);
 	if (r->buffers.reply)
 		munmap(r->buffers.reply, REPLY_BYTES);
 	pthread_cond_destroy(&r->wake);
@@ -329,21 +339,28 @@ static struct warm_buffer take_warm(struct readers *rs)
 	return rs->n_warm > 0 ? rs->warm[--rs->n_warm] : (struct warm_buffer){ 0 };
 }
 
-static bool put_warm(struct readers *rs, uint8_t *request, bool has_slot)
+static bool put_warm(struct readers *rs, uint8_t *request, uint8_t *slot)
 {
 	LOCK_GUARD(&rs->lock);
 	if (rs->n_warm == WARM_MAX)
 		return false;
-	rs->warm[rs->n_warm++] = (struct warm_buffer){ request, has_slot };
+	rs->warm[rs->n_warm++] = (struct warm_buffer){ request, slot };
 	return true;
 }
 
-static struct warm_buffer take_slot(struct readers *rs)
+static void have_slot(struct reader *r, uint8_t *slot)
 {
-	uint8_t *slot = rs->memory.take ? rs->memory.take(rs->memory.arg) : NULL;
+	r->slot = slot;
+	r->slot_ready_ns = 0;
+	if (slot)
+		r->pool->memory.serve_beside(r->pool->memory.arg, slot);
+}
 
-	return slot ? (struct warm_buffer){ slot + HEADER_PAGE - HEADER_BYTES, true } :
-		      (struct warm_buffer){ 0 };
+static void take_slot(struct reader *r)
+{
+	const struct reader_memory *m = &r->pool->memory;
+
+	have_slot(r, m->take ? m->take(m->arg) : NULL);
 }
 
 static void populate(uint8_t *request)
@@ -362,75 +379,97 @@ void readers_warm(void)
 	r->warm = true;
 	warm = take_warm(r->pool);
 	if (!warm.request) {
-		warm = take_slot(r->pool);
-		populate(warm.request ? warm.request : r->buffers.request);
-	}
-	if (!warm.request)
+		populate(r->buffers.request);
+		take_slot(r);
 		return;
+	}
 	r->cold = r->buffers.request;
 	r->buffers.request = warm.request;
-	r->has_slot = warm.has_slot;
-	if (r->has_slot)
-		r->pool->memory.serve(r->pool->memory.arg, request_base(warm.request));
+	have_slot(r, warm.slot);
 }
 
-/* The slot that r no longer reads into, still taken; NULL: there is no memory to do that. */
+void readers_read_beside(void)
+{
+	struct reader *r = self;
+
+	if (!r || !r->aside)
+		return;
+	r->buffers.request = TAKE_PTR(r->aside);
+	r->pool->memory.serve_beside(r->pool->memory.arg, r->slot);
+}
+
+/* The slot that is no longer r's, still taken. */
 static uint8_t *leave_slot(struct reader *r)
 {
-	uint8_t *slot = request_base(r->buffers.request);
-
-	if (!r->cold)
-		r->cold = request_map();
-	if (!r->cold)
-		return NULL;
-	r->buffers.request = TAKE_PTR(r->cold);
-	r->has_slot = r->warm = false;
+	readers_read_beside();
 	r->pool->memory.serve(r->pool->memory.arg, NULL);
-	return slot;
+	return TAKE_PTR(r->slot);
+}
+
+bool readers_read_into_slot(uint64_t now)
+{
+	struct reader *r = self;
+
+	if (!r || !r->slot)
+		return false;
+	if (now - r->slot_ready_ns > SLOT_READY_NS) {
+		if (os_make_writable(r->slot, MAPPED_BYTES) < 0) {
+			(void)leave_slot(r); /* which nobody gets again */
+			take_slot(r);
+			return false;
+		}
+		r->slot_ready_ns = now;
+	}
+	if (r->aside)
+		return true;
+	r->aside = r->buffers.request;
+	r->buffers.request = r->slot + HEADER_PAGE - HEADER_BYTES;
+	r->pool->memory.serve(r->pool->memory.arg, r->slot);
+	return true;
 }
 
 bool readers_lost_slot(void)
 {
 	struct reader *r = self;
 
-	return r && r->has_slot && leave_slot(r); /* which nobody gets again */
+	if (!r || !r->aside)
+		return false;
+	(void)leave_slot(r); /* which nobody gets again */
+	take_slot(r);
+	return true;
 }
 
 /* A request was answered. */
 static void served(struct reader *r)
 {
 	const struct reader_memory *m = &r->pool->memory;
-	uint8_t *slot;
 
-	if (!r->has_slot)
+	if (!r->slot || m->served(m->arg) >= 0)
 		return;
-	while (m->served(m->arg) < 0) {
-		slot = leave_slot(r);
-		if (slot) {
-			m->give_up(m->arg, slot);
-			return;
-		}
-		sleep(1); /* neither disk nor memory: one of them comes back */
-	}
+	m->give_up(m->arg, leave_slot(r));
+	take_slot(r);
 }
 
 void readers_cool(void)
 {
 	struct reader *r = self;
 
+	uint8_t *slot;
+
 	if (!r || !r->warm)
 		return;
+	readers_read_beside();
 	if (!r->cold)
 		r->cold = request_map();
 	if (!r->cold) /* no memory: it stays warm */
 		return;
 	r->warm = false;
-	if (r->has_slot)
-		r->pool->memory.serve(r->pool->memory.arg, NULL);
-	if (!put_warm(r->pool, r->buffers.request, r->has_slot))
-		request_free(r->pool, r->buffers.request, r->has_slot);
+	slot = r->slot ? leave_slot(r) : NULL;
+	if (!put_warm(r->pool, r->buffers.request, slot)) {
+		request_free(r->buffers.request);
+		slot_give(r->pool, slot);
+	}
 	r->buffers.request = TAKE_PTR(r->cold);
-	r->has_slot = false;
 }
 
 bool readers_stay_warm(void)
@@ -601,7 +640,8 @@ void readers_free(struct readers *rs)
 		pthread_join(rs->dead, NULL);
 	while (rs->n_warm > 0) {
 		rs->n_warm--;
-		request_free(rs, rs->warm[rs->n_warm].request, rs->warm[rs->n_warm].has_slot);
+		request_free(rs->warm[rs->n_warm].request);
+		slot_give(rs, rs->warm[rs->n_warm].slot);
 	}
 
 	pthread_mutex_destroy(&rs->lock);

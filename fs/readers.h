@@ -15,15 +15,17 @@ struct reader;
 struct readers;
 
 /*
- * Where warm request buffers may come from (readers_warm), so that an answer need not wait for the
- * copy of its request's data: slots of the store's stage (store/stage.h), of HEADER_PAGE +
+ * What warm readers have beside their buffers (readers_warm), so that an answer need not wait for
+ * the copy of its request's data: slots of the store's stage (store/stage.h), of HEADER_PAGE +
  * DATA_BYTES each. The floor has none.
  */
 struct reader_memory {
 	void *arg;
 	uint8_t *(*take)(void *arg); /* NULL: there is none */
 	void (*give)(void *arg, uint8_t *slot);
-	void (*serve)(void *arg, uint8_t *slot); /* the calling thread's from now on; NULL: none */
+	/* The calling thread's from now on: its requests are in it (NULL: it has none), or not. */
+	void (*serve)(void *arg, uint8_t *slot);
+	void (*serve_beside)(void *arg, uint8_t *slot);
 	int (*served)(void *arg); /* after each request; negative: give_up, and go on without */
 	void (*give_up)(void *arg, uint8_t *slot);
 };
@@ -39,7 +41,7 @@ struct reader_memory {
 
 /*
  * The calling thread's buffers. Mapped memory: a page that was never touched costs nothing.
- * `request` may change in readers_warm, readers_cool and readers_lost_slot.
+ * `request` may change in each function below that says so.
  */
 struct reader_buffers {
 	uint8_t *request; /* REQUEST_BYTES; where a WRITE's data goes a page begins */
@@ -75,8 +77,17 @@ int readers_serve(struct readers *rs, struct served *s);
 void readers_warm(void);
 void readers_cool(void);
 /*
- * Nothing can be read into it (its file was cut, or its disk fails): the calling reader has another
- * buffer then, and nobody gets that slot again. False: it has none, or there is no memory.
+ * The same in the calling reader's slot: buffers->request is there from now on, with pages that
+ * were writable a moment ago. As the disk writes them back now and then, and they are not writable
+ * until they are touched again, that is for a short wait, and to be said again after it. False: it
+ * has no slot (any more), and nothing changed, or all is as after readers_read_beside.
+ */
+bool readers_read_into_slot(uint64_t now_ns);
+/* Again in a buffer of its own. */
+void readers_read_beside(void);
+/*
+ * Nothing can be read into it (its file was cut, or its disk fails): all is as after
+ * readers_read_beside, and nobody gets that slot again. False: it reads into none.
  */
 bool readers_lost_slot(void);
 /* May the calling reader stay warm however long it waits? As long as it reads, and not all may. */

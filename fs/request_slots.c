@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The reader pool's request buffers, from the store's stage: a WRITE's bytes are copied once it is
+ * What the reader pool has from the store's stage: a WRITE's bytes are copied there once it is
  * answered (store/behind.h).
  */
 
@@ -27,6 +27,11 @@ static void serve(void *arg, uint8_t *slot)
 	stage_slot_serve(arg, slot);
 }
 
+static void serve_beside(void *arg, uint8_t *slot)
+{
+	stage_slot_serve_beside(arg, slot);
+}
+
 static int served(void *arg)
 {
 	return stage_slot_served(arg);
@@ -39,7 +44,15 @@ static void give_up(void *arg, uint8_t *slot)
 
 int readers_new_for(unsigned max_spare, struct stage *stage, struct readers **ret)
 {
-	const struct reader_memory memory = { stage, take, give, serve, served, give_up };
+	const struct reader_memory memory = {
+		.arg = stage,
+		.take = take,
+		.give = give,
+		.serve = serve,
+		.serve_beside = serve_beside,
+		.served = served,
+		.give_up = give_up,
+	};
 
 	return readers_new(max_spare, &memory, ret);
 }

@@ -42,6 +42,20 @@
  */
 #define LEAVE_MIN 4096
 
+/*
+ * Where a request begins that was read into a slot; and how many bytes of one that was not are put
+ * there. It takes, in us, 0.1 for 4 KiB, 2 for 64, 4 for 128, and to copy them where they belong 1,
+ * 9 and 13; who writes a MiB loses nothing when all of it is copied at once.
+ */
+#define REQUEST_AT 4096
+#define BESIDE_MAX (128 * 1024)
+
+/*
+ * What a disk refuses is a SIGBUS where its page is written to. So the pages are made writable
+ * before, all at once and not each time: it takes 1.6 us, which so is nothing.
+ */
+#define BESIDE_READY_NS 10000000
+
 struct piece {
 	_Atomic uint32_t len; /* 0: nothing is pending; set last when it comes */
 	uint32_t file;        /* its number */
@@ -66,6 +80,7 @@ struct slot {
 	pthread_mutex_t lock;    /* a leaf */
 	struct stage_file *files[PIECES_MAX]; /* under lock: of pieces that are pending */
 	bool taken, given_up;    /* under lock: somebody's; nobody's, once nothing is pending */
+	uint64_t ready_ns;       /* under lock: the pages up to BESIDE_MAX were writable then */
 };
 
 struct behind {
@@ -86,6 +101,7 @@ struct behind {
 
 /* The slot of the request that this thread handles. */
 static _Thread_local struct slot *serving;
+static _Thread_local bool serving_beside; /* it is not in it */
 
 /* ---- slots ---- */
 
@@ -304,6 +320,13 @@ void behind_give(struct behind *b, uint8_t *mem)
 void behind_serve(struct behind *b, uint8_t *mem)
 {
 	serving = mem ? slot_of(b, mem) : NULL;
+	serving_beside = false;
+}
+
+void behind_serve_beside(struct behind *b, uint8_t *mem)
+{
+	behind_serve(b, mem);
+	serving_beside = true;
 }
 
 /* ---- what is pending ---- */
@@ -317,6 +340,34 @@ static void piece_done(struct slot *s, unsigned i)
 		atomic_store_explicit(&s->behind->stuck, false, memory_order_relaxed);
 }
 
+static bool is_in(const struct slot *s, const uint8_t *p, size_t len)
+{
+	return p >= (uint8_t *)s->head + STAGE_SLOT_HEAD &&
+	       p + len <= (uint8_t *)s->head + STAGE_SLOT_BYTES;
+}
+
+/* The slot's lock is held: bytes from elsewhere, in it. NULL: there is no room for them. */
+static const uint8_t *put_beside(struct slot *s, const void *data, size_t len)
+{
+	size_t from = REQUEST_AT;
+	uint64_t now = now_ns();
+
+	for (unsigned i = 0; i < PIECES_MAX; i++) {
+		const struct piece *p = &s->head->pieces[i];
+
+		if (s->files[i])
+			from = MAX(from, p->from + (size_t)atomic_load(&p->len));
+	}
+	if (from + len > REQUEST_AT + BESIDE_MAX)
+		return NULL;
+	if (now - s->ready_ns > BESIDE_READY_NS) {
+		if (os_make_writable(s->head, REQUEST_AT + BESIDE_MAX) < 0)
+			return NULL;
+		s->ready_ns = now;
+	}
+	return memcpy((uint8_t *)s->head + from, data, len);
+}
+
 bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const void *data,
 		  size_t len)
 {
@@ -326,8 +377,7 @@ bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const 
 	/* While copies fail the writer is to hear of it. */
 	if (atomic_load_explicit(&b->stuck, memory_order_relaxed))
 		return false;
-	if (!s || s->behind != b || len < LEAVE_MIN || p < (uint8_t *)s->head + STAGE_SLOT_HEAD ||
-	    p + len > (uint8_t *)s->head + STAGE_SLOT_BYTES)
+	if (!s || s->behind != b || len < LEAVE_MIN || !(serving_beside || is_in(s, p, len)))
 		return false;
 
 	LOCK_GUARD(&s->lock);
@@ -336,6 +386,10 @@ bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const 
 
 		if (s->files[i])
 			continue;
+		if (serving_beside)
+			p = put_beside(s, data, len);
+		if (!p)
+			return false;
 		s->files[i] = file;
 		piece->file = file->number;
 		piece->from = (uint32_t)(p - (uint8_t *)s->head);

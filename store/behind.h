@@ -4,10 +4,11 @@
 /*
  * Write-behind: a write may be answered before its bytes are copied to the stage.
  *
- * Until then they stay where the kernel put them, the request's buffer: a *slot*, which is mapped
- * from the file stage/behind and says of itself which of its bytes belong where. So a daemon may be
- * killed between: the next open makes the copies (behind_recover). After a power cut that file may
- * have anything; the boot's id in it tells.
+ * Until then they are in a *slot*, which is mapped from the file stage/behind and says of itself
+ * which of its bytes belong where. So a daemon may be killed between: the next open makes the
+ * copies (behind_recover). After a power cut that file may have anything; the boot's id in it
+ * tells. The kernel put them there if the request was read into the slot; else behind_leave does
+ * where they are few, as they are quicker there than in the stage's file.
  *
  *   1. Bytes are pending from behind_leave() until somebody has copied them: the thread that serves
  *      the slot, after its answer, or whoever needs them earlier (behind_settle). Nobody waits for
@@ -51,7 +52,7 @@ void behind_end(struct behind *b);
 /* No slot is in use. */
 void behind_free(struct behind *b);
 
-/* True: the bytes are in the calling thread's slot and stay pending. False: copy them now. */
+/* True: they are in the calling thread's slot, and pending. False: copy them now. */
 bool behind_leave(struct behind *b, struct stage_file *file, uint64_t to, const void *data,
 		  size_t len);
 /* Copies all that is pending. -errno when some could not be (which is told once). */
@@ -69,4 +70,5 @@ uint8_t *behind_take(struct behind *b);
 void behind_give(struct behind *b, uint8_t *mem);
 void behind_give_up(struct behind *b, uint8_t *mem);
 void behind_serve(struct behind *b, uint8_t *mem);
+void behind_serve_beside(struct behind *b, uint8_t *mem);
 int behind_served(struct behind *b);

@@ -827,6 +827,11 @@ void stage_slot_serve(struct stage *s, uint8_t *slot)
 	behind_serve(s->behind, slot);
 }
 
+void stage_slot_serve_beside(struct stage *s, uint8_t *slot)
+{
+	behind_serve_beside(s->behind, slot);
+}
+
 int stage_slot_served(struct stage *s)
 {
 	return behind_served(s->behind);

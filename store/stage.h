@@ -85,7 +85,8 @@ bool stage_gave_up(struct stage *s, uint64_t *ret_bytes);
 /*
  * Write-behind. Bytes for blobs that lie in a *slot*, memory from here, may stay there until the
  * request they came with was answered; killed or not, the daemon loses none of them. The first
- * STAGE_SLOT_HEAD bytes of a slot are the stage's, the rest is for a request as it was read.
+ * STAGE_SLOT_HEAD bytes of a slot are the stage's, the rest is for a request as it was read, or, if
+ * that is elsewhere, for its bytes.
  */
 #define STAGE_SLOT_HEAD 1024
 #define STAGE_SLOT_BYTES (4096 + 1024 * 1024)
@@ -95,6 +96,8 @@ uint8_t *stage_slot_take(struct stage *s);
 void stage_slot_give(struct stage *s, uint8_t *slot);
 /* The calling thread's requests are in it from now on; NULL: in none. */
 void stage_slot_serve(struct stage *s, uint8_t *slot);
+/* They are not, and nothing else is: some of their bytes are put into it, as that is quicker. */
+void stage_slot_serve_beside(struct stage *s, uint8_t *slot);
 /*
  * After each answer. -errno: some bytes could not be copied and are needed where they are; another
  * slot, or memory, for the next request, and stage_slot_give_up. fsync fails until they are copied.

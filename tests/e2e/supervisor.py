@@ -7,6 +7,7 @@ A mount outlives its daemon: what processes in it have (working directories, des
 shells) goes on, what they ask for while it is down is done once, restores and checkpoints that were
 under way are over when they are answered; a daemon that keeps dying, and one that is replaced.
 """
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -231,6 +232,61 @@ def test_a_daemon_that_dies_while_it_writes_into_its_own_view_is_followed(t):
 
 
 # ---- done once ----
+
+def ask(path, large):
+    """One request, which the kernel cannot answer; large: others, and one with data."""
+    if large:
+        with open(path, "r+b", buffering=0) as f:
+            assert f.write(b"x" * 300000) == 300000
+    else:
+        ply.raises(errno.ENODATA, os.getxattr, path, "user.none")
+
+
+@contextlib.contextmanager
+def before_all_of(pid):
+    """Threads of this process run, and none of that one, which has to wait for the same CPU."""
+    cpus, cpu = os.sched_getaffinity(0), {min(os.sched_getaffinity(0))}
+    for tid in os.listdir("/proc/%d/task" % pid):
+        os.sched_setaffinity(int(tid), cpu)
+        os.sched_setscheduler(int(tid), os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setaffinity(0, cpu)
+    with contextlib.suppress(PermissionError):  # then this one goes first mostly
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setaffinity(0, cpus)
+
+
+def test_a_request_that_comes_as_the_daemon_dies_is_answered(t):
+    """
+    The reader is woken for it and killed before it has a CPU, so it reads it as a dead man, for whom
+    no page is made writable; those of a slot are not once the disk has them.
+    """
+    view = supervised(t, {"f": "x"})
+    begun = mmap.mmap(-1, 1)
+
+    def client(large):
+        begun[0] = 1
+        ask(view.at("f"), large)
+
+    for n in range(8):
+        for _ in range(10):
+            ask(view.at("f"), n % 2)
+        time.sleep(0.05)  # the reader sleeps
+        with contextlib.suppress(FileNotFoundError):  # there are no slots on this filesystem
+            with open(os.path.join(view.store.path, "stage", "behind"), "rb") as f:
+                os.fsync(f.fileno())
+        pid, begun[0] = view.store.daemon(), 0
+        with before_all_of(pid):
+            child = ply.child(client, n % 3 == 2)
+            while not begun[0] or ply.read("/proc/%d/stat" % child).rsplit(")", 1)[1].split()[0] == "R":
+                os.sched_yield()
+            os.kill(pid, signal.SIGKILL)
+        assert ply.ended_well(child), "request %d failed" % n
+        os.statvfs(view.path)
+
 
 def test_appends_are_neither_lost_nor_doubled(t):
     view, seed = supervised(t), seed_of_run()

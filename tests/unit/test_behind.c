@@ -219,6 +219,72 @@ START_TEST(short_bytes_and_those_of_other_memory_are_copied_at_once)
 }
 END_TEST
 
+START_TEST(bytes_that_came_beside_a_slot_are_put_into_it_while_there_is_room)
+{
+	static uint8_t data[LEN];
+	uint8_t *slot = stage_slot_take(s.stage);
+	struct blob *a, *b, *c;
+
+	ck_assert_ptr_nonnull(slot);
+	stage_slot_serve_beside(s.stage, slot);
+	memcpy(data, first, LEN);
+	a = make(data);
+	memset(data, 0, LEN); /* what is pending is not there */
+	ck_assert(!is_copied(a, first));
+	b = make(second);
+	ck_assert(is_copied(b, second) && !is_copied(a, first));
+	expect(a, first);
+	ck_assert(is_copied(a, first));
+	c = make(second); /* room again, as nothing is pending */
+	ck_assert(!is_copied(c, second));
+	ck_ok(stage_slot_served(s.stage));
+	ck_assert(is_copied(c, second));
+	leave(slot);
+	blob_unref(a);
+	blob_unref(b);
+	blob_unref(c);
+}
+END_TEST
+
+START_TEST(of_those_several_are_left_and_none_is_in_anothers_place)
+{
+	enum { LITTLE = LEN / 3 };
+	static uint8_t data[LITTLE], got[LITTLE];
+	uint8_t *slot = stage_slot_take(s.stage);
+	struct blob *blobs[3];
+
+	ck_assert_ptr_nonnull(slot);
+	stage_slot_serve_beside(s.stage, slot);
+	for (size_t i = 0; i < ARRAY_SIZE(blobs); i++) {
+		memcpy(data, first + i * LITTLE, LITTLE);
+		ck_ok(blob_new(s.stage, data, LITTLE, &blobs[i]));
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(blobs); i++) {
+		ck_ok(blob_read(blobs[i], 0, got, LITTLE));
+		ck_assert_mem_eq(got, first + i * LITTLE, LITTLE);
+		blob_unref(blobs[i]);
+	}
+	leave(slot);
+}
+END_TEST
+
+START_TEST(into_a_slot_that_the_disk_lost_nothing_is_put)
+{
+	uint8_t *slot = stage_slot_take(s.stage);
+	struct blob *a;
+	int fd;
+
+	ck_assert_ptr_nonnull(slot);
+	stage_slot_serve_beside(s.stage, slot);
+	ck_ok(os_openat(s.dir_fd, "stage/behind", O_WRONLY | O_TRUNC, 0, &fd));
+	close(fd);
+	a = make(first);
+	ck_assert(is_copied(a, first));
+	leave(slot);
+	blob_unref(a);
+}
+END_TEST
+
 START_TEST(a_full_disk_keeps_them_in_memory_and_fails_the_sync)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot), *others[16];
@@ -744,6 +810,9 @@ int main(void)
 		what_comes_later_is_not_overwritten_by_what_was_left,
 		a_blob_that_goes_leaves_nothing_to_copy,
 		short_bytes_and_those_of_other_memory_are_copied_at_once,
+		bytes_that_came_beside_a_slot_are_put_into_it_while_there_is_room,
+		of_those_several_are_left_and_none_is_in_anothers_place,
+		into_a_slot_that_the_disk_lost_nothing_is_put,
 		a_full_disk_keeps_them_in_memory_and_fails_the_sync,
 		what_cannot_be_copied_is_read_where_it_is,
 		a_slot_that_was_given_up_is_used_again_when_its_bytes_are_not_wanted,

@@ -374,10 +374,11 @@ static struct slots {
 	_Atomic unsigned taken, given, served, given_up; /* looked at while threads go on */
 	bool none;
 	int fail_in; /* requests */
-	uint8_t *last; /* taken */
+	uint8_t *lost; /* of 'l' */
 } slots;
 
 static _Thread_local uint8_t *serving;
+static _Thread_local bool beside;
 
 static uint8_t *slot_take(void *arg)
 {
@@ -386,8 +387,7 @@ static uint8_t *slot_take(void *arg)
 	if (slots.none)
 		return NULL;
 	slots.taken++;
-	slots.last = malloc(SLOT_BYTES);
-	return slots.last;
+	return aligned_alloc(4096, SLOT_BYTES);
 }
 
 static void slot_give(void *arg, uint8_t *slot)
@@ -405,6 +405,14 @@ static void slot_serve(void *arg, uint8_t *slot)
 	slots.served += slot != NULL;
 	slots.served -= serving != NULL;
 	serving = slot;
+	beside = false;
+}
+
+static void slot_serve_beside(void *arg, uint8_t *slot)
+{
+	ck_assert_ptr_nonnull(slot);
+	slot_serve(arg, slot);
+	beside = true;
 }
 
 static int slot_served(void *arg)
@@ -424,9 +432,15 @@ static bool in_slot(const struct reader_buffers *buffers)
 	return serving && buffers->request == serving + 4096 - HEADER_BYTES;
 }
 
+/* Each says so of the other. */
+static void expect_in_slot(const struct reader_buffers *buffers, bool yes)
+{
+	ck_assert(in_slot(buffers) == yes && (!serving || beside == !yes));
+}
+
 /*
- * 'w': reads on into a warm buffer; 'c': into its own; 'l': the slot is lost; 's': stays warm if it
- * may; 'k': waits warm. What is posted as handled is done, or failed.
+ * 'w': reads on into a warm buffer, and its slot; 'c': into its own; 'l': the slot is lost; 's':
+ * stays warm if it may; 'k': waits warm. What is posted as handled is done, or failed.
  */
 static unsigned stay_warm;
 
@@ -438,8 +452,11 @@ static int serve_warm(struct served *s, const struct reader_buffers *buffers)
 	if (read(l->in[0], &letter, 1) <= 0)
 		return END;
 	readers_warm();
+	expect_in_slot(buffers, false);
 	buffers->request[0] = (uint8_t)letter; /* the ends of both have to be there */
 	buffers->request[REQUEST_BYTES - 1] = 1;
+	expect_in_slot(buffers, readers_read_into_slot(now_ns()));
+	ck_assert(slots.none || in_slot(buffers));
 	switch (letter) {
 	case 'c':
 		readers_cool();
@@ -447,8 +464,10 @@ static int serve_warm(struct served *s, const struct reader_buffers *buffers)
 		ck_assert(!in_slot(buffers) && !serving);
 		break;
 	case 'l':
+		slots.lost = serving; /* nobody gives it back */
 		ck_assert(readers_lost_slot());
-		ck_assert(!readers_lost_slot() && !serving);
+		ck_assert(!readers_lost_slot() && serving && serving != slots.lost);
+		expect_in_slot(buffers, false);
 		break;
 	case 's':
 		if (readers_stay_warm() && readers_stay_warm())
@@ -461,7 +480,9 @@ static int serve_warm(struct served *s, const struct reader_buffers *buffers)
 	}
 	buffers->request[0] = (uint8_t)letter;
 	buffers->request[REQUEST_BYTES - 1] = 1;
-	ck_assert(letter != 'w' || slots.none || in_slot(buffers));
+	readers_read_beside();
+	expect_in_slot(buffers, false);
+	buffers->request[REQUEST_BYTES - 1] = 1;
 	sem_post(&l->handled);
 	return 0;
 }
@@ -469,8 +490,9 @@ static int serve_warm(struct served *s, const struct reader_buffers *buffers)
 static struct readers *warm_pool(void)
 {
 	const struct reader_memory memory = { .take = slot_take, .give = slot_give,
-					      .serve = slot_serve, .served = slot_served,
-					      .give_up = slot_give_up };
+					      .serve = slot_serve,
+					      .serve_beside = slot_serve_beside,
+					      .served = slot_served, .give_up = slot_give_up };
 	struct readers *rs;
 
 	slots = (struct slots){ .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -520,7 +542,7 @@ START_TEST(a_slot_that_is_lost_is_nobodys)
 
 	warm_start(&l, rs);
 	ask_each(&l, "wl");
-	free(slots.last);
+	free(slots.lost);
 	ask_each(&l, "w");
 	ck_assert_uint_eq(slots.taken, 2);
 	letters_end(&l);
@@ -587,7 +609,9 @@ START_TEST(without_slots_pages_are_the_readers_own)
 	ck_assert_uint_eq(slots.taken + slots.given, 0);
 	readers_warm(); /* elsewhere they do nothing */
 	readers_cool();
-	ck_assert(!readers_lost_slot() && readers_stay_warm());
+	readers_read_beside();
+	ck_assert(!readers_lost_slot() && !readers_read_into_slot(now_ns()));
+	ck_assert(readers_stay_warm());
 }
 END_TEST
 
