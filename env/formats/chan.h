@@ -54,6 +54,9 @@ struct chan {
 	 */
 	int (*look)(void *arg);
 	void *arg;
+	/* Of a program that ends without having done its task: what it has begun goes. Or NULL. */
+	void (*drop)(void *arg);
+	void *drop_arg;
 	uint8_t *in, *out; /* owned */
 	size_t in_cap, in_at, in_len, out_len;
 };

@@ -37,9 +37,12 @@ static inline bool git_name_is_bad(const char *name)
 	       dotgit_in(name);
 }
 
+/* After git_error_clear() and errno = 0: what the system said, where libgit2 says nothing. */
 static inline const char *git_why(void)
 {
 	const git_error *e = git_error_last();
 
-	return e && e->message ? e->message : "libgit2 does not say why";
+	if (e && e->message && e->klass != GIT_ERROR_NONE)
+		return e->message;
+	return errno ? strerror(errno) : "libgit2 does not say why";
 }

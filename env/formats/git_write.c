@@ -12,6 +12,7 @@
  *  3. Content goes through in pieces. Of trees only those on the way to the member are in memory.
  */
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -39,6 +40,15 @@ struct writer {
 	git_odb_stream *blob; /* owned: where its content goes */
 	uint64_t size, written;
 };
+
+/* The file that it is written to, which may be large and the disk full, goes with it. */
+static void drop_blob(void *arg)
+{
+	struct writer *w = arg;
+
+	if (w->blob)
+		git_odb_stream_free(w->blob);
+}
 
 static void check(struct writer *w, int r, const char *what)
 {
@@ -121,6 +131,8 @@ static void go_to(struct writer *w, const char *path)
 
 static void put_bytes(struct writer *w, const char *data, size_t len)
 {
+	git_error_clear(); /* of a full disk it says nothing, and a former error would be told */
+	errno = 0;
 	check(w, git_odb_stream_write(w->blob, data, len), w->path);
 	w->written += len;
 }
@@ -153,6 +165,8 @@ static void end_member(struct writer *w)
 	if (!w->blob)
 		return;
 	put_zeros(w, w->size);
+	git_error_clear();
+	errno = 0;
 	check(w, git_odb_stream_finalize_write(&id, w->blob), w->path);
 	git_odb_stream_free(w->blob);
 	w->blob = NULL;
@@ -302,6 +316,8 @@ void git_write(struct chan *c, char *const words[])
 	git_commit *parent;
 	struct record rec;
 
+	c->drop = drop_blob;
+	c->drop_arg = &w;
 	(void)umask((mode_t)strtoul(words[2], NULL, 8));
 	(void)signal(SIGXFSZ, SIG_IGN); /* as a failure of a write */
 	/* each id comes from what was just written */

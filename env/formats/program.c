@@ -43,10 +43,21 @@ void program_begin(struct chan *c, bool alone)
 	program_must(c, chan_flush(c));
 }
 
+static void drop(struct chan *c)
+{
+	void (*fn)(void *arg) = c->drop;
+
+	c->drop = NULL; /* should it fail itself */
+	if (fn)
+		fn(c->drop_arg);
+}
+
 void program_must(struct chan *c, int r)
 {
-	if (r == -EPIPE)
+	if (r == -EPIPE) {
+		drop(c);
 		_exit(GONE);
+	}
 	if (r < 0)
 		program_fail(c, r, "a message to plyfsd");
 }
@@ -60,6 +71,7 @@ void program_fail(struct chan *c, int r, const char *fmt, ...)
 	va_start(args, fmt);
 	n = vsnprintf(line, sizeof(text) - 4, fmt, args);
 	va_end(args);
+	drop(c); /* the text is ours by now */
 	put_le32(text, (uint32_t)-r);
 	n = MIN(MAX(n, 0), (int)sizeof(text) - 5);
 	if (chan_put(c, REC_FAILED, text, 4 + (size_t)n, NULL, 0) < 0 || chan_flush(c) < 0)

@@ -27,6 +27,7 @@ int sender_start(struct sender *s, struct store *store, struct root *root,
 
 void sender_release(struct sender *s)
 {
+	helper_leave(&s->helper);
 	helper_release(&s->helper);
 	free(s->buf);
 	tree_freep(&s->tree);

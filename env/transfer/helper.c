@@ -11,6 +11,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /*
  * In PLYFS_LIBEXEC if it is there (another program may be, for which that was set), else beside the
@@ -140,6 +141,23 @@ int helper_start(struct helper *h, struct talk *talk, char *const argv[], int fd
 	closep(&theirs);
 	theirs = -1; /* so that its end is seen */
 	return hear_hello(h);
+}
+
+/* It may just be compressing a piece, on a busy machine; who asked is gone, or has failed. */
+#define LEAVE_MS 1000
+
+void helper_leave(struct helper *h)
+{
+	if (!h->name)
+		return;
+	closep(&h->chan.fd);
+	h->chan.fd = -1;
+	for (int ms = 0; h->pid > 0 && ms < LEAVE_MS; ms++) {
+		if (waitpid(h->pid, NULL, WNOHANG) == h->pid)
+			h->pid = 0;
+		else
+			(void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
 }
 
 void helper_release(struct helper *h)

@@ -26,6 +26,8 @@ struct helper {
  * Cancelling `talk` ends every wait. A failure is noted.
  */
 int helper_start(struct helper *h, struct talk *talk, char *const argv[], int fd);
+/* Lets it end by itself, for a second at most: it takes with it what it has half written. */
+void helper_leave(struct helper *h);
 /* Ends it, also in the middle of its work. */
 void helper_release(struct helper *h);
 

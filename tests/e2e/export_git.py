@@ -337,6 +337,15 @@ def test_killed_it_leaves_objects_that_nothing_names(t):
     whole(t)
 
 
+def test_what_finds_no_room_takes_none(t):
+    where = ply.small_disk(t, 4)
+    view = t.view({"small": "s", "z": os.urandom(16 << 20)})
+    repository(t, "--bare", at="disk/repo")
+    says = view.store.fails("export", "main", "--git", where + "/repo#b")
+    assert "No space left" in says, says
+    assert not glob.glob(where + "/repo/objects/tmp*")
+
+
 def test_so_it_is_of_an_export_that_is_interrupted(t):
     view = large_view(t)
     before = refs(t)
@@ -347,7 +356,7 @@ def test_so_it_is_of_an_export_that_is_interrupted(t):
     assert p.wait() == -signal.SIGINT
     daemon = view.store.daemon()
     ply.wait_for("the end of plyfs-git", lambda: not children(daemon))
-    assert refs(t) == before
+    assert refs(t) == before and not glob.glob(t.at("repo/objects/tmp*"))
     whole(t)
 
 
