@@ -304,9 +304,44 @@ int files_read(const char *root, const char *path, struct ply_text *ret)
 	return 0;
 }
 
+/* What the first `len` bytes of it are; NULL: unknown (no memory, or it may not be read). */
+static void *read_old(int fd, size_t len)
+{
+	_cleanup_close_ int in = -1;
+	char link[32], *old;
+	size_t done = 0;
+	ssize_t n = 0;
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd); /* it may be for writing only */
+	in = open(link, O_RDONLY | O_CLOEXEC);
+	old = in < 0 ? NULL : malloc(len);
+	while (old && done < len && (n = pread(in, old + done, len - done, (off_t)done)) > 0)
+		done += (size_t)n;
+	if (done == len)
+		return old;
+	free(old);
+	return NULL;
+}
+
+/* Writes back the bytes that were replaced before there was no more room: blocks that it has. */
+static bool put_back(int fd, const char *old, size_t len)
+{
+	for (size_t done = 0; done < len;) {
+		ssize_t n = pwrite(fd, old + done, len - done, (off_t)done);
+
+		if (n <= 0)
+			return false;
+		done += (size_t)n;
+	}
+	return true;
+}
+
 int files_replace(int fd, const void *data, size_t len)
 {
+	_cleanup_free_ void *old = NULL;
 	struct stat st;
+	off_t done;
+	size_t kept;
 	int r;
 
 	if (fstat(fd, &st) < 0)
@@ -318,9 +353,14 @@ int files_replace(int fd, const void *data, size_t len)
 		(void)!ftruncate(fd, st.st_size); /* some keep the room that they have found */
 		return r;
 	}
+	kept = MIN((size_t)st.st_size, len);
+	old = kept ? read_old(fd, kept) : NULL;
 	r = write_all(fd, data, len);
 	if (r < 0) {
-		if (lseek(fd, 0, SEEK_CUR) > 0)
+		done = lseek(fd, 0, SEEK_CUR);
+		if (old && done > 0 && put_back(fd, old, MIN(kept, (size_t)done)))
+			(void)!ftruncate(fd, st.st_size);
+		else if (done > 0)
 			(void)!ftruncate(fd, 0); /* half of it is of no use */
 		return r;
 	}

@@ -288,6 +288,17 @@ def test_a_text_that_finds_no_room_leaves_the_old_one(t):
     s.stop()
 
 
+def test_so_it_is_where_room_cannot_be_set_aside(t):
+    target = ply.small_disk(t, 1, "ext2")  # knows no fallocate
+    s = rex(t)
+    old = "".join("%d old\n" % i for i in range(10000))
+    ply.write(target + "/f", old)
+    a = s.post("/write_file", {"path": target + "/f", "content": "n" * (2 << 20)})
+    assert a.status == 511 and "[Errno 28]" in a.json["swerexception"]["message"], a
+    assert ply.read(target + "/f") == old
+    s.stop()
+
+
 def test_a_limit_of_file_sizes_ends_no_server(t):
     buf = io.BytesIO()
     with zipfile.ZipFile(buf, "w", zipfile.ZIP_DEFLATED) as z:
