@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The packs' records of the tables (T1 to T4 of table.c), as a store that is used writes them: what
+ * salvage would find is at any time what the index has.
+ */
+
+#include "tests/unit/store_fixture.h"
+
+#include <stdatomic.h>
+#include <sys/wait.h>
+
+#include "store/base/fault.h"
+#include "store/chunk_internal.h"
+#include "store/store_internal.h"
+#include "store/table_log.h"
+
+static struct seen {
+	struct table_log *log;
+	uint32_t largest; /* bytes of a record */
+	uint32_t pack;    /* of the last one */
+	uint64_t off;
+} seen;
+
+static int see(void *arg, const struct scanned *found)
+{
+	if (found->rec.kind == RECORD_TABLE && found->raw) {
+		seen.largest = MAX(seen.largest, found->rec.raw_len);
+		seen.pack = found->pack;
+		seen.off = found->off;
+	}
+	return table_log_add(seen.log, found);
+}
+
+static void look(struct packs *packs)
+{
+	struct scan_stats scanned;
+
+	seen = (struct seen){ 0 };
+	ck_ok(table_log_new(&seen.log));
+	ck_ok(packs_scan(packs, see, NULL, NULL, &scanned));
+}
+
+static int is_in_index(void *arg, enum index_table table, const void *key, size_t key_len,
+		       const void *value, size_t value_len)
+{
+	_cleanup_free_ void *there = NULL;
+	size_t len;
+
+	ck_ok(index_get(store->index, table, key, key_len, &there, &len));
+	ck_assert_uint_eq(len, value_len);
+	ck_assert_mem_eq(there, value, len);
+	++*(size_t *)arg;
+	return 0;
+}
+
+static int count(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	++*(size_t *)arg;
+	return 0;
+}
+
+/* All that waits is committed: the records in the packs say so, and lead to each other. */
+static struct table_log_stats expect_found(void)
+{
+	size_t found = 0, there = 0;
+	struct table_log_stats stats;
+
+	ck_ok(store_sync(store));
+	look(store->chunks->packs);
+	ck_ok(table_log_resolve(seen.log, store->uuid, &stats));
+	ck_ok(table_log_each(seen.log, is_in_index, &found));
+	table_log_free(seen.log);
+	for (int t = INDEX_META; t <= INDEX_BRANCHES; t++)
+		ck_ok(index_each(store->index, (enum index_table)t, count, &there));
+	ck_assert_uint_eq(found, there - 1); /* not where the last record is */
+	ck_assert_uint_eq(stats.gaps, 0);
+	ck_assert(stats.whole);
+	ck_ok(table_check(store->tables));
+	return stats;
+}
+
+/* So many snapshots of one round. */
+static void commit(struct branch *b, unsigned n)
+{
+	static unsigned changes;
+	static uint64_t seed = 1;
+	char label[200] = "";
+
+	ck_ok(claim_all(store));
+	for (unsigned i = 0; i < n; i++) {
+		char text[20];
+
+		snprintf(text, sizeof(text), "%u", changes++);
+		/* as bad to compress as text can be */
+		for (size_t k = 0; k < sizeof(label) - 1; k++)
+			label[k] = (char)(' ' + 1 + scratch_random(&seed) % 94);
+		change(b, 1, text);
+		(void)checkpoint(b, label);
+	}
+	claim_end(store);
+	ck_ok(store_sync(store));
+}
+
+START_TEST(each_commit_is_in_the_packs)
+{
+	struct branch *b = branch_make("main");
+	struct table_log_stats before = expect_found(), now;
+	uint64_t ids[10];
+
+	for (unsigned i = 0; i < 10; i++) {
+		change(b, 1, i % 2 ? "odd" : "even");
+		ids[i] = checkpoint(b, "a label");
+		now = expect_found();
+		ck_assert_uint_gt(now.last, before.last);
+		ck_assert_uint_gt(now.records, before.records);
+		before = now;
+	}
+	for (unsigned i = 0; i < 10; i += 2)
+		ck_ok(snap_drop(store, ids[i]));
+	ck_ok(branch_fork(b, "fork"));
+	(void)expect_found();
+	ck_ok(branch_drop(store, "fork"));
+	before = expect_found();
+	branch_close(b);
+	store_reopen();
+	b = branch_at("main");
+	change(b, 1, "later");
+	now = expect_found();
+	ck_assert_uint_gt(now.records, before.records); /* no new whole one */
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_large_commit_has_records_of_a_moderate_size)
+{
+	const uint32_t most = 32 * 1024 + sizeof(struct table_record_bytes);
+	struct branch *b = branch_make("main");
+
+	commit(b, 500);
+	(void)expect_found();
+	ck_assert_uint_le(seen.largest, most);
+	ck_assert_uint_gt(seen.largest, most - 1024);
+	branch_close(b);
+}
+END_TEST
+
+/* How many commits of nearly a quarter of a MiB until there is a whole record again. */
+static unsigned commits_to_whole(void)
+{
+	struct table_log_stats before = expect_found(), now;
+
+	for (unsigned n = 1;; n++) {
+		struct branch *b = branch_at("main");
+
+		commit(b, 1000);
+		branch_close(b);
+		now = expect_found();
+		if (now.records < before.records)
+			return n;
+		before = now;
+		ck_assert_uint_lt(n, 100);
+		if (n % 2 == 0)
+			store_reopen();
+	}
+}
+
+START_TEST(everything_is_written_again_when_changes_took_as_much)
+{
+	unsigned n;
+
+	branch_close(branch_make("main"));
+	ck_ok(store_sync(store));
+	n = commits_to_whole();
+	ck_assert_uint_ge(n, 4); /* a MiB */
+	ck_assert_uint_le(n, 6);
+	n = commits_to_whole();
+	ck_assert_uint_ge(n, 9); /* twice as much as that one took */
+	ck_assert_uint_le(n, 13);
+}
+END_TEST
+
+/* Some calls of a round fail. Then the process is killed. */
+static void fail_and_die(int n, int error)
+{
+	struct branch *b;
+
+	store_up();
+	b = branch_at("main");
+	commit(b, 1);
+	change(b, 2, "changed");
+	(void)checkpoint(b, NULL);
+	fault_arm(n / 3, n % 3 ? 4 * (n % 3) : 1, error);
+	(void)store_sync(store);
+	fault_disarm();
+	_exit(0);
+}
+
+START_TEST(a_record_that_could_not_be_written_is_made_up_for)
+{
+	static const int errors[] = { ENOMEM, ENOSPC };
+
+	branch_close(branch_make("main"));
+	ck_ok(store_close(store));
+	for (int n = 0; n < 105; n++) {
+		struct branch *b;
+		int status;
+		pid_t pid = fork();
+
+		ck_assert_int_ge(pid, 0);
+		if (pid == 0)
+			fail_and_die(n, errors[n % 2]);
+		ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+		ck_assert_int_eq(status, 0);
+		store_up();
+		b = branch_at("main");
+		commit(b, 1);
+		(void)expect_found();
+		change(b, 3, n % 2 ? "odd" : "even");
+		fault_arm(n / 3, n % 3 ? 4 * (n % 3) : 1, errors[n % 2]);
+		(void)store_sync(store);
+		fault_disarm();
+		atomic_store(&store->retry_ns, 0); /* else a second later */
+		commit(b, 1); /* it does what that one could not */
+		(void)expect_found();
+		branch_close(b);
+		ck_ok(store_close(store));
+	}
+	store_up();
+}
+END_TEST
+
+/* A bit of the last record, in a store that is closed. */
+static void flip_in_last(uint64_t at)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	_cleanup_close_ int fd = -1;
+	struct chunks *chunks;
+	struct index *index;
+	char path[64];
+	uint8_t byte;
+
+	ck_ok(index_open(scratch.dir_fd, &noter, &index));
+	ck_ok(chunks_open(scratch.dir_fd, index, &noter, &chunks));
+	look(chunks->packs);
+	table_log_free(seen.log);
+	chunks_close(chunks);
+	index_close(index);
+
+	(void)snprintf(path, sizeof(path), "packs/%08x.pack", seen.pack);
+	ck_ok(os_openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC, 0, &fd));
+	ck_ok(os_pread_full(fd, &byte, 1, seen.off + at));
+	byte ^= 4;
+	ck_ok(os_pwrite_full(fd, &byte, 1, seen.off + at));
+}
+
+START_TEST(after_a_damaged_record_there_is_a_whole_one)
+{
+	/* its head, its name, its bytes */
+	const uint64_t places[] = { 4, 20, sizeof(struct record_header_bytes) + 7 };
+
+	branch_close(branch_make("main"));
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+		struct branch *b = branch_at("main");
+		uint64_t before;
+
+		for (unsigned n = 0; n < 4; n++)
+			commit(b, 1);
+		branch_close(b);
+		before = expect_found().records;
+		ck_ok(store_close(store));
+		flip_in_last(places[i]);
+		store_up();
+		b = branch_at("main");
+		commit(b, 1);
+		branch_close(b);
+		ck_assert_uint_lt(expect_found().records, before);
+	}
+}
+END_TEST
+
+static bool looked;
+
+static void expect_synced(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	if (looked || strcmp(what, "sweeping") != 0)
+		return;
+	looked = true;
+	ck_assert_uint_eq(packs_unsynced(store->chunks->packs), 0);
+}
+
+START_TEST(everything_is_durable_elsewhere_before_a_pack_goes)
+{
+	const struct progress progress = { .fn = expect_synced };
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+	uint64_t id;
+
+	fill(b, 1, 2000, 1);
+	id = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+	for (uint64_t a = 1; a < 2000; a++)
+		forget(b, a);
+	commit(b, 5);
+	ck_ok(snap_drop(store, id));
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert(looked);
+	ck_assert_uint_gt(stats.packs_removed + stats.packs_rewritten, 0);
+	(void)expect_found();
+	commit(b, 5);
+	(void)expect_found();
+	branch_close(b);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		each_commit_is_in_the_packs,
+		a_large_commit_has_records_of_a_moderate_size,
+		everything_is_written_again_when_changes_took_as_much,
+		a_record_that_could_not_be_written_is_made_up_for,
+		after_a_damaged_record_there_is_a_whole_one,
+		everything_is_durable_elsewhere_before_a_pack_goes,
+	};
+
+	return scratch_run("table", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
+}
