@@ -202,8 +202,11 @@ static void take_client(struct loop *l)
 	int sock, r;
 
 	sock = accept4(l->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	if (sock < 0)
-		return; /* it went away, or no descriptors: the next event tries again */
+	if (sock < 0) { /* it went away, or no descriptors: the next event tries again */
+		if (errno == EMFILE || errno == ENFILE) /* and that is there at once */
+			(void)nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+		return;
+	}
 	l->met = true;
 	conn = calloc(1, sizeof(*conn));
 	if (!conn) {

@@ -77,6 +77,32 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
         soft_and_hard(resource.RLIMIT_NOFILE, n, ": Too many open files; see ulimit -n")
 
 
+def test_who_finds_no_descriptor_for_a_client_waits_asleep(t):
+    if ply.sanitized():
+        ply.skip("a sanitizer has descriptors of its own")
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    view = store.mount()
+    pid = store.daemon()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir("/proc/%d/fd" % pid)) + 4,) * 2)
+
+    def sleeps():
+        with open("/proc/%d/status" % pid) as f:
+            return int(next(x for x in f if x.startswith("voluntary")).split()[1])
+    clients = []
+    for _ in range(20):
+        clients.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        clients[-1].connect(store.path + "/sock")
+    last = "/proc/%d/fd/%d" % (pid, resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] - 1)
+    ply.wait_for("all descriptors to be taken", lambda: os.path.lexists(last))
+    before = sleeps()
+    ply.wait_for("the main thread's sleep", lambda: sleeps() > before + 20)
+    for c in clients:
+        c.close()
+    store.ply("log")
+    view.unmount()
+
+
 def test_what_was_written_is_there_after_unmount_and_a_new_daemon(t):
     view = t.view()
     store = view.store
