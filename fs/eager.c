@@ -110,6 +110,7 @@ static ssize_t read_request(struct mount *m, const struct reader_buffers *buffer
 {
 	if (m->memo)
 		readers_warm();
+	readers_touch_slot(m->eager.last_bytes); /* in a row they are alike */
 	return read(m->fd, buffers->request, REQUEST_BYTES);
 }
 
@@ -185,5 +186,6 @@ ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers)
 	ssize_t n = read_next(m, buffers);
 
 	m->eager.large = n >= LARGE_BYTES ? m->eager.large + 1 : 0;
+	m->eager.last_bytes = (size_t)MAX(n, 0);
 	return n;
 }

@@ -9,6 +9,7 @@
  */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Whether it pays to look for the next request before sleeping. All zeros: to begin with. */
@@ -24,6 +25,7 @@ struct eagerness {
 	uint64_t last_ns; /* when the request before was answered */
 	unsigned row;     /* so many came closely one after the other */
 	unsigned large;  /* so many large requests came last, in a row */
+	size_t last_bytes; /* of the last request */
 	uint64_t found;   /* atomic: requests that a look found */
 };
 

@@ -428,6 +428,17 @@ bool readers_read_into_slot(uint64_t now)
 	return true;
 }
 
+void readers_touch_slot(size_t bytes)
+{
+	struct reader *r = self;
+
+	if (!r || !r->aside)
+		return;
+	*(volatile uint8_t *)r->buffers.request = 0;
+	for (size_t at = HEADER_BYTES; at < MIN(bytes, REQUEST_BYTES); at += HEADER_PAGE)
+		*(volatile uint8_t *)(r->buffers.request + at) = 0;
+}
+
 bool readers_lost_slot(void)
 {
 	struct reader *r = self;

@@ -457,6 +457,7 @@ static int serve_warm(struct served *s, const struct reader_buffers *buffers)
 	buffers->request[REQUEST_BYTES - 1] = 1;
 	expect_in_slot(buffers, readers_read_into_slot(now_ns()));
 	ck_assert(slots.none || in_slot(buffers));
+	readers_touch_slot((size_t)letter * REQUEST_BYTES); /* its end at most */
 	switch (letter) {
 	case 'c':
 		readers_cool();
