@@ -464,7 +464,6 @@ static void served(struct reader *r)
 void readers_cool(void)
 {
 	struct reader *r = self;
-
 	uint8_t *slot;
 
 	if (!r || !r->warm)
