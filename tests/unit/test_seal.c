@@ -4,6 +4,7 @@
 
 #include "tests/unit/store_fixture.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 
 #include "store/base/fault.h"
@@ -49,10 +50,93 @@ START_TEST(a_child_names_no_parent_whose_drop_failed_first)
 }
 END_TEST
 
+/* Nothing waits, so no round follows. */
+static void expect_nothing_to_do(void)
+{
+	LOCK_GUARD(&store->table);
+
+	ck_assert_uint_eq(store->work_ns, 0);
+	ck_assert_uint_eq(atomic_load(&store->retry_ns), 0);
+	ck_assert(!store->urgent);
+	ck_assert(link_alone(&store->queue) && link_alone(&store->rewrite));
+	ck_assert(link_alone(&store->doomed) && link_alone(&store->doomed_branches));
+	for (size_t i = 0; i < store->entry_count; i++)
+		ck_assert(!store->entries[i]->dirty);
+}
+
+START_TEST(a_round_leaves_nothing_to_do)
+{
+	struct branch *b = branch_make("main");
+	uint64_t parent, child;
+
+	branch_close(branch_make("other"));
+	change(b, 1, "parent");
+	parent = checkpoint(b, NULL);
+	change(b, 1, "child");
+	child = checkpoint(b, NULL);
+	ck_ok(snap_wait(store, child));
+	ck_ok(store_sync(store));
+	expect_nothing_to_do();
+	ck_ok(snap_drop(store, parent));
+	ck_ok(branch_drop(store, "other"));
+	ck_ok(store_sync(store));
+	expect_nothing_to_do();
+	branch_close(b);
+}
+END_TEST
+
+static atomic_uint told;
+
+static void tell(void *arg, const char *line)
+{
+	if (strstr(line, "saving failed"))
+		atomic_fetch_add(&told, 1);
+}
+
+/* Rounds fail, at least so often. */
+static void let_fail(unsigned n)
+{
+	fault_arm(0, INT_MAX, ENOMEM);
+	while (n-- > 0) {
+		atomic_store(&store->retry_ns, 0); /* else a second later */
+		ck_assert_int_lt(store_sync(store), 0);
+	}
+	{
+		LOCK_GUARD(&store->table);
+		ck_assert_uint_ne(atomic_load(&store->retry_ns), 0);
+		ck_assert_uint_ne(store->work_ns, 0);
+	}
+	fault_disarm();
+	atomic_store(&store->retry_ns, 0);
+}
+
+START_TEST(a_row_of_failures_is_told_once_and_the_next_row_again)
+{
+	const struct noter noter = { .fn = tell };
+	struct branch *b;
+
+	ck_ok(store_close(store));
+	ck_ok(store_open(scratch.dir_fd, &noter, &store));
+	b = branch_make("main");
+	ck_ok(store_sync(store));
+	for (unsigned row = 1; row <= 2; row++) {
+		change(b, 1, row == 1 ? "1" : "2");
+		(void)checkpoint(b, NULL);
+		let_fail(3);
+		ck_assert_uint_eq(atomic_load(&told), row);
+		ck_ok(store_sync(store));
+		expect_nothing_to_do();
+	}
+	branch_close(b);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
 		a_child_names_no_parent_whose_drop_failed_first,
+		a_round_leaves_nothing_to_do,
+		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};
 
 	return scratch_run("seal", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
