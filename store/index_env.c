@@ -24,9 +24,9 @@
 /*
  * How far the file is kept ahead of the last page in use (sparse, no disk space). LMDB counts
  * pages that it took and gave back within one commit, but never writes them; without the margin a
- * healthy file could end before its own count. 64 MiB is more than one commit gives back, but for
- * such as drop 300,000 snapshots at once: after these the file is extended (index_cover), and only
- * a crash in between leaves one that is refused.
+ * healthy file could end before its own count. 64 MiB is more than one commit gives back, unless it
+ * deletes a great deal at once: after such a one the file is extended (index_cover), and only a
+ * crash in between leaves one that is refused.
  */
 #define COVER_BYTES ((uint64_t)64 << 20)
 
