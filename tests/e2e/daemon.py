@@ -84,7 +84,11 @@ def test_who_finds_no_descriptor_for_a_client_waits_asleep(t):
     store.import_(t.tree({"a": "1"}))
     view = store.mount()
     pid = store.daemon()
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir("/proc/%d/fd" % pid)) + 4,) * 2)
+
+    def descriptors():
+        return len(os.listdir("/proc/%d/fd" % pid))
+    idle = descriptors()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (idle + 4,) * 2)
 
     def sleeps():
         with open("/proc/%d/status" % pid) as f:
@@ -99,6 +103,7 @@ def test_who_finds_no_descriptor_for_a_client_waits_asleep(t):
     ply.wait_for("the main thread's sleep", lambda: sleeps() > before + 20)
     for c in clients:
         c.close()
+    ply.wait_for("the clients' descriptors", lambda: descriptors() <= idle)  # else log is told that there are none
     store.ply("log")
     view.unmount()
 

@@ -5,10 +5,17 @@ summary.py TESTLOG.json SECONDS: the closing words of a test run; exit 1 on fail
 could be mounted: most of the tests say so and skip, which is no success.
 """
 import json
+import re
 import sys
 
 GOOD = {"OK", "EXPECTEDFAIL"}
 NO_FUSE = "skip: /dev/fuse cannot be opened"  # ply.main
+
+# What says in a failed test's output which of its facts failed, and why: of ply.main and Python, of Check
+# (file:line:F:…), of an inner meson test, of a sanitizer. The first few: the rest is in the log above.
+TELLING = re.compile(r"^FAILED |^\w*(Error|Timeout\w*|Exit): |:\d+:[FE]:|^ *\d+/\d+ .* (FAIL|TIMEOUT|ERROR) |"
+                     r"^SUMMARY: |^stderr: ")
+TOLD = 12
 
 
 def main():
@@ -35,6 +42,9 @@ def main():
                 print("skipped in %s: %s" % (t["name"], line[len("skip "):]))
     for t in failed:
         print("FAILED: %s (%s after %.0f s)" % (t["name"], t["result"].lower(), t["duration"]))
+        lines = (t.get("stdout") or "").splitlines() + (t.get("stderr") or "").splitlines()
+        for line in [x for x in lines if TELLING.search(x)][:TOLD]:
+            print("    " + line[:300])
     print("%d passed, %d failed%s in %d min %02d s" % (
         len(passed), len(failed), ", %d skipped" % len(skipped) if skipped else "",
         int(sys.argv[2]) // 60, int(sys.argv[2]) % 60))
