@@ -104,6 +104,9 @@ static const char trigger[] =
 	" builtin eval builtin :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
+/* bash reads 1024 bytes at most at a time (getc_with_restart); see shell_drop_key. */
+_Static_assert((sizeof(trigger) - 1) % 1024 >= sizeof(second_line) - 1,
+	       "what is left of a trigger that was half read is told from keys");
 /*
  * In posix mode `unset` is found before any function of that name. What the lines use may be
  * disabled, or another word's alias.
@@ -472,9 +475,18 @@ int shell_type_command(struct shell *s, const char *text, size_t len, enum shell
 	return shell_type(s, text, len, check);
 }
 
+/*
+ * Not while lines of ours are there: of some that a busy shell has left unread the first takes the
+ * text, and so has begun. A flush would take away the rest of the next one, which bash reads in two
+ * pieces, and half a quotation is for ever. A line or its rest is as long as the second line; a
+ * Ctrl-C is a byte, and each step of an interrupt drops those before it.
+ */
 void shell_drop_key(struct shell *s)
 {
-	if (s->pressed && s->begun == s->typed)
+	int unread;
+
+	if (s->pressed && s->begun == s->typed && ioctl(s->slave, FIONREAD, &unread) == 0 &&
+	    (size_t)unread < sizeof(second_line) - 1)
 		pty_flush(s);
 }
 

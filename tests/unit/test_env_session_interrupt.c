@@ -43,6 +43,27 @@ START_TEST(after_an_interrupt_that_fails_every_output_is_its_own_commands)
 }
 END_TEST
 
+START_TEST(a_shell_that_reads_what_an_interrupt_left_gets_it_whole)
+{
+	char preload[4096], slow[32];
+
+	ply_session_free(session);
+	session = make();
+	ck_assert_ptr_nonnull(getenv("PLYFS_BUILD"));
+	snprintf(preload, sizeof(preload), "LD_PRELOAD=%s/tests/slow_read.so",
+		 getenv("PLYFS_BUILD"));
+	ok(ply_session_set(session, "env", preload));
+	snprintf(slow, sizeof(slow), "PLYFS_SLOW=%d", (int)getpid());
+	ok(ply_session_set(session, "env", slow));
+	ok(ply_session_start(session, NULL));
+	goes_on(DEAF, "begun\n");
+	ck_assert_int_eq(ply_session_interrupt(session, 0.05, 2, NULL), PLY_TIMEOUT);
+	stop_it();
+	gives("echo one", "begun\nfinished\none\n");
+	gives("echo two", "two\n");
+}
+END_TEST
+
 static void *fail_to_interrupt(void *arg)
 {
 	intptr_t r;
@@ -276,6 +297,7 @@ int main(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, after_an_interrupt_that_fails_every_output_is_its_own_commands);
+	tcase_add_test(t, a_shell_that_reads_what_an_interrupt_left_gets_it_whole);
 	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
