@@ -25,8 +25,8 @@
  * How far the file is kept ahead of the last page in use (sparse, no disk space). LMDB counts
  * pages that it took and gave back within one commit, but never writes them; without the margin a
  * healthy file could end before its own count. 64 MiB is more than one commit gives back, unless it
- * deletes a great deal at once: after such a one the file is extended (index_cover), and only a
- * crash in between leaves one that is refused.
+ * deletes a great deal at once: after such a one the file is extended (index_cover), and if a crash
+ * comes between, then at the next open (index_verify.c knows such a file from one that was cut).
  */
 #define COVER_BYTES ((uint64_t)64 << 20)
 
@@ -142,6 +142,7 @@ static int verify_file(struct index *ix)
 		return r;
 	if (st.st_size == 0)
 		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb is empty");
+	ix->seen = MAX(ix->seen, (uint64_t)st.st_size); /* shorter than it was is cut in use */
 	return index_verify(fd, &ix->noter);
 }
 
@@ -265,7 +266,6 @@ int index_open(int dir_fd, const struct noter *noter, struct index **ret)
 	if (!ix)
 		return -ENOMEM;
 	ix->dir_fd = -1;
-	ix->seen = UINT64_MAX;
 	if (noter)
 		ix->noter = *noter;
 	pthread_mutex_init(&ix->write_lock, NULL);
@@ -385,8 +385,13 @@ int index_settle(struct index *ix)
 
 int index_check(struct index *ix)
 {
+	int r;
+
 	LOCK_GUARD(&ix->write_lock);
-	return ix->env ? index_verify(ix->data_fd, &ix->noter) : -ERR_INDEX_FAILED;
+	if (!ix->env)
+		return -ERR_INDEX_FAILED;
+	r = index_cover(ix); /* in use, a file that lost no page but free ones was cut as well */
+	return r < 0 ? r : index_verify(ix->data_fd, &ix->noter);
 }
 
 int index_grow(struct index *ix)

@@ -13,10 +13,11 @@
  *   2. a look at every page before LMDB believes any of them (index_verify.c): a damaged one is a
  *      refusal to open, with one line, and not the end of the process or wrong writes later;
  *   3. no read through the map beyond the end of the file (that would be SIGBUS, the death of every
- *      mount): the file always covers the pages that the last commit counts, and a file that does
- *      not was cut by somebody: it is refused at open, and takes no more commits. A commit would
- *      fill the gap with zeros, and the store would let go of the journal for it. See
- *      index_cover();
+ *      mount): the file always covers the pages that the last commit counts. One that is shorter
+ *      than it was has been cut by somebody, and takes no more commits: a commit would fill the
+ *      gap with zeros, and the store would let go of the journal for it. At open, one that lacks
+ *      pages is refused, unless those are listed as free: a crash behind the commit that gave them
+ *      back. See index_cover(), index_verify.c;
  *   4. nobody looks at the map while index_grow() replaces it: readers hold map_lock for reading,
  *      the writer is excluded by write_lock;
  *   5. reading goes on after a commit that failed. LMDB refuses everything once it could not write
@@ -85,8 +86,8 @@ uint64_t index_last_txn(struct index *ix);
  * Keeps invariant 3: extends the file (never shrinks it: LMDB spills pages beyond the last commit's
  * end during a transaction). Called before and after a commit; what happens to fail here would only
  * matter together with a crash right after, and the commit itself must not fail for it. What it
- * refuses is a file that was cut: it is shorter than its pages, and than it was (at open, where
- * nobody knows: than its pages); no look at the map, which would be SIGBUS.
+ * refuses is a file that was cut: it is shorter than its pages, and than it was (at open: than when
+ * index_verify() passed it); no look at the map, which would be SIGBUS.
  */
 int index_cover(struct index *ix);
 /*

@@ -310,6 +310,38 @@ START_TEST(a_file_that_is_cut_in_use_takes_no_commits)
 }
 END_TEST
 
+/* At open it would be taken for what a crash left, which costs nothing. In use nothing left it. */
+START_TEST(in_use_a_file_that_lost_free_pages_was_cut_as_well)
+{
+	enum { LAST = 136, META = 4096 }; /* of a meta page: its last page's number, and its size */
+	static uint8_t large[1 << 20];
+	_cleanup_close_ int fd = -1;
+	uint64_t last[2], end;
+	struct index_txn *txn;
+
+	for (int n = 0; n < 10; n++) /* single pages to be taken below are free ones, then */
+		fill(0, 100);
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put(txn, INDEX_META, "large", 5, large, sizeof(large)));
+	ck_ok(index_commit(&txn));
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_del(txn, INDEX_META, "large", 5));
+	ck_ok(index_commit(&txn));
+	ck_ok(os_openat(s.dir_fd, "index/data.mdb", O_RDWR, 0, &fd));
+	for (unsigned i = 0; i < 2; i++)
+		ck_ok(os_pread_full(fd, &last[i], sizeof(last[i]), i * META + LAST));
+	end = MAX(last[0], last[1]) - 10;
+	ck_ok(os_ftruncate(fd, end * 4096));
+	ck_err(index_begin(s.index, &txn), -ERR_INDEX_BROKEN);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "was cut"));
+	ck_err(index_check(s.index), -ERR_INDEX_BROKEN);
+	ck_assert_ptr_nonnull(strstr(s.last_note, "was cut"));
+	reopen();
+	ck_ok(index_check(s.index));
+	fill(0, 100);
+}
+END_TEST
+
 START_TEST(garbage_is_refused)
 {
 	_cleanup_close_ int fd = -1;
@@ -497,6 +529,7 @@ int main(void)
 		a_location_out_of_bounds_is_damage,
 		a_cut_file_is_refused_not_a_bus_error,
 		a_file_that_is_cut_in_use_takes_no_commits,
+		in_use_a_file_that_lost_free_pages_was_cut_as_well,
 		garbage_is_refused,
 		a_file_always_covers_its_pages,
 		a_commit_may_give_back_any_number_of_pages,

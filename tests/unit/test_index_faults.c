@@ -6,7 +6,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 static struct scratch s;
 static void (*on_failure)(void); /* between a commit that fails and what is done about it */
@@ -28,6 +30,7 @@ static atomic_int metas_to_fail;  /* so many of the next are not written */
 static atomic_bool metas_written; /* ... but the first is, and says that it failed */
 static atomic_int syncs_to_fail, syncs; /* by us or by LMDB */
 static atomic_bool no_maps;
+static atomic_bool no_larger_file, dies_at_a_larger_file;
 
 /* Those that LMDB calls; our own pwrite and mmap are those with 64 in their names. */
 #define IN_LIBCS_PLACE(name) __asm__(name) __attribute__((visibility("default")))
@@ -36,6 +39,7 @@ ssize_t our_pwrite(int fd, const void *buf, size_t len, off_t off) IN_LIBCS_PLAC
 int own_fdatasync(int fd) IN_LIBCS_PLACE("fdatasync");
 void *own_mmap(void *addr, size_t len, int prot, int flags, int fd,
 	       off_t off) IN_LIBCS_PLACE("mmap");
+int our_ftruncate(int fd, off_t size) IN_LIBCS_PLACE("ftruncate64");
 
 ssize_t own_pwrite(int fd, const void *buf, size_t len, off_t off)
 {
@@ -75,6 +79,17 @@ void *own_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 		return MAP_FAILED;
 	}
 	return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
+}
+
+int our_ftruncate(int fd, off_t size)
+{
+	if (atomic_load(&dies_at_a_larger_file))
+		raise(SIGKILL);
+	if (atomic_load(&no_larger_file)) {
+		errno = EFBIG;
+		return -1;
+	}
+	return (int)syscall(SYS_ftruncate, fd, size);
 }
 
 /* ---- a small index ---- */
@@ -207,6 +222,74 @@ START_TEST(what_was_damaged_meanwhile_is_not_opened_anew)
 	ck_err(put("lost"), -EIO);
 	ck_assert_ptr_nonnull(strstr(s.last_note, "transaction numbers"));
 	ck_err(put("new"), -ERR_INDEX_BROKEN);
+}
+END_TEST
+
+/* ---- killed between a commit and what follows it ---- */
+
+enum { LARGE = 1 << 20, MANY = 80 }; /* together more than the file is kept ahead */
+
+static void give_back(const char *value)
+{
+	static uint8_t large[LARGE];
+	struct index_txn *txn;
+
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put(txn, INDEX_META, "key", 3, value, strlen(value)));
+	for (int n = 0; n < MANY; n++)
+		ck_ok(index_put(txn, INDEX_META, &n, sizeof(n), large, sizeof(large)));
+	for (int n = 0; n < MANY; n++)
+		ck_ok(index_del(txn, INDEX_META, &n, sizeof(n)));
+	ck_ok(index_commit(&txn));
+}
+
+/* Leaves a file that counts more pages than it has. */
+static void give_back_and_die(const char *value)
+{
+	int status;
+	pid_t child;
+
+	for (int n = 0; n < 3; n++)
+		ck_ok(put("other")); /* where none is free LMDB writes those it is given back */
+	index_close(s.index); /* it does not outlive a fork */
+	s.index = NULL;
+	child = fork();
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		ck_ok(index_open(s.dir_fd, &noter, &s.index));
+		atomic_store(&dies_at_a_larger_file, true);
+		give_back(value);
+		_exit(1);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "status %d", status);
+}
+
+static void expect_whole(void)
+{
+	ck_ok(index_open(s.dir_fd, &noter, &s.index));
+	expect("new");
+	ck_ok(index_check(s.index));
+	for (int n = 0; n < 5; n++)
+		ck_ok(put("goes on"));
+	ck_ok(index_check(s.index));
+	reopen();
+	expect("goes on");
+	ck_assert_uint_eq(s.notes, 0);
+}
+
+START_TEST(a_file_that_ends_before_pages_it_gave_back_is_whole)
+{
+	give_back_and_die("new");
+	expect_whole();
+}
+END_TEST
+
+START_TEST(it_is_whole_even_if_it_cannot_be_extended)
+{
+	give_back_and_die("new");
+	atomic_store(&no_larger_file, true);
+	expect_whole();
 }
 END_TEST
 
@@ -440,6 +523,8 @@ int main(void)
 		what_cannot_be_made_certain_is_not_written_over,
 		a_commit_that_failed_and_stands_is_the_last,
 		what_was_damaged_meanwhile_is_not_opened_anew,
+		a_file_that_ends_before_pages_it_gave_back_is_whole,
+		it_is_whole_even_if_it_cannot_be_extended,
 		a_commit_that_fails_finds_every_place_of_a_reader_taken,
 		readers_beyond_the_places_of_all_wait_for_one,
 		readers_that_are_refused_give_their_places_back,

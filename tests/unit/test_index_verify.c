@@ -717,6 +717,51 @@ START_TEST(a_file_that_was_cut_is_refused)
 }
 END_TEST
 
+/* As a crash leaves it behind a commit that gave back more pages than the file is kept ahead. */
+START_TEST(a_file_may_lack_free_pages_and_no_others)
+{
+	static uint8_t value[5 * PAGE];
+	uint64_t newest, last, end;
+	struct index_txn *txn;
+
+	make_two_levels();
+	for (int n = 0; n < 10; n++) { /* single pages to be taken below are free ones, then */
+		ck_ok(index_begin(s.index, &txn));
+		ck_ok(index_put(txn, INDEX_META, "number", 6, &n, sizeof(n)));
+		ck_ok(index_commit(&txn));
+	}
+	memset(value, 'v', sizeof(value));
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_put(txn, INDEX_META, "kept", 4, value, sizeof(value)));
+	ck_ok(index_put(txn, INDEX_META, "freed", 5, value, sizeof(value)));
+	ck_ok(index_commit(&txn));
+	ck_ok(index_begin(s.index, &txn));
+	ck_ok(index_del(txn, INDEX_META, "freed", 5));
+	ck_ok(index_commit(&txn));
+	newest = take_file();
+	last = at_place(newest + META_LAST);
+	for (end = last + 1; ftruncate(file_fd, (off_t)(end * PAGE)) == 0; end--) {
+		if (index_verify(file_fd, &noter) != 0)
+			break;
+	}
+	/* what it broke off at is the end of the long value, not only the header of one */
+	ck_assert_uint_eq(file_bytes[end * PAGE], 'v');
+	ck_assert_uint_ge(last - end, 5);
+	ck_assert_uint_eq(s.notes, 1);
+	while (end > 2)
+		expect_cut(--end * PAGE, "index/data.mdb was cut");
+	ck_ok(os_pwrite_full(file_fd, file_bytes, (last + 1) * PAGE, 0));
+	ck_ok(ftruncate(file_fd, (off_t)((last + 1) * PAGE)));
+	/* nor may it count more than those that are listed */
+	expect_refusal(newest + META_LAST, last + 1, "index/data.mdb was cut");
+	expect_refusal(newest + META_LAST, last + 500000, "index/data.mdb was cut");
+	put_at(newest + META_MAP, UINT64_MAX); /* more than there is memory for */
+	expect_refusal(newest + META_LAST, UINT64_C(1) << 50, "index/data.mdb was cut");
+	mend_at(newest + META_MAP);
+	expect_as_it_was();
+}
+END_TEST
+
 START_TEST(a_file_without_a_commit_is_healthy)
 {
 	(void)take_file();
@@ -771,6 +816,7 @@ int main(void)
 		a_long_list_of_free_pages_is_read_where_it_is,
 		each_field_of_a_branch_that_cannot_be_so_is_refused,
 		a_file_that_was_cut_is_refused,
+		a_file_may_lack_free_pages_and_no_others,
 		a_file_without_a_commit_is_healthy,
 		what_cannot_be_read_is_no_damage_and_not_healthy,
 		no_bit_hides_a_table_or_is_in_the_way_of_a_commit,
