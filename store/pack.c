@@ -66,6 +66,7 @@ struct packs {
 	struct writer *writers; /* pushed under write_lock, removed under both locks */
 	struct writer *current; /* under write_lock; in writers */
 	uint32_t last;          /* under write_lock: highest pack number known */
+	uint64_t became_bad;    /* under write_lock: how many have */
 	bool continue_last;     /* under write_lock: the last pack is an earlier process's */
 	bool dir_dirty;         /* under write_lock: a new name in it is not synced yet */
 	_Atomic uint64_t appended; /* changes under write_lock, read without it */
@@ -623,6 +624,7 @@ static int writer_sync(struct packs *p, struct writer *w)
 	if (r < 0) {
 		LOCK_GUARD(&p->write_lock);
 		w->bad = r;
+		p->became_bad++;
 		if (p->current == w)
 			p->current = NULL;
 	}
@@ -715,6 +717,12 @@ unsigned packs_unsynced(struct packs *p)
 	for (struct writer *w = p->writers; w; w = w->next)
 		n += w->dirty && w->bad == 0;
 	return n;
+}
+
+uint64_t packs_became_bad(struct packs *p)
+{
+	LOCK_GUARD(&p->write_lock);
+	return p->became_bad;
 }
 
 bool packs_any_bad(struct packs *p)

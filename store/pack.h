@@ -115,6 +115,8 @@ int packs_sync(struct packs *p);
 /* Packs written since they were last synced: each holds a descriptor. */
 unsigned packs_unsynced(struct packs *p);
 bool packs_any_bad(struct packs *p);
+/* How many packs have become bad since they were opened. */
+uint64_t packs_became_bad(struct packs *p);
 bool pack_is_bad(struct packs *p, uint32_t pack);
 /* Lets go of bad packs, once nothing pending lies in them. The files stay. */
 void packs_forget_bad(struct packs *p);

@@ -22,7 +22,9 @@
  *     record that was not made yet.
  *  T4 Where a record cannot be written (no room), the commit goes on and `behind` is set: later
  *     commits try a whole one first. The index then has the last number and no place. Where it is
- *     only a whole one that cannot be written, those of changes go on.
+ *     only a whole one that cannot be written, those of changes go on. `behind` is also set when a
+ *     pack could not be synced: nobody knows what the disk has of the records in it, and an open,
+ *     which looks at the newest one only, would not see what it lacks.
  *
  * A whole record costs what all records together are long (some 100 bytes a snapshot), so one is
  * written only when changes since the last one take more than that, and before a gc removes packs.
@@ -50,6 +52,7 @@ struct table {
 
 	struct place last, next; /* committed; in the transaction that is under way */
 	bool behind;		 /* T4: the packs lack something */
+	uint64_t became_bad;	 /* packs that were bad before the last whole record was begun */
 };
 
 /* ---- bytes ---- */
@@ -245,6 +248,8 @@ int table_record(struct table *t, struct index_txn *txn)
 	t->next = t->last;
 	if (ops->len == 0)
 		return 0;
+	if (packs_became_bad(t->chunks->packs) != t->became_bad)
+		t->behind = true;
 	if (!t->behind && write_record(t, false, t->last.number + 1, ops->bytes, ops->len) < 0)
 		t->behind = true; /* T4; what it was is told when it hinders a chunk */
 	if (t->behind)
@@ -293,6 +298,7 @@ static int commit_place(struct table *t)
 
 static int write_everything(struct table *t)
 {
+	const uint64_t became_bad = packs_became_bad(t->chunks->packs);
 	struct all all = { .table = INDEX_META };
 	int r = 0;
 
@@ -311,6 +317,7 @@ static int write_everything(struct table *t)
 	if (r == 0) {
 		t->last = t->next;
 		t->behind = false;
+		t->became_bad = became_bad;
 	}
 	index_ops_release(&all.ops);
 	return r;
