@@ -394,6 +394,7 @@ static void assert_held(struct held *h, const char *when)
 
 			ck_assert_int_eq(sim_walk(h->node, (char[]){ c, 0 }, &node), -ENOENT);
 		}
+		READ_GUARD(&b->lock); /* seals go on */
 		ck_assert_msg(h->lineage != b->lineage || fs_stat(&fs, h->ino, &now) < 0 ||
 				      now.nlink == 0,
 			      "%s: %lu is dead, and the state has it", when, (unsigned long)h->ino);
@@ -403,6 +404,7 @@ static void assert_held(struct held *h, const char *when)
 	sim_print_attr(&i, out);
 	sim_render(h->node, 0, out);
 	fclose(out);
+	READ_GUARD(&b->lock); /* likewise */
 	want = truth(b->tree, i.ino);
 	ck_assert_msg(!strcmp(text, want), "%s: %lx is\n%s\nwanted\n%s", when,
 		      (unsigned long)h->node, text, want);

@@ -471,8 +471,13 @@ START_TEST(what_is_removed_unseen_is_nobody_elses)
 
 	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
 	ck_ok(view_unlink(view, ROOT_NODE, "f", 1));
-	const struct fs fs = { .store = store, .tree = view_branch(view)->tree };
-	ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT);
+	{
+		struct branch *b = view_branch(view);
+		READ_GUARD(&b->lock);
+		const struct fs fs = { .store = store, .tree = b->tree };
+
+		ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT);
+	}
 	ck_assert_str_eq(text_of(f), "new"); /* he has it open */
 
 	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
