@@ -107,9 +107,9 @@ def one(t, s, rng, said):
     interrupt_often(s, rng, said)
     open(t.at("stop"), "w").close()
     attempt(said, "the last interrupt", s.interrupt)
-    if waiting:
-        waiting.join()
-        attempt(said, "the very last", s.interrupt)  # it may have begun behind the other
+    while waiting and waiting.is_alive():  # it may not have begun by then
+        waiting.join(0.1)
+        attempt(said, "the very last", s.interrupt)
     gives(s, "echo one", "one\n", ends=True)  # before it stands what a killed one printed
     gives(s, "echo two", "two\n")
     s.run(AGAIN, timeout=30)
