@@ -521,6 +521,51 @@ static int take_store(struct daemon *d)
 	return 0;
 }
 
+/* As run. */
+static int find_and_serve(struct daemon *d, const struct wishes *w)
+{
+	struct rlimit files;
+	struct stat st;
+	int r;
+
+	r = find_store(d, w->path, w->adopt, &st);
+	for (int i = 0; r < 0 && w->adopt <= INT_MAX && i < SUPERVISOR_TRIES; i++) {
+		supervisor_wait();
+		r = find_store(d, w->path, w->adopt, &st);
+	}
+	if (r < 0) {
+		start_failed("opening store '%s': %s", w->path, strerror(-r));
+		return 1;
+	}
+	(void)!chdir("/"); /* hold no directory */
+	d->options = (struct store_options){
+		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
+		.commit_ms = to_ms(w->commit),
+		.recovered = views_recovered,
+		.arg = d,
+		.node_budget = MIN(w->node_mib, UINT64_MAX >> 20) << 20,
+	};
+
+	d->owner = st.st_uid;
+	r = take_store(d);
+	if (r == EXISTS)
+		tell_ready();
+	if (r)
+		return r < 0;
+
+	block_signals();
+	json_memory_watch();
+	d->first_call = d->last_call = now_ns(); /* nobody makes a call each ns */
+	(void)fdlimit_raise(&files);
+	r = become_owner(&st);
+	if (r < 0) {
+		start_failed("becoming the owner of '%s': %s", d->store_path, strerror(-r));
+		return 1;
+	}
+
+	return serve(d, (int)to_ms(w->idle));
+}
+
 /* Serves the store w->path until nobody wants it any more. Returns the exit code. */
 static int run(const struct wishes *w)
 {
@@ -529,46 +574,8 @@ static int run(const struct wishes *w)
 			    .lock = PTHREAD_MUTEX_INITIALIZER,
 			    .changed = PTHREAD_COND_INITIALIZER,
 			    .noter = { .fn = on_note } };
-	struct rlimit files;
-	struct stat st;
-	int r;
+	int r = find_and_serve(&d, w);
 
-	r = find_store(&d, w->path, w->adopt, &st);
-	for (int i = 0; r < 0 && w->adopt <= INT_MAX && i < SUPERVISOR_TRIES; i++) {
-		supervisor_wait();
-		r = find_store(&d, w->path, w->adopt, &st);
-	}
-	if (r < 0) {
-		start_failed("opening store '%s': %s", w->path, strerror(-r));
-		return 1;
-	}
-	(void)!chdir("/"); /* hold no directory */
-	d.options = (struct store_options){
-		.journal_off = getenv("PLYFSD_JOURNAL_OFF"),
-		.commit_ms = to_ms(w->commit),
-		.recovered = views_recovered,
-		.arg = &d,
-		.node_budget = MIN(w->node_mib, UINT64_MAX >> 20) << 20,
-	};
-
-	d.owner = st.st_uid;
-	r = take_store(&d);
-	if (r == EXISTS)
-		tell_ready();
-	if (r)
-		return r < 0;
-
-	block_signals();
-	json_memory_watch();
-	d.first_call = d.last_call = now_ns(); /* nobody makes a call each ns */
-	(void)fdlimit_raise(&files);
-	r = become_owner(&st);
-	if (r < 0) {
-		start_failed("becoming the owner of '%s': %s", d.store_path, strerror(-r));
-		return 1;
-	}
-
-	r = serve(&d, (int)to_ms(w->idle));
 	free(d.store_path);
 	return r;
 }

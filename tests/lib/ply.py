@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import json
 import mmap
 import os
@@ -593,9 +594,14 @@ class Store:
                 text = f.read()
         except OSError:
             return ""
-        found = re.search(r"^.*(AddressSanitizer|LeakSanitizer|ThreadSanitizer|runtime error:)",
-                          text, re.M)
-        return text[found.start():][:6000] if found else ""
+        found = SAID.search(text)
+        return text[found.start():][:SAID_MAX] if found else ""
+
+
+SANITIZER_OPTIONS = "ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"
+# The last is what is said where the file for it (Bench.reports) cannot be made.
+SAID = re.compile(r"^.*((Address|Leak|Thread)Sanitizer|runtime error:|Can't open file: .*/report)", re.M)
+SAID_MAX = 6000  # characters of each: what one report takes, and some of the next
 
 
 class Bench:
@@ -609,9 +615,15 @@ class Bench:
         self.said = []  # by sanitizers, in other programs than daemons
         home = self.at("home")
         os.mkdir(home)
-        keep = ("PATH", "LANG", "LD_LIBRARY_PATH", "PLYFS_BUILD", "ASAN_OPTIONS", "UBSAN_OPTIONS",
-                "TSAN_OPTIONS", "TMPDIR", "PLYFS_TEST_HASH_BITS", "PYENV_VERSION", "PYENV_ROOT")
+        keep = ("PATH", "LANG", "LD_LIBRARY_PATH", "PLYFS_BUILD", *SANITIZER_OPTIONS,
+                "TMPDIR", "PLYFS_TEST_HASH_BITS", "PYENV_VERSION", "PYENV_ROOT")
         self.env = {k: os.environ[k] for k in keep if k in os.environ}
+        # Whoever it is that is told about, and whatever became of what it prints.
+        self.reports = tempfile.mkdtemp(prefix="plyfs-said-", dir=base) if sanitized() else None
+        if self.reports:
+            os.chmod(self.reports, 0o1777)
+            for k in SANITIZER_OPTIONS:
+                self.env[k] = "%s:log_path=%s/report" % (self.env.get(k, ""), self.reports)
         self.env.update(HOME=home, XDG_DATA_HOME=os.path.join(home, "data"), LC_ALL="C.UTF-8",
                         GIT_CONFIG_NOSYSTEM="1", GIT_TERMINAL_PROMPT="0", NO_COLOR="1",
                         GIT_AUTHOR_NAME="t", GIT_AUTHOR_EMAIL="t@example.org",
@@ -685,7 +697,7 @@ class Bench:
                 if alive(pid) and names & set(read("/proc/%d/cmdline" % pid).split("\0")):
                     os.kill(pid, signal.SIGKILL)
                     print("# the daemon %d did not end by itself; killed" % pid)
-        said = "".join([*self.said, *(s.sanitizer_reports() for s in self.stores)])
+        said = "".join([*self.said, *(s.sanitizer_reports() for s in self.stores), *self.reported()])
         for where in mounts_below(self.path):
             if subprocess.run(["umount", where], stderr=subprocess.DEVNULL).returncode:
                 subprocess.run(["umount", "-l", where])
@@ -693,7 +705,16 @@ class Bench:
             remove(self.path)
         return said
 
+    def reported(self):
+        """What sanitizers said of all that was started with our environment; once."""
+        if not self.reports:
+            return
+        for name in sorted(os.listdir(self.reports)):
+            yield read(os.path.join(self.reports, name))[:SAID_MAX]
+        remove(self.reports)
 
+
+@functools.cache
 def sanitized():
     """Was the daemon built with a sanitizer?"""
     return any(word in run(["ldd", PLYFSD]).stdout for word in ("asan", "tsan"))

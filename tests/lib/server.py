@@ -60,7 +60,7 @@ class Server:
         if not self.process.stderr.closed:
             os.set_blocking(self.process.stderr.fileno(), False)
             err = self.process.stderr.read() or ""
-            if "Sanitizer" in err or "runtime error:" in err:
+            if ply.SAID.search(err):
                 self.said.append(err)
 
     def stop(self, seconds=60):
