@@ -183,9 +183,6 @@ static int next_step(struct shell *s, struct stop *stop)
 		s->mark = s->out.len;
 		s->prompts = 0;
 	}
-	/* A command of its own did that; what still runs of it may do it again. */
-	if (s->group > 0 && pid_state(s->group) == 'T')
-		(void)pty_signal(s, s->group, SIGCONT);
 	s->prompts++;
 	if (pty_foreground(s) != s->group) /* else a line of ours may be there as well */
 		shell_drop_key(s); /* that of the step before */
@@ -293,6 +290,12 @@ static bool may_be_starting(struct shell *s, struct stop *stop)
 	pid_t group = victim(s, stop);
 	bool ready = group && !is_newborn(s, group) && !(forced && is_runnable(s->group));
 
+	/*
+	 * A command of its own did that; what still runs of it may do it again. Not right before
+	 * the Ctrl-C: it may go on with a program.
+	 */
+	if (s->group > 0 && pid_state(s->group) == 'T')
+		(void)pty_signal(s, s->group, SIGCONT);
 	if (group ? late || ready : stop->samples >= SAMPLES)
 		return false;
 	if (!group && (late || !held_up(s, stop)))
