@@ -544,7 +544,7 @@ static void copy_from(struct branch *b, uint64_t two)
 	forget(b, 5001);
 }
 
-/* A branch is made of a state that no snapshot has: its record lists what is in it. Then it goes on. */
+/* A branch is made of a state that no snapshot has (its record lists all of it), and goes on. */
 static void make_of(uint64_t two, int n)
 {
 	_cleanup_(tree_freep) struct tree *t = NULL, *made = NULL;
