@@ -416,7 +416,9 @@ def test_a_store_on_a_disk_that_is_read_only(t):
     store = t.store("disk/store")
     store.import_(t.tree({"a": "1"}))
     store.stop()
-    t.run(["mount", "-o", "remount,ro", where])
+    # The daemon's supervisor sees its end, and has the lock's file open until then.
+    remount = ["mount", "-o", "remount,ro", where]
+    ply.wait_for("nobody who could write", lambda: not t.run(remount, check=False).returncode)
     os.mkdir(t.at("view"))
     for words in (["log"], ["check"], ["export", "main", "--dir", t.at("out")], ["mount", "--at", t.at("view")]):
         says = store.fails(*words)
