@@ -290,6 +290,53 @@ START_TEST(an_import_waits_until_gc_has_listed_what_to_keep)
 }
 END_TEST
 
+static void wait_for_import(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	while (!atomic_load((atomic_bool *)arg))
+		(void)usleep(1000);
+}
+
+static void *sync_store(void *arg)
+{
+	ck_ok(store_sync(store));
+	return NULL;
+}
+
+START_TEST(who_syncs_goes_on_when_a_check_only_keeps_gc_away)
+{
+	struct branch *b = branch_make("main");
+	pthread_t thread;
+
+	claim_records(store);
+	change(b, 1, "waits");
+	ck_assert_int_eq(pthread_create(&thread, NULL, sync_store, NULL), 0);
+	(void)usleep(50000); /* now the sealer waits, mostly */
+	claim_share(store);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	store_import_end(store);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(an_import_that_waited_begins_before_the_end_of_gc)
+{
+	atomic_bool began = false;
+	const struct progress progress = { .fn = wait_for_import, .arg = &began };
+	struct gc_stats stats;
+	pthread_t thread;
+
+	branch_close(branch_make("main"));
+	ck_ok(claim_all(store));
+	ck_assert_int_eq(pthread_create(&thread, NULL, begin_import, &began), 0);
+	(void)usleep(50000); /* now it waits, mostly */
+	ck_ok(gc_claimed(store, &progress, &stats));
+	ck_assert(atomic_load(&began));
+	claim_end(store);
+	ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	store_import_end(store);
+}
+END_TEST
+
 static void stop_at_once(void *arg, const char *what, uint64_t done, uint64_t total)
 {
 	*(bool *)arg = true;
@@ -734,6 +781,38 @@ START_TEST(what_a_power_cut_goes_back_to_stays)
 }
 END_TEST
 
+static int nth; /* call behind the last state that is walked: it meets a full disk */
+
+static void fill_disk(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	if (strcmp(what, "marking") == 0 && done == total)
+		fault_arm(nth, 1, ENOSPC);
+}
+
+/* What salvage would want of the packs cannot be written; the sweep makes room all the same. */
+START_TEST(a_full_disk_stops_no_gc_at_the_tables)
+{
+	const struct progress progress = { .fn = fill_disk };
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+	unsigned behind = 0;
+	int r = -1;
+
+	for (nth = 0; r != 0 || fault_ticks() > nth; nth += 1 + nth / 16) {
+		change(b, 1, nth % 2 ? "odd" : "even");
+		scratch.last_note[0] = '\0';
+		r = store_gc(store, &progress, &stats);
+		fault_disarm();
+		ck_assert_msg(r != -ENOSPC || !strstr(scratch.last_note, "the packs' copy"),
+			      "call %d: %s", nth, scratch.last_note);
+		behind += r == 0 && table_check(store->tables) == ABSENT;
+	}
+	ck_assert_uint_gt(behind, 0);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(what_no_replay_wants_any_more_goes)
 {
 	struct branch *b = branch_make("main");
@@ -816,7 +895,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[24];
+	static const TTest *tests[27];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -828,6 +907,8 @@ int main(void)
 	tests[n++] = an_import_keeps_gc_away;
 	tests[n++] = an_import_that_begins_while_gc_runs_goes_on_beside_it;
 	tests[n++] = an_import_waits_until_gc_has_listed_what_to_keep;
+	tests[n++] = who_syncs_goes_on_when_a_check_only_keeps_gc_away;
+	tests[n++] = an_import_that_waited_begins_before_the_end_of_gc;
 	tests[n++] = a_cancelled_gc_removes_nothing;
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
@@ -840,6 +921,7 @@ int main(void)
 	tests[n++] = a_branch_that_was_forked_and_dropped_stays;
 	tests[n++] = what_a_new_branch_is_made_of_stays;
 	tests[n++] = what_a_power_cut_goes_back_to_stays;
+	tests[n++] = a_full_disk_stops_no_gc_at_the_tables;
 	tests[n++] = what_no_replay_wants_any_more_goes;
 	tests[n++] = a_branch_that_is_behind_needs_nothing_of_another;
 	tests[n++] = a_name_set_finds_what_was_added;
