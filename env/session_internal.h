@@ -63,6 +63,7 @@ struct shell {
 	bool idle;	     /* at its prompt, all that was typed is answered */
 	uint64_t typed;	     /* number of the last trigger typed */
 	uint64_t begun;	     /* of the last that the shell has begun */
+	uint64_t behind;     /* typed before that one, and to be read behind it */
 	uint64_t told;	     /* of the last whose end it has told */
 	uint64_t second;     /* second lines typed that are not answered */
 	bool stale;	     /* since then it read one again whose command was gone */

@@ -104,9 +104,8 @@ static const char trigger[] =
 	" builtin eval builtin :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
-/* bash reads 1024 bytes at most at a time (getc_with_restart); see shell_drop_key. */
-_Static_assert((sizeof(trigger) - 1) % 1024 >= sizeof(second_line) - 1,
-	       "what is left of a trigger that was half read is told from keys");
+#define SHELL_READS 1024 /* so many bytes at a time, in getc_with_restart */
+
 /*
  * In posix mode `unset` is found before any function of that name. What the lines use may be
  * disabled, or another word's alias.
@@ -476,17 +475,18 @@ int shell_type_command(struct shell *s, const char *text, size_t len, enum shell
 }
 
 /*
- * Not while lines of ours are there: of some that a busy shell has left unread the first takes the
- * text, and so has begun. A flush would take away the rest of the next one, which bash reads in two
- * pieces, and half a quotation is for ever. A line or its rest is as long as the second line; a
- * Ctrl-C is a byte, and each step of an interrupt drops those before it.
+ * Not while lines of ours are there, of which a flush might leave half: bash reads a trigger in two
+ * pieces, and what is left of one leaves it in the middle of a quotation, for ever. A Ctrl-C may
+ * have cost it some: so there are none, either, where less is to be read than the rest of one.
  */
 void shell_drop_key(struct shell *s)
 {
 	int unread;
 
-	if (s->pressed && s->begun == s->typed && ioctl(s->slave, FIONREAD, &unread) == 0 &&
-	    (size_t)unread < sizeof(second_line) - 1)
+	if (s->behind && ioctl(s->slave, FIONREAD, &unread) == 0 &&
+	    (size_t)unread >= (sizeof(trigger) - 1) % SHELL_READS)
+		return;
+	if (s->pressed && s->begun == s->typed)
 		pty_flush(s);
 }
 
@@ -616,6 +616,8 @@ static int begun(struct shell *s, char *const *field)
 	if (number > s->typed || (number && number <= s->begun))
 		return 0; /* nobody asked */
 	s->stale = number == 0;
+	/* Of some that a busy shell has left unread the first takes the text. */
+	s->behind = !s->stale ? number - s->begun - 1 : s->behind ? s->behind - 1 : 0;
 	if (s->stale && shell_descriptor(s, "114") == 0)
 		return mute(s, no_descriptors);
 	/*

@@ -161,6 +161,27 @@ START_TEST(a_key_that_nobody_read_is_no_beginning_of_a_line)
 }
 END_TEST
 
+/* What was typed for a program is none of the shell's. */
+START_TEST(a_line_that_a_program_did_not_read_is_no_command)
+{
+	static const char line[] = "touch wrong # and this is as long as some lines of our own are, "
+				   "so that nobody takes it for a key or two that were pressed";
+	const char *expect[] = { "no such text" };
+	const struct ply_session_run input = { .command = line,
+					       .timeout = 0.2,
+					       .interactive = true,
+					       .expect = expect,
+					       .n_expect = 1 };
+	struct ply_observation o;
+
+	hangs("stty -isig; echo ready; sleep 1000", "ready\n");
+	ck_assert_int_eq(ply_session_run(session, &input, &o), PLY_TIMEOUT);
+	ply_observation_free(&o);
+	interrupt();
+	gives("ls", "");
+}
+END_TEST
+
 /* What tells us of its end is run with -x or -v still on. */
 START_TEST(a_command_that_was_aborted_is_followed_by_no_trace_of_ours)
 {
@@ -302,6 +323,7 @@ int main(void)
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
+	tcase_add_test(t, a_line_that_a_program_did_not_read_is_no_command);
 	tcase_add_test(t, a_command_that_was_aborted_is_followed_by_no_trace_of_ours);
 	tcase_add_test(t, a_shell_with_a_slow_prompt_comes_back);
 	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
