@@ -164,7 +164,7 @@ END_TEST
 /* What was typed for a program is none of the shell's. */
 START_TEST(a_line_that_a_program_did_not_read_is_no_command)
 {
-	static const char line[] = "touch wrong # and this is as long as some lines of our own are, "
+	static const char line[] = "touch wrong # and this is as long as a line of our own, "
 				   "so that nobody takes it for a key or two that were pressed";
 	const char *expect[] = { "no such text" };
 	const struct ply_session_run input = { .command = line,
