@@ -440,8 +440,7 @@ static void commit_names(struct plan *p)
 	for (size_t i = 0; i < p->n_lost; i++) {
 		struct vnode *n = known(v, p->lost[i]);
 
-		vnode_set_realm(v, n, p->limbo);
-		vnode_save(v, n);
+		vnode_set_realm(v, n, p->limbo); /* vnode_rises saves it */
 	}
 	/*
 	 * Parents before children is not needed: paths are looked up in the state that was left.
