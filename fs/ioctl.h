@@ -35,7 +35,7 @@ struct plyfs_checkpoint {
 	char id[PLYFS_ID_SIZE];       /* out */
 };
 #define PLYFS_RESTORE_NEWER 1 /* id is a branch that has changed since */
-#define PLYFS_RESTORE_MOVED 2 /* directories that are known are elsewhere now: PLYFS_IOC_MOVED */
+#define PLYFS_RESTORE_MOVED 2 /* known directories are elsewhere now, or back: PLYFS_IOC_MOVED */
 
 struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
@@ -79,8 +79,9 @@ struct plyfs_read {
 };
 
 /*
- * Directories that the last restores moved, as paths below the directory that is asked, each with
- * its NUL: once they have been looked at, getcwd(2) tells them to who is in them (see moved.c).
+ * Directories that the last restores moved or brought back, as paths below the directory that is
+ * asked, each with its NUL: once they have been looked at, getcwd(2) tells them to who is in them
+ * (see moved.c).
  * Asked again with `next` until that is 0.
  */
 struct plyfs_moved {
@@ -108,8 +109,8 @@ struct plyfs_moved {
 
 /*
  * ioctl(2) on a directory, with a struct of above, and what RESTORE and UNDO leave to their caller:
- * directories that moved are looked at. -1 and errno as of the ioctl; one that cannot be looked at
- * is passed over.
+ * directories that moved or came back are looked at. -1 and errno as of the ioctl; one that cannot
+ * be looked at is passed over.
  */
 int plyfs_control(int dir_fd, unsigned long cmd, void *q);
 /* Only that, for a restore that somebody else did. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Directories that a restore moved.
+ * Directories that a restore moved or brought back.
  *
  * A directory keeps its node id, so who has it as working directory stays in it (V5). Its dentry
  * keeps the old name, though, which getcwd(2) tells, until somebody looks the new one up: then the
@@ -38,8 +38,9 @@ void moved_release(struct moved *m)
 
 int moved_compare(struct moved *m, const struct inode *before, const struct inode *after)
 {
-	if (!inode_is_dir(before) || !inode_is_dir(after) ||
-	    (before->parent == after->parent && before->parent_off == after->parent_off))
+	if (!inode_is_dir(after) ||
+	    (before && (!inode_is_dir(before) || (before->parent == after->parent &&
+						  before->parent_off == after->parent_off))))
 		return 0;
 	if (os_grow(&m->ino, &m->cap, m->n + 1, sizeof(*m->ino)) < 0)
 		return -ENOMEM;
@@ -51,6 +52,7 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 {
 	for (uint32_t i = 1;; i++) {
 		struct inode was, is;
+		bool was_there;
 		uint64_t ino = 0;
 		int r;
 
@@ -64,9 +66,10 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 			if (n && S_ISDIR(n->type) && n->hashed)
 				ino = n->ino;
 		}
-		if (!ino || fs_stat(before, ino, &was) < 0 || fs_stat(after, ino, &is) < 0)
-			continue; /* it did not move */
-		r = moved_compare(m, &was, &is);
+		if (!ino || fs_stat(after, ino, &is) < 0)
+			continue; /* it is nowhere */
+		was_there = fs_stat(before, ino, &was) >= 0;
+		r = moved_compare(m, was_there ? &was : NULL, &is);
 		if (r < 0)
 			return r;
 	}

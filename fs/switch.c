@@ -218,10 +218,11 @@ static int plan_moved(struct plan *p, const struct vnode *n, const struct val *o
 {
 	struct inode before, after;
 
-	if (n->realm->lineage != p->lineage || inode_decode(n->ino, old_val, &before) < 0 ||
+	if (n->realm->lineage != p->lineage ||
+	    (old_val && inode_decode(n->ino, old_val, &before) < 0) ||
 	    inode_decode(n->ino, new_val, &after) < 0)
 		return 0;
-	return moved_compare(&p->moved, &before, &after);
+	return moved_compare(&p->moved, old_val ? &before : NULL, &after);
 }
 
 static int plan_key(void *arg, const struct key *k, const struct val *old_val,
@@ -250,7 +251,7 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 	n = vnode_by_ino(p->view, k->a);
 	if (!n)
 		return 0;
-	if (S_ISDIR(n->type) && k->t == ITEM_INODE && old_val && new_val) {
+	if (S_ISDIR(n->type) && k->t == ITEM_INODE && new_val) {
 		r = plan_moved(p, n, old_val, new_val);
 		if (r < 0)
 			return r;

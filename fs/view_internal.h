@@ -89,7 +89,7 @@ struct vnode {
  */
 #define REFUSED 256
 
-/* Directories that are elsewhere in a restore's target: their inode numbers (moved.c). */
+/* Directories that are elsewhere in a restore's target, or in it alone: their numbers (moved.c). */
 struct moved {
 	uint64_t *ino;
 	size_t n, cap;
@@ -146,9 +146,9 @@ struct bound {
 
 /* ---- moved.c ---- */
 void moved_release(struct moved *m);
-/* Adds a directory if it moved. -ENOMEM. */
+/* Adds a directory if it moved, or was not there (before is NULL). -ENOMEM. */
 int moved_compare(struct moved *m, const struct inode *before, const struct inode *after);
-/* Adds those that the kernel knows and that moved. No locks held. -ENOMEM: some are missing. */
+/* Adds those that the kernel knows and that did so. No locks held. -ENOMEM: some are missing. */
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after);
 /* Takes them for view_moved, beside those that nobody asked for yet. */
 void moved_keep(struct view *v, struct moved *m);

@@ -192,6 +192,25 @@ def _(t, n):
     assert ask("cd %s && cat same.txt" % view.path) == "same\n"
 
 
+@cases("a_cwd_that_comes_back_is_told_where_it_is")
+def _(t, n):
+    """By getcwd(2) itself: who asks it gets no path of a directory whose name the kernel threw out."""
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    os.makedirs(view.at("one/late/deeper"))
+    view.write("one/late/f", "f\n")
+    bulk_change(view, n)
+    late = view.checkpoint()
+    asks = {where: shell(t, view.at(where)) for where in ("one/late", "one/late/deeper")}
+    for back in (lambda: view.store.ply("restore", late, view.path), lambda: view.store.ply("undo", view.path),
+                 lambda: view.store.ply("restore", "--branch", "main", late)):
+        view.store.ply("restore", first, view.path)
+        assert "late" not in view.ls("one") and not os.path.exists(view.at("one/late"))
+        back()
+        for where, ask in asks.items():
+            assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+
+
 @cases("a_directory_that_was_removed_under_a_shell_comes_back")
 def _(t, n):
     """The kernel calls a directory that it removed dead for good: another one has to come back."""
