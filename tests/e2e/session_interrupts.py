@@ -64,8 +64,8 @@ BUSY = [
     "kill -STOP $$; sleep 100",
 ]
 # What a round left is no other round's.
-AGAIN = ("trap - INT TERM CHLD; stty isig icanon -echo intr ^C; PS1='$ '; unset PROMPT_COMMAND x; "
-         "kill %% 2>/dev/null; rm -f stop")
+AGAIN = ("trap - INT TERM CHLD; stty isig icanon -echo intr ^C; PS1='$ '; unset PROMPT_COMMAND; "
+         "x=$(jobs -p); [[ -z $x ]] || { kill -9 $x; wait $x; } 2>/dev/null; rm -f stop")
 
 
 def session(t):
