@@ -11,8 +11,10 @@
  * at each (control.c). Of two restores at once the first one's caller may ask behind the second, so
  * they are forgotten only with the next restore after somebody was told all of them.
  *
- * Listed is who has another parent or name itself: what lies below comes along. Of another lineage
- * directories are told by their paths, which stay as they are.
+ * Listed is who has another parent or name itself: what lies below comes along. So it is with one
+ * that was not there before: the kernel, which was told of no name, has thrown out at most that of
+ * the highest such directory. (By names it was told of each.) Of another lineage directories are
+ * told by their paths, which stay as they are.
  */
 
 #include <errno.h>
@@ -50,6 +52,8 @@ int moved_compare(struct moved *m, const struct inode *before, const struct inod
 
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after)
 {
+	uint64_t back = 0; /* was not there before either: it is the parent of many */
+
 	for (uint32_t i = 1;; i++) {
 		struct inode was, is;
 		bool was_there;
@@ -69,6 +73,10 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 		if (!ino || fs_stat(after, ino, &is) < 0)
 			continue; /* it is nowhere */
 		was_there = fs_stat(before, ino, &was) >= 0;
+		if (!was_there && (is.parent == back || fs_stat(before, is.parent, &was) < 0)) {
+			back = is.parent; /* what is below it comes along */
+			continue;
+		}
 		r = moved_compare(m, was_there ? &was : NULL, &is);
 		if (r < 0)
 			return r;
