@@ -177,3 +177,11 @@ _unused_ static void expect_sound(struct check_stats *ret)
 	if (ret)
 		*ret = stats;
 }
+
+_unused_ static struct gc_stats collect(void)
+{
+	struct gc_stats stats;
+
+	ck_ok(store_gc(store, NULL, &stats));
+	return stats;
+}
