@@ -62,9 +62,9 @@ static void spawn(const char *script, struct proc *p)
 }
 
 /*
- * Processes, zombies aside, whose command line holds a word. What is about to become another program
- * has its parent's line at first and then, for a moment, none: only of what has ended, or after
- * a wait (eventually), is the number certain.
+ * Processes, zombies aside, whose command line holds a word. What is about to become another
+ * program has its parent's line at first and then, for a moment, none: only of what has ended, or
+ * after a wait (eventually), is the number certain.
  */
 static int running(const char *word)
 {
