@@ -53,10 +53,10 @@ static void writer_begin(struct writer *w)
 	(void)usleep((useconds_t)us + 1000);
 }
 
-/* He should have been served: all that is left is to wake up, for which ten seconds are enough. */
+/* He should have been served: all that is left is to wake up, for which a minute is enough. */
 static void writer_expect(struct writer *w)
 {
-	for (unsigned ms = 0; ms < 10000 && !atomic_load(&w->synced); ms++)
+	for (unsigned ms = 0; ms < 60000 && !atomic_load(&w->synced); ms++)
 		(void)usleep(1000);
 	ck_assert_msg(atomic_load(&w->synced), "a sync waits for all of gc");
 }

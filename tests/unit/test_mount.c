@@ -6,7 +6,9 @@
  */
 
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "fs/mount_internal.h"
@@ -18,6 +20,44 @@ static int kernel; /* our end */
 static sem_t ended;
 static uint32_t ioctl_seen;
 static uint32_t asker = 1; /* the thread that asks */
+
+/* ---- the clock's part ---- */
+
+static _Atomic uint64_t stopped_ms; /* the coarse clock shows this; 0: it goes */
+static atomic_uint looks;           /* at it */
+
+/* Stands for libc's. */
+int clock_gettime(clockid_t clock, struct timespec *ts)
+{
+	uint64_t ms = stopped_ms;
+	int r = 0;
+
+	if (clock != CLOCK_MONOTONIC_COARSE || ms == 0)
+		r = (int)syscall(SYS_clock_gettime, clock, ts);
+	else
+		*ts = (struct timespec){ .tv_sec = (time_t)(ms / 1000),
+					 .tv_nsec = (long)(ms % 1000) * 1000000 };
+	if (clock == CLOCK_MONOTONIC_COARSE)
+		atomic_fetch_add(&looks, 1);
+	return r;
+}
+
+/* From now on time goes by only where the test says so, however busy the machine is. */
+static void stop_the_clock(void)
+{
+	struct timespec t;
+
+	ck_assert_int_eq(clock_gettime(CLOCK_MONOTONIC_COARSE, &t), 0);
+	stopped_ms = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Until it was looked at so often since there were `before` looks. */
+static void wait_for_looks(unsigned before, unsigned n)
+{
+	for (int i = 0; i < 60000 && atomic_load(&looks) - before < n; i++) /* a minute */
+		usleep(1000);
+	ck_assert_uint_eq(atomic_load(&looks) - before, n);
+}
 
 /* ---- the kernel's part ---- */
 
@@ -520,7 +560,6 @@ static uint64_t make_dir(const char *name)
 START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
 {
 	const struct fuse_mknod_in mknod = { .mode = S_IFREG | 0644 };
-	const struct timespec lately = { .tv_sec = 2, .tv_nsec = 50000000 };
 	struct {
 		struct fuse_rename_in in;
 		char names[4];
@@ -528,6 +567,7 @@ START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
 	struct reply a;
 	uint64_t d, e;
 
+	stop_the_clock();
 	d = make_dir("d"); /* nothing is told: nobody else is there */
 	e = make_dir("e");
 	ck_assert_uint_eq(attr_holds_s(FUSE_ROOT_ID), 1);
@@ -545,11 +585,13 @@ START_TEST(no_answer_about_a_directory_outlives_a_change_by_much)
 	ck_assert_int_eq(hear(&a), 0);
 	ck_assert_uint_eq(attr_holds_s(e), 1);
 
-	nanosleep(&lately, NULL);
+	stopped_ms += 1999;
+	ck_assert_uint_eq(attr_holds_s(d), 1);
+	stopped_ms += 1;
 	ck_assert_uint_eq(attr_holds_s(d), UINT32_MAX);
 	ck_assert_int_eq(call(FUSE_UNLINK, d, "", 0, "g", &a), 0); /* alone again */
 	ck_assert_uint_eq(attr_holds_s(d), 1);
-	nanosleep(&lately, NULL);
+	stopped_ms += 2000;
 	asker++;
 	ck_assert_uint_eq(attr_holds_s(e), UINT32_MAX);
 	ck_assert_int_eq(call_told(FUSE_UNLINK, e, "", 0, "h", &a), 0);
@@ -560,27 +602,36 @@ START_TEST(what_takes_long_leaves_no_older_answer_with_the_kernel)
 {
 	const struct fuse_getattr_in getattr = { 0 };
 	const struct fuse_mknod_in mknod = { .mode = S_IFREG | 0644 };
-	const struct timespec long_ago = { .tv_sec = 1, .tv_nsec = 50000000 };
 	struct fuse_attr_out out;
 	struct branch *b;
 	struct reply a;
-	uint64_t d = make_dir("d");
+	unsigned before;
+	uint64_t d;
 
+	stop_the_clock();
+	d = make_dir("d");
 	ck_ok(branch_open(store, "main", &b));
 	ck_assert_int_eq(call_told(FUSE_MKNOD, d, &mknod, sizeof(mknod), "f", &a), 0);
 	ck_assert_int_eq(call(FUSE_MKNOD, d, &mknod, sizeof(mknod), "g", &a), 0);
 
-	/* Others may read, and who asks now gets an answer that may hold for ever. */
+	/*
+	 * Others may read, and who asks now gets an answer that may hold for ever. It has heard of
+	 * the request, and looked twice for when the directory's last change was.
+	 */
 	pthread_rwlock_rdlock(&b->lock);
+	before = atomic_load(&looks);
 	ask(FUSE_MKNOD, d, &mknod, sizeof(mknod), "h");
-	nanosleep(&long_ago, NULL);
+	wait_for_looks(before, 3);
+	stopped_ms += 1000;
 	pthread_rwlock_unlock(&b->lock);
 	hear_forget(d);
 	ck_assert_int_eq(hear(&a), 0);
 
 	pthread_rwlock_wrlock(&b->lock);
+	before = atomic_load(&looks);
 	ask(FUSE_GETATTR, d, &getattr, sizeof(getattr), NULL);
-	nanosleep(&long_ago, NULL);
+	wait_for_looks(before, 1);
+	stopped_ms += 1000;
 	pthread_rwlock_unlock(&b->lock);
 	ck_assert_int_eq(hear(&a), 0);
 	memcpy(&out, a.body, sizeof(out));

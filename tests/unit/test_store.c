@@ -490,7 +490,7 @@ START_TEST(old_states_leave_memory_and_come_back)
 		first = first ? first : id;
 	}
 	ck_ok(store_sync(store));
-	for (int i = 0; i < 10000 && roots_in_memory() > ROOTS_IN_MEMORY; i++)
+	for (int i = 0; i < 60000 && roots_in_memory() > ROOTS_IN_MEMORY; i++)
 		usleep(1000); /* trimmed after the round */
 	ck_ok(store_stats(store, &stats));
 	ck_assert_uint_le(stats.nodes, ROOTS_IN_MEMORY + 5);
