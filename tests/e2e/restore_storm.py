@@ -138,7 +138,7 @@ def look(view, fd, number):
         return seen == truth.splitlines()
 
     try:
-        ply.wait_for("what is there", right, 10)
+        ply.wait_for("what is there", right)
     except AssertionError:
         differs = set(seen) ^ set(truth.splitlines())
         raise AssertionError("the view and its fork: %s" % sorted(differs)[:20]) from None
