@@ -64,13 +64,12 @@ def look_at_all(path):
 def watch(look, written, end, rand):
     """written: for each slot what was in it for sure. What is read is that or newer."""
     looks = 0
-    while not end[0]:
+    while not end[0] or looks <= 10:  # it may have begun late
         slot = rand.randrange(SLOTS)
         least = struct.unpack_from("q", written, slot * 8)[0]
         found = struct.unpack("q", look(slot))[0]
         assert found >= least, "slot %d: %d, and %d was written" % (slot, found, least)
         looks += 1
-    assert looks > 10, looks
 
 
 def test_readers_and_mappings_see_each_write_when_it_has_returned(t):
@@ -103,7 +102,7 @@ def follow(path, told, end):
     fd = os.open(path, os.O_RDONLY)
     seen = 0
     until = time.monotonic() + 10 * RACE_S
-    while not end[0]:
+    while not end[0] or not seen:  # it may have begun late
         size = struct.unpack_from("q", told, 0)[0]
         text = b""
         while len(text) < size - seen:
@@ -112,10 +111,9 @@ def follow(path, told, end):
             text += more
         assert b"\0" not in text, "zeros at %d" % (seen + text.index(b"\0"))
         seen = size
-    assert seen > 0
 
 
-def poll_growing(path, end):
+def poll_growing(path, end, begun, number):
     """As who shows a log while it grows: what is there is text, whichever way its end is learnt."""
     looks = moments = 0
     while not end[0]:
@@ -133,16 +131,18 @@ def poll_growing(path, end):
                 assert b"\0" not in again, (text.index(b"\0"), len(text), len(again))
             looks += 1
         os.close(fd)
-    assert looks > 100 and moments <= 3 + looks / 10000, (looks, moments)
+        begun[number] = looks > 100
+    assert moments <= 3 + looks / 10000, (looks, moments)
 
 
 def test_who_polls_a_growing_file_meets_no_zeros(t):
     v = t.view({})
-    end = mmap.mmap(-1, 1)
+    end, begun = mmap.mmap(-1, 1), mmap.mmap(-1, 3)
     t.clean.append(lambda: end.__setitem__(0, 1))
-    pids = [ply.child(poll_growing, v.at("log"), end) for _ in range(3)]
-    until, n = time.monotonic() + RACE_S, 0
-    while time.monotonic() < until or n < 20:
+    pids = [ply.child(poll_growing, v.at("log"), end, begun, number) for number in range(3)]
+    began, n = time.monotonic(), 0
+    while time.monotonic() < began + RACE_S or n < 20 or (
+            not all(begun) and time.monotonic() < began + 30):
         n += 1
         fd = make(v, "log", os.O_APPEND if n % 2 else 0)
         for _ in range(30):
@@ -150,14 +150,14 @@ def test_who_polls_a_growing_file_meets_no_zeros(t):
         os.close(fd)
         os.unlink(v.at("log"))
     end[0] = 1
-    assert all(map(ply.ended_well, pids))
+    assert all(map(ply.ended_well, pids)) and all(begun), begun[:]
 
 
 def append(path, count, end):
     """Somebody else's >>, whose writes go through the cache."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND)
     n = 0
-    while not end[0]:
+    while not end[0] or not n:
         n += 1
         os.write(fd, b"other %d\n" % n)
     struct.pack_into("q", count, 0, n)
@@ -203,7 +203,7 @@ def test_many_who_append_while_others_read_wait_for_each_other_not_for_ever(t):
         assert os.pread(files[-1][1], 100, 0) == b"x" * 100
         os.fstat(files[-1][1])  # the read below asks for nothing but the page
     # Ends them when they would not end; started now, as one who waits so cannot start anything.
-    ender = subprocess.Popen(["bash", "-c", "read -rt 30 || umount -fc \"$0\"", v.path],
+    ender = subprocess.Popen(["bash", "-c", "read -rt 90 || umount -fc \"$0\"", v.path],
                              stdin=subprocess.PIPE)
     os.kill(pid, signal.SIGSTOP)
     try:
