@@ -290,8 +290,10 @@ def writing(t, store, *args):
     daemon, objects = store.daemon(), t.at("repo/objects")
 
     def helper():
-        of = children(daemon)
-        found = [int(p) for p in of.split() if ply.read("/proc/%s/comm" % p) == "plyfs-git\n"]
+        found = []
+        for p in children(daemon).split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+                found += [int(p)] * (ply.read("/proc/%s/comm" % p) == "plyfs-git\n")
         return found and glob.glob(objects + "/tmp*") and found[0]
 
     pid = ply.wait_for("plyfs-git to write", helper)

@@ -341,9 +341,11 @@ def test_requests_in_a_row_are_found_before_the_daemon_sleeps(t):
 
 def test_a_daemon_that_others_leave_no_cpu_sleeps(t):
     view = mounted(t, "")
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            for _ in range(os.cpu_count())]
+    hogs = [subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"],
+                             stdout=subprocess.PIPE) for _ in range(os.cpu_count())]
     try:
+        for p in hogs:
+            p.stdout.readline()  # who only begins waits for the disk now and then
         ply.wait_for("busy CPUs", lambda: others_running() >= len(hogs))
         for _ in range(5000):
             os.statvfs(view.path)
@@ -352,7 +354,7 @@ def test_a_daemon_that_others_leave_no_cpu_sleeps(t):
     finally:
         for p in hogs:
             p.kill()
-            p.wait()
+            p.communicate()
 
 
 def test_the_daemon_sleeps_at_once_without_eager(t):
