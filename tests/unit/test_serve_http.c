@@ -117,10 +117,17 @@ END_TEST
 
 START_TEST(so_does_what_comes_behind_an_answer)
 {
-	_cleanup_close_ int fd = open_connection();
+	static const char request[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+	_cleanup_close_ int fd = -1;
+	bool came = false;
 
-	say(fd, "GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-	ck_assert(assert_answer(fd, "0 bytes"));
+	for (int i = 0; i < 5 && !came; i++) { /* who gets no CPU for a second is cut off */
+		closep(&fd);
+		fd = open_connection();
+		came = send(fd, request, strlen(request), MSG_NOSIGNAL) > 0 &&
+		       assert_answer(fd, "0 bytes");
+	}
+	ck_assert(came);
 	say(fd, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;");
 	ck_assert(is_cut_off(fd, 60));
 }
@@ -152,14 +159,26 @@ START_TEST(a_body_that_comes_steadily_may_take_longer)
 }
 END_TEST
 
-START_TEST(so_may_an_answer)
+/* Two on one connection; false: it was cut off. */
+static bool answers_come_late(void)
 {
+	static const char request[] = "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n";
 	_cleanup_close_ int fd = open_connection();
 
-	for (int i = 0; i < 2; i++) {
-		say(fd, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
-		ck_assert(assert_answer(fd, "0 bytes"));
-	}
+	for (int i = 0; i < 2; i++)
+		if (send(fd, request, strlen(request), MSG_NOSIGNAL) < 0 ||
+		    !assert_answer(fd, "0 bytes"))
+			return false;
+	return true;
+}
+
+START_TEST(so_may_an_answer)
+{
+	bool came = false;
+
+	for (int i = 0; i < 5 && !came; i++)
+		came = answers_come_late();
+	ck_assert(came);
 }
 END_TEST
 
