@@ -357,7 +357,7 @@ def test_no_tests_have_all_passed_at_a_rate_of_zero(t):
 
 
 def test_tests_run_in_workdir_with_the_environments_timeout(t):
-    env = local(t, test_command="pwd; sleep 60", timeout="0.5")
+    env = local(t, test_command="pwd; sleep 60", timeout="2")
     r = env.run_tests()
     assert r.timed_out and r.output == (env.workdir + "\nCommand timed out").encode(), r.output
 

@@ -399,7 +399,8 @@ def child(t, script, **kw):
 def test_a_workspace_that_is_dropped_is_cleaned(t):
     ws = opened(t)
     ws.run("sleep 4711.4 >/dev/null 2>&1 & echo started")
-    assert sleepers("4711.4") and os.path.ismount(t.at("project"))
+    ply.wait_for("the sleep", lambda: sleepers("4711.4"))  # which has no words as it is about to start
+    assert os.path.ismount(t.at("project"))
     del ws
     gc.collect()
     assert not sleepers("4711.4")

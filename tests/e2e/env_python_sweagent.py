@@ -335,11 +335,13 @@ def test_an_interrupt_reaches_a_busy_session(t):
         done = await task
         assert done.exit_code == 130 and done.output.startswith("begun\n"), done
         # And other calls do not wait for a command either.
-        task = asyncio.create_task(d.runtime.execute(Command(command="sleep 2", shell=True)))
+        task = asyncio.create_task(d.runtime.execute(Command(
+            command="until [ -e %s ]; do sleep 0.05; done" % t.at("go"), shell=True)))
         await asyncio.sleep(0.05)
         assert await d.is_alive()
         assert (await d.runtime.execute(Command(command=["echo", "x"]))).stdout == "x\n"
         assert not task.done()
+        ply.write(t.at("go"), "")
         await task
     alone(t, script)
 

@@ -133,9 +133,9 @@ def test_remote_a_timeout_after_words(t):
 
 
 def test_remote_a_command_may_take_longer_than_the_option(t):
-    with Pair(t, timeout="1") as (server, env):
-        assert env.run("sleep 1.5; echo done", timeout=10).out == b"done\n"
-        server.tricks["/files/read"] = lambda h: time.sleep(2)
+    with Pair(t, timeout="3") as (server, env):  # which is also what its setup may take
+        assert env.run("sleep 3.5; echo done", timeout=60).out == b"done\n"
+        server.tricks["/files/read"] = lambda h: time.sleep(5)
         fails("PLY_TIMEOUT", env.read_file, "a", says="/files/read")
 
 

@@ -264,11 +264,16 @@ def test_patterns_of_ordinary_commands(t):
         for c in (ready, ready + "; (exit 7)", "echo READY", "echo never", "(exit 3)",
                   "echo READY; sleep 1.7; echo tail")
     ]):
-        session = "p%d" % i
-        p.both(*create(session))
-        p.same(bash(command, session, expect=["nope", "READ."], check=check))
-        if "tail" not in command:
-            p.same(bash("echo next", session))
+        wrong = len(p.wrong)
+        for k in range(5):  # who gets no CPU for most of that second sees less: on a busy machine once more
+            del p.wrong[wrong:]
+            session = "p%d.%d" % (i, k)
+            p.both(*create(session))
+            p.same(bash(command, session, expect=["nope", "READ."], check=check))
+            if "tail" not in command:
+                p.same(bash("echo next", session))
+            if len(p.wrong) == wrong:
+                break
     for check, expected in (("raise", "dead shell"), ("silent", None)):
         p.both(*create(check))
         p.same(bash("echo READY; sleep 0.3; exit", check, expect=["READY"], check=check), expected)
@@ -305,10 +310,10 @@ def test_interrupts_and_timeouts(t):
     p = Pair(t)
     p.same(create())
     for command in ("sleep 20", "echo begun; sleep 20", "python3 -c 'import time; time.sleep(20)'"):
-        ref, our = p.both(*bash(command, timeout=0.5))
+        ref, our = p.both(*bash(command, timeout=2.5))  # so that it sleeps by then
         assert ref[0] == our[0] == 511
         assert len({a[1]["swerexception"]["class_path"] for a in (ref, our)}) == 1, (ref, our)
-        head = "timeout after 0.5 seconds while running command "
+        head = "timeout after 2.5 seconds while running command "
         assert all(a[1]["swerexception"]["message"].startswith(head) for a in (ref, our)), (ref, our)
         p.same(("POST", "/run_in_session", {"action_type": "bash_interrupt", "timeout": 1.0}))
         p.same(bash("echo after"))

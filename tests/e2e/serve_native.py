@@ -378,12 +378,12 @@ def test_a_timeout_passes_for_a_client_that_does_not_read(t):
     n = Native(t)
     c = n.server.connection(120)
     c.connect()
-    c.request("POST", "/v1/exec", json.dumps({"command": ["yes", "41.7"], "timeout": 2, "stream": True}),
+    c.request("POST", "/v1/exec", json.dumps({"command": ": >begun; exec yes 41.7", "timeout": 2, "stream": True}),
               {"X-API-Key": n.server.token})
 
     def runs():
         return [x for _, x in n.server.children() if "41.7" in x]
-    ply.wait_for("the command", runs)
+    ply.wait_for("the command", lambda: os.path.exists(n.view.at("begun")))
     ply.wait_for("its end", lambda: not runs())
     events = c.getresponse().read().decode().split("\n\n")
     assert events[0] == "event: stdout\ndata: " + events[0].split("data: ")[1] and events[-1] == "", events[0]
