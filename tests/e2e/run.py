@@ -17,6 +17,17 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 
+def nap(seconds):
+    """What a sleep is asked for, by this run of the script alone."""
+    return "%d.%d" % (seconds, os.getpid())
+
+
+def living(seconds, begin="^"):
+    """Processes that are asleep for nap(seconds); begin="": those who started them, too."""
+    return subprocess.run(["pgrep", "-f", r"%ssleep %s\b" % (begin, re.escape(nap(seconds)))],
+                          stdout=subprocess.PIPE, text=True).stdout.split()
+
+
 def test_the_commands_own_exit_code(t):
     view = t.view()
     for code in (0, 1, 3, 77, 124):
@@ -43,11 +54,10 @@ def test_options_after_the_command_are_its_own(t):
 def test_a_timeout_kills_the_whole_group(t):
     view = t.view()
     p = view.store.ply("run", "--timeout", "0.5", "--", "sh", "-c",
-                       "sh -c 'trap \"\" TERM; sleep 61.7' & sleep 61.7", cwd=view.path,
+                       "sh -c 'trap \"\" TERM; sleep {0}' & sleep {0}".format(nap(61)), cwd=view.path,
                        check=False, timeout=60)
     assert p.returncode == 124, p
-    left = subprocess.run(["pgrep", "-f", r"sleep 61\.7"], stdout=subprocess.PIPE, text=True).stdout
-    assert not left.strip(), left
+    assert not living(61, "")
 
 
 def limited(view, *args):
@@ -68,10 +78,9 @@ def test_a_limit_of_memory_holds(t):
 
 def test_a_limit_of_processes_holds_and_what_is_left_ends(t):
     view = t.view()
-    start = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 71.3 & done"
+    start = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep %s & done" % nap(71)
     p, group = limited(view, "--processes", "8", "--", "sh", "-c", start)
-    left = subprocess.run(["pgrep", "-f", r"sleep 71\.3"], stdout=subprocess.PIPE, text=True).stdout
-    assert not left.strip(), left
+    assert not living(71, "")
     if group:
         assert "limit of processes" in p.stderr, p
 
@@ -149,12 +158,6 @@ def test_a_fork_with_a_timeout_is_cleaned_up(t):
 
 # ---- interrupted, killed, stopped ----
 
-def living(mark):
-    """Processes that have the word in their arguments."""
-    return subprocess.run(["pgrep", "-f", "^sleep %s$" % re.escape(mark)], stdout=subprocess.PIPE,
-                          text=True).stdout.split()
-
-
 def children(pid):
     return [int(p) for p in ply.read("/proc/%d/task/%d/children" % (pid, pid)).split()]
 
@@ -173,13 +176,13 @@ def test_an_interrupted_fork_leaves_nothing(t):
     os.mkdir(t.at("tmp"))
     for n in range(96):
         sig = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)[n % 4]
-        p = subprocess.Popen([ply.PLYFS, "run", "--fork", "--drop", "--", "sleep", "81.5"],
+        p = subprocess.Popen([ply.PLYFS, "run", "--fork", "--drop", "--", "sleep", nap(81)],
                              cwd=view.path, env=dict(t.env, XDG_RUNTIME_DIR=t.at("tmp")))
         time.sleep(n / 4000)
         p.send_signal(sig)
         p.wait(timeout=60)
         ply.wait_for("the end of what was begun (%d)" % n,
-                     lambda: not living("81.5") and left_of_forks(t) == ([], []))
+                     lambda: not living(81) and left_of_forks(t) == ([], []))
         ply.wait_for("the fork's end (%d)" % n, lambda: len(view.store.json("tree")["branches"]) == 1)
     assert len(view.store.status()["views"]) == 1
 
@@ -187,17 +190,17 @@ def test_an_interrupted_fork_leaves_nothing(t):
 def test_who_kills_plyfs_ends_the_command(t):
     view = t.view()
     os.mkdir(t.at("tmp"))
-    script = "sh -c 'trap \"\" TERM HUP; sleep 82.5' & setsid sleep 82.5 & sleep 82.5"
+    script = "sh -c 'trap \"\" TERM HUP; sleep {0}' & setsid sleep {0} & sleep {0}".format(nap(82))
     for words in (["--fork"], ["--fork", "--drop"], ["--timeout", "90"], ["--memory", "1G"]):
         for guard in (False, True):
             begun = len(view.store.json("tree")["branches"])
             p = subprocess.Popen([ply.PLYFS, "run", *words, "--", "sh", "-c", script],
                                  cwd=view.path, env=dict(t.env, XDG_RUNTIME_DIR=t.at("tmp")),
                                  stderr=subprocess.DEVNULL)
-            ply.wait_for("the command", lambda: len(living("82.5")) == 3)
+            ply.wait_for("the command", lambda: len(living(82)) == 3)
             os.kill(children(p.pid)[0] if guard else p.pid, signal.SIGKILL)
             assert p.wait(timeout=60) == (1 if guard else -signal.SIGKILL), words
-            ply.wait_for("its end %s" % words, lambda: not living("82.5"))
+            ply.wait_for("its end %s" % words, lambda: not living(82))
             # Whoever is left of the two takes it off; the front has done so when it ends.
             if not guard:
                 ply.wait_for("the end of its mount", lambda: left_of_forks(t) == ([], []))
@@ -227,14 +230,14 @@ def test_a_guard_killed_before_its_fork_is_made_takes_no_older_branch_along(t):
 
 def test_all_of_plyfs_killed_at_once_ends_the_command_itself(t):
     view = t.view()
-    p = subprocess.Popen([ply.PLYFS, "run", "--timeout", "90", "--", "sleep", "83.5"], cwd=view.path)
-    ply.wait_for("the command", lambda: living("83.5"))
+    p = subprocess.Popen([ply.PLYFS, "run", "--timeout", "90", "--", "sleep", nap(83)], cwd=view.path)
+    ply.wait_for("the command", lambda: living(83))
     pids = [*children(p.pid), p.pid]
     os.kill(p.pid, signal.SIGSTOP)  # or it would see the other's end
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     p.wait(timeout=60)
-    ply.wait_for("its end", lambda: not living("83.5"))
+    ply.wait_for("its end", lambda: not living(83))
 
 
 class Terminal:
@@ -294,11 +297,11 @@ def test_a_stopped_command_gives_the_terminal_back(t):
         tty = Terminal(t, view.path)
         tty.until("PROMPT> ")
         run = "%s run %s -- " % (ply.PLYFS, " ".join(words))
-        tty.says(run + "sh -c 'echo up; read x; echo got $x; sleep 84.5'\n", "\r\nup\r\n")
+        tty.says(run + "sh -c 'echo up; read x; echo got $x; sleep %s'\n" % nap(84), "\r\nup\r\n")
         tty.stops()
         tty.continues()
         tty.says("word\n", "got word\r\n")
-        ply.wait_for("the command", lambda: living("84.5"))
+        ply.wait_for("the command", lambda: living(84))
         tty.stops()
         # In the background it goes on, but has no terminal.
         tty.says("bg; sleep 0.3; jobs\n", "Running.*\n(.*\n)*PROMPT> ")
@@ -315,22 +318,22 @@ def test_a_stopped_command_gives_the_terminal_back(t):
         tty.says("kill %1; while kill -0 %1 2>/dev/null; do sleep 0.1; done; jobs\n",
                  "(Exit 143|Terminated).*\n(.*\n)*PROMPT> ")
         # A script stops with it.
-        tty.send("sh -c '%s sleep 84.5; echo after' | cat\n" % run)
-        ply.wait_for("the command", lambda: living("84.5"))
+        tty.send("sh -c '%s sleep %s; echo after' | cat\n" % (run, nap(84)))
+        ply.wait_for("the command", lambda: living(84))
         tty.stops()
         tty.continues()
         tty.says("\x03", "PROMPT> ")
-        ply.wait_for("the end %s" % words, lambda: not living("84.5"))
+        ply.wait_for("the end %s" % words, lambda: not living(84))
 
 
 def test_who_kills_plyfs_gets_the_terminal_back(t):
     view = t.view()
     tty = Terminal(t, view.path)
     tty.until("PROMPT> ")
-    tty.says("%s run --timeout 100 -- sh -c 'echo up; sleep 85.5'\n" % ply.PLYFS, "\r\nup\r\n")
+    tty.says("%s run --timeout 100 -- sh -c 'echo up; sleep %s'\n" % (ply.PLYFS, nap(85)), "\r\nup\r\n")
     os.kill(children(tty.pid)[0], signal.SIGKILL)
     tty.until("Killed.*\n(.*\n)*PROMPT> ")
-    ply.wait_for("the command's end", lambda: not living("85.5"))
+    ply.wait_for("the command's end", lambda: not living(85))
     tty.send("cat\n")
     tty.is_lent()
     tty.says("word\n", "word\r\nword\r\n")
@@ -349,9 +352,9 @@ def test_where_no_shell_could_continue_it_a_command_is_not_stopped(t):
 def test_a_command_that_is_stopped_without_a_terminal_stops_nobody(t):
     view = t.view()
     for limit in (2, 8, 32):  # on a slow machine it may be over before it is seen
-        p = subprocess.Popen([ply.PLYFS, "run", "--timeout", str(limit), "--", "sleep", "86.5"],
+        p = subprocess.Popen([ply.PLYFS, "run", "--timeout", str(limit), "--", "sleep", nap(86)],
                              cwd=view.path)
-        found = ply.wait_for("the command", lambda: p.poll() is not None or living("86.5"))
+        found = ply.wait_for("the command", lambda: p.poll() is not None or living(86))
         if p.poll() is None:
             break
     pid = int(found[0])
@@ -360,7 +363,7 @@ def test_a_command_that_is_stopped_without_a_terminal_stops_nobody(t):
     time.sleep(0.2)
     assert not is_stopped(p.pid)
     assert p.wait(timeout=60) == 124  # the time goes on
-    assert not living("86.5")
+    assert not living(86)
 
 
 if __name__ == "__main__":
