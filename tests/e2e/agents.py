@@ -78,7 +78,7 @@ import json, sys
 from minisweagent.environments.local import LocalEnvironment
 from plyfs_mini import PlyfsEnvironment
 url, beside, steps = json.load(sys.stdin)
-envs = LocalEnvironment(cwd=beside, timeout=2), PlyfsEnvironment(url=url, timeout=2)
+envs = LocalEnvironment(cwd=beside, timeout=5), PlyfsEnvironment(url=url, timeout=5)
 keys = ("output", "returncode", "exception_info")
 print(json.dumps([[{**{k: r[k] for k in keys}, "type": r.get("extra", {}).get("exception_type")}
                    for r in (e.execute({"command": c}) for e in envs)] for c in steps]))

@@ -214,7 +214,7 @@ def test_cloud_environment(t):
 
 
 def test_a_test_run_that_timed_out_says_so(t):
-    s = server.serve(t, t.view(FILES), "--test-command", "echo begun; sleep 30", "--timeout", "1")
+    s = server.serve(t, t.view(FILES), "--test-command", "echo begun; sleep 30", "--timeout", "3")
     env = plylib.Env("remote", host="127.0.0.1", port=str(s.port), api_key=s.token)
     env.setup()
     got = env.run_tests()

@@ -403,7 +403,7 @@ def test_output_and_exit_code(t):
 
 
 def test_a_timeout(t):
-    env = environment(t, {}, "echo begun; sleep 50", timeout="1")
+    env = environment(t, {}, "echo begun; sleep 50", timeout="3")
     got = env.run_tests()
     assert got.timed_out and got.exit_code == 124 and b"begun\n" in got.output
 

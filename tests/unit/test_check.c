@@ -152,7 +152,7 @@ START_TEST(a_missing_pack_is_survived)
 	ck_ok(store_close(store));
 	store_up();
 	stats = check(CHECK_READ_DATA, EXISTS);
-	/* The sealer may have put that there while it was open, and may not have made it anew yet. */
+	/* The sealer may have put that there while it was open, and not have made it anew yet. */
 	if (strstr(report.text, "the packs' copy of the tables: "))
 		stats.damaged--;
 	ck_assert_uint_eq(stats.damaged, stats.chunks);
