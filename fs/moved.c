@@ -94,6 +94,7 @@ void moved_keep(struct view *v, struct moved *m)
 		moved_release(all);
 		*all = *m;
 		*m = (struct moved){ 0 };
+		v->moved_lists++;
 		return;
 	}
 	for (size_t i = 0; i < m->n; i++) /* behind: somebody may be asking */
@@ -134,12 +135,15 @@ int view_moved(struct view *v, uint64_t node, uint64_t *at, char *buf, size_t ca
 		{
 			LOCK_GUARD(&v->table_lock);
 
-			if (*at >= v->moved.n) {
+			/* Who was told a part of another list begins anew. */
+			if (*at >> 32 != v->moved_lists)
+				*at = (uint64_t)v->moved_lists << 32;
+			if ((uint32_t)*at >= v->moved.n) {
 				v->moved.asked = true;
 				*at = 0;
 				return 0;
 			}
-			ino = v->moved.ino[*at];
+			ino = v->moved.ino[(uint32_t)*at];
 		}
 		r = fs_path(&b.fs, ino, &path, &len);
 		if (r == -ENOMEM)

@@ -187,10 +187,10 @@ void view_tidy(struct view *v);
  */
 int view_finish_restore(struct view *v);
 /*
- * Paths of directories that the last restores moved (moved.c), from number *at on, below the
- * directory of node and each with its NUL, as far as cap bytes (PATH_MAX or more) take them. *at
- * then is the number to go on with; 0: those were all. -ENOENT, -ENOTDIR: node is not of this
- * state.
+ * Paths of directories that the last restores moved or brought back (moved.c), below the directory
+ * of node and each with its NUL, as far as cap bytes (PATH_MAX or more) take them. *at is 0 at
+ * first, and then says what to go on with; 0: those were all. -ENOENT, -ENOTDIR: node is not of
+ * this state.
  */
 int view_moved(struct view *v, uint64_t node, uint64_t *at, char *buf, size_t cap, size_t *ret_len);
 /* From now on by names whatever differs, so that mounts inside the view survive. */

@@ -119,6 +119,7 @@ struct view {
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 	struct moved moved; /* under table_lock: by the last restores */
+	uint32_t moved_lists; /* under table_lock: how many there were before that list */
 	const struct notes *telling; /* under lock, borrowed: of a switch; NULL: all is told (S6) */
 	uint64_t refused[REFUSED];   /* under lock: who was, at this switch, and is to ask again */
 	size_t n_refused;

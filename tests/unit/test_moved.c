@@ -132,7 +132,7 @@ START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
 	ck_assert(restore(id).moved);
 	ck_assert(!restore(checkpoint()).moved);
 	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
-	ck_assert_uint_eq(at, 2); /* "a", "b" */
+	ck_assert_uint_eq((uint32_t)at, 2); /* "a", "b" */
 
 	make_dir(ROOT_NODE, "d");
 	id = checkpoint();
@@ -145,6 +145,33 @@ START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
 
 	ck_assert(!restore(checkpoint()).moved);
 	assert_moved(ROOT_NODE, none);
+}
+END_TEST
+
+/* Or behind the restore after, when somebody else was told all of the first list. */
+START_TEST(who_was_told_a_part_of_another_list_is_told_all_of_the_next)
+{
+	uint64_t id, at = 0;
+	char name[2] = "a", buf[4];
+	size_t len;
+
+	for (; name[0] <= 'd'; name[0]++)
+		make_dir(ROOT_NODE, name);
+	id = checkpoint();
+	for (name[0] = 'a'; name[0] <= 'c'; name[0]++)
+		rename_to(ROOT_NODE, name, ROOT_NODE, (char[]){ name[0], name[0], '\0' });
+	set_mode(_i);
+	ck_assert(restore(id).moved);
+	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
+	ck_assert_uint_eq(len, 4); /* "a", "b" */
+	assert_moved(ROOT_NODE, (const char *[]){ "a", "b", "c", NULL });
+
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "dd");
+	ck_assert(restore(id).moved);
+	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
+	ck_assert_uint_eq(len, 2);
+	ck_assert_mem_eq(buf, "d", 2);
+	ck_assert_uint_eq(at, 0);
 }
 END_TEST
 
@@ -214,6 +241,7 @@ int main(void)
 	tcase_add_loop_test(t, what_did_not_move_is_not_told, 0, 3);
 	tcase_add_test(t, what_is_elsewhere_again_is_told_as_it_is_now);
 	tcase_add_loop_test(t, what_nobody_asked_for_is_not_forgotten_with_the_next_restore, 0, 3);
+	tcase_add_loop_test(t, who_was_told_a_part_of_another_list_is_told_all_of_the_next, 0, 3);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
 	return run_case("moved", t);
