@@ -12,9 +12,11 @@
  * they are forgotten only with the next restore after somebody was told all of them.
  *
  * Listed is who has another parent or name itself: what lies below comes along. So it is with one
- * that was not there before: the kernel, which was told of no name, has thrown out at most that of
- * the highest such directory. (By names it was told of each.) Of another lineage directories are
- * told by their paths, which stay as they are.
+ * that was not there before, if the kernel, which was told of no name, has it where it belongs now
+ * and can have thrown out that of the highest such directory at most. That is not so where it or
+ * its parent was dead (V5): told of by names, or asked for what it no longer had. (By names each
+ * one that was not there is listed.) Of another lineage directories are told by their paths, which
+ * stay as they are.
  */
 
 #include <errno.h>
@@ -50,13 +52,35 @@ int moved_compare(struct moved *m, const struct inode *before, const struct inod
 	return 0;
 }
 
+/*
+ * Does the kernel have a directory that was not there before, and where? Not for sure, if it may
+ * have thrown its name out.
+ */
+static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct inode *ret)
+{
+	READ_GUARD(v->lock);
+	LOCK_GUARD(&v->table_lock);
+	const struct vnode *n = vnode_by_ino(v, ino), *parent;
+	struct fs fs = { .store = v->store };
+
+	/* What is settled is so since the switch, by who asked about it: that may be no lookup. */
+	if (!n || n->unnamed || n->realm == v->cur || !n->realm->base ||
+	    n->realm->lineage != lineage)
+		return false;
+	fs.tree = n->realm->tree;
+	if (fs_stat(&fs, ino, ret) < 0)
+		return false;
+	parent = vnode_by_ino(v, ret->parent);
+	return parent && !parent->unnamed;
+}
+
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after)
 {
 	uint64_t back = 0; /* was not there before either: it is the parent of many */
 
 	for (uint32_t i = 1;; i++) {
 		struct inode was, is;
-		bool was_there;
+		bool has_it;
 		uint64_t ino = 0;
 		int r;
 
@@ -72,12 +96,12 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 		}
 		if (!ino || fs_stat(after, ino, &is) < 0)
 			continue; /* it is nowhere */
-		was_there = fs_stat(before, ino, &was) >= 0;
-		if (!was_there && (is.parent == back || fs_stat(before, is.parent, &was) < 0)) {
-			back = is.parent; /* what is below it comes along */
-			continue;
+		has_it = fs_stat(before, ino, &was) >= 0;
+		if (!has_it && (is.parent == back || fs_stat(before, is.parent, &was) < 0)) {
+			back = is.parent; /* it is not the highest */
+			has_it = kernel_has_it(v, ino, m->lineage, &was);
 		}
-		r = moved_compare(m, was_there ? &was : NULL, &is);
+		r = moved_compare(m, has_it ? &was : NULL, &is);
 		if (r < 0)
 			return r;
 	}

@@ -794,9 +794,9 @@ static int view_switch(struct view *v, uint64_t target, struct restore_info *ret
 	r = tell_kernel(v, &plan);
 	memo_tells(v->memo, false);
 	memo_told(v);
+	plan.moved.lineage = plan.lineage;
 	if (plan.find_moved)
 		(void)moved_find(&plan.moved, v, &plan.old_fs, &plan.new_fs); /* as room is */
-	plan.moved.lineage = plan.lineage;
 	ret->moved = plan.moved.n > 0;
 	moved_keep(v, &plan.moved);
 	return r;

@@ -67,6 +67,7 @@ struct vnode {
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
+	bool unnamed;  /* under table_lock: it was, and nobody looked it up since (moved.c) */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
@@ -149,7 +150,10 @@ struct bound {
 void moved_release(struct moved *m);
 /* Adds a directory if it moved, or was not there (before is NULL). -ENOMEM. */
 int moved_compare(struct moved *m, const struct inode *before, const struct inode *after);
-/* Adds those that the kernel knows and that did so. No locks held. -ENOMEM: some are missing. */
+/*
+ * Adds those that the kernel knows and that did so; m->lineage is set. No locks held. -ENOMEM: some
+ * are missing.
+ */
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after);
 /* Takes them for view_moved, beside those that nobody asked for yet. */
 void moved_keep(struct view *v, struct moved *m);

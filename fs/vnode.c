@@ -314,7 +314,7 @@ int vnode_dies(struct view *v, struct vnode *n)
 
 	if (r != 0)
 		return MIN(r, 0);
-	n->dead = true;
+	n->dead = n->unnamed = true;
 	n->dead_at = (uint32_t)v->n_dead;
 	v->dead[v->n_dead++] = n;
 	vnode_save(v, n);
@@ -538,6 +538,7 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 			return r;
 	}
 	n->nlookup++;
+	n->unnamed = false;
 	n->orphan = i->nlink == 0;
 	vnode_save(v, n); /* K2 */
 	*ret_node = n->node;

@@ -211,6 +211,51 @@ def _(t, n):
             assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
 
 
+def test_a_cwd_that_went_by_names_and_comes_back_by_epoch_is_told_where_it_is(t):
+    """The kernel has thrown out the name of each directory, not the highest one's alone."""
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    os.makedirs(view.at("one/late/deeper"))
+    late = view.checkpoint()
+    asks = {where: shell(t, view.at(where)) for where in ("one/late", "one/late/deeper")}
+    view.store.ply("restore", first, view.path)
+    bulk_change(view, 3000)
+    view.store.ply("restore", late, view.path)
+    for where, ask in asks.items():
+        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+
+
+def test_a_cwd_that_was_looked_for_while_it_was_gone_is_told_where_it_is(t):
+    """By epoch the kernel throws out the name that somebody looked for, wherever that lies."""
+    view = t.view(DEEP)
+    first = view.checkpoint()
+    os.makedirs(view.at("one/late/deeper"))
+    bulk_change(view, 3000)
+    late = view.checkpoint()
+    asks = {where: shell(t, view.at(where)) for where in ("one/late", "one/late/deeper")}
+    view.store.ply("restore", first, view.path)
+    assert "No such file" in asks["one/late"]("ls deeper")
+    view.store.ply("restore", late, view.path)
+    for where, ask in asks.items():
+        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+
+
+@cases("a_cwd_that_comes_back_elsewhere_is_told_where_it_is")
+def _(t, n):
+    """With the directory that it was in before a state lacked both."""
+    view = t.view({**DEEP, "p/f": "f\n"})
+    first = view.checkpoint()
+    os.makedirs(view.at("q/d/deeper"))
+    bulk_change(view, n)
+    in_q = view.checkpoint()
+    asks = {where: shell(t, view.at(where)) for where in ("q", "q/d", "q/d/deeper")}
+    os.rename(view.at("q/d"), view.at("p/d"))
+    view.store.ply("restore", first, view.path)
+    view.store.ply("restore", in_q, view.path)
+    for where, ask in asks.items():
+        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+
+
 @cases("a_directory_that_was_removed_under_a_shell_comes_back")
 def _(t, n):
     """The kernel calls a directory that it removed dead for good: another one has to come back."""

@@ -175,6 +175,68 @@ START_TEST(who_was_told_a_part_of_another_list_is_told_all_of_the_next)
 }
 END_TEST
 
+static void assert_moved_by_epoch_or_names(const char *const *epoch, const char *const *names,
+					   int mode)
+{
+	assert_moved(ROOT_NODE, mode == 1 ? epoch : names);
+}
+
+START_TEST(what_comes_back_elsewhere_is_told)
+{
+	uint64_t p = make_dir(ROOT_NODE, "p"), first = checkpoint(), q, d, in_q;
+
+	q = make_dir(ROOT_NODE, "q");
+	d = make_dir(q, "d");
+	make_dir(d, "deep");
+	in_q = checkpoint();
+	rename_to(q, "d", p, "d");
+	set_mode(_i);
+	ck_assert(!restore(first).moved);
+	ck_assert(restore(in_q).moved);
+	assert_moved_by_epoch_or_names((const char *[]){ "q", "q/d", NULL },
+				       (const char *[]){ "q", "q/d", "q/d/deep", NULL }, _i);
+}
+END_TEST
+
+/* By epoch the kernel throws out a name when it is asked for: a dead directory has none. */
+START_TEST(what_comes_back_is_told_with_what_was_asked_for)
+{
+	uint64_t first = checkpoint(), q, in, late;
+	struct inode i;
+
+	q = make_dir(ROOT_NODE, "q");
+	in = make_dir(q, "in");
+	make_dir(in, "deep");
+	late = checkpoint();
+	set_mode(_i);
+	ck_assert(!restore(first).moved);
+	ck_assert(restore(late).moved);
+	assert_moved_by_epoch_or_names((const char *[]){ "q", NULL },
+				       (const char *[]){ "q", "q/in", "q/in/deep", NULL }, _i);
+
+	ck_assert(!restore(first).moved);
+	(void)view_getattr(view, q, &i);
+	ck_assert(restore(late).moved);
+	assert_moved_by_epoch_or_names((const char *[]){ "q", "q/in", NULL },
+				       (const char *[]){ "q", "q/in", "q/in/deep", NULL }, _i);
+}
+END_TEST
+
+START_TEST(what_went_by_names_and_comes_back_by_epoch_is_told)
+{
+	uint64_t first = checkpoint(), q, late;
+
+	q = make_dir(ROOT_NODE, "q");
+	make_dir(make_dir(q, "in"), "deep");
+	late = checkpoint();
+	set_mode(0);
+	ck_assert(!restore(first).moved);
+	set_mode(1);
+	ck_assert_int_eq(restore(late).mode, RESTORE_EPOCH);
+	assert_moved(ROOT_NODE, (const char *[]){ "q", "q/in", "q/in/deep", NULL });
+}
+END_TEST
+
 /* Whoever does not ask, and restores all the time, fills no memory. */
 START_TEST(what_nobody_ever_asks_for_is_forgotten_in_the_end)
 {
@@ -242,6 +304,9 @@ int main(void)
 	tcase_add_test(t, what_is_elsewhere_again_is_told_as_it_is_now);
 	tcase_add_loop_test(t, what_nobody_asked_for_is_not_forgotten_with_the_next_restore, 0, 3);
 	tcase_add_loop_test(t, who_was_told_a_part_of_another_list_is_told_all_of_the_next, 0, 3);
+	tcase_add_loop_test(t, what_comes_back_elsewhere_is_told, 0, 3);
+	tcase_add_loop_test(t, what_comes_back_is_told_with_what_was_asked_for, 0, 3);
+	tcase_add_test(t, what_went_by_names_and_comes_back_by_epoch_is_told);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
 	return run_case("moved", t);
