@@ -254,11 +254,16 @@ def test_the_remembered_test_command_and_words_as_they_are(t):
 
 def test_a_test_run_that_takes_too_long_is_killed(t):
     env, path = over_directory(t)
-    p = env("test", "--timeout", "2", "--", "echo begun; setsid sleep 77.7", cwd=path,
+    p = env("test", "--timeout", "2", "--", "echo begun; setsid sleep 77.%d" % os.getpid(), cwd=path,
             check=False)
     assert p.returncode == 124 and "begun" in p.stdout, p
     assert p.stderr == "\nplyfs test: timed out\n" and not p.stdout.endswith("\n"), p
-    assert not subprocess.run(["pgrep", "-f", r"sleep 77\.7"], stdout=subprocess.PIPE).stdout
+    assert not running(r"sleep 77\.%d")
+
+
+def running(words):
+    """The processes that have these words, with our number in them: nobody else's."""
+    return subprocess.run(["pgrep", "-f", words % os.getpid()], stdout=subprocess.PIPE, text=True).stdout
 
 
 # ---- session ----
@@ -502,8 +507,7 @@ def begun(env, path, command):
     p = subprocess.Popen([ply.PLYFS, "session", "run", "s", "--", command], cwd=path,
                          env=env.t.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ply.wait_for("busy", lambda: env.list("session")[0]["busy"])
-    ply.wait_for("the command", lambda: subprocess.run(
-        ["pgrep", "-f", "^sleep 68"], stdout=subprocess.PIPE).stdout)
+    ply.wait_for("the command", lambda: running(r"^sleep 68\.%d$"))
     return p
 
 
@@ -662,10 +666,11 @@ def test_a_shell_on_a_terminal_asks(t):
 def test_a_timeout_of_run_ends_what_left_its_group(t):
     view = t.view()
     p = view.store.ply("run", "--timeout", "0.5", "--", "sh", "-c",
-                       "setsid sleep 66.6 & (setsid sh -c 'trap \"\" TERM; sleep 66.6; sleep 66.6'"
-                       " &); sleep 66.6", cwd=view.path, check=False, timeout=60)
+                       "setsid sleep N & (setsid sh -c 'trap \"\" TERM; sleep N; sleep N'"
+                       " &); sleep N".replace("N", "66.%d" % os.getpid()), cwd=view.path,
+                       check=False, timeout=60)
     assert p.returncode == 124, p
-    left = subprocess.run(["pgrep", "-f", r"sleep 66\.6"], stdout=subprocess.PIPE, text=True).stdout
+    left = running(r"sleep 66\.%d")
     assert not left.strip(), left
 
 

@@ -114,13 +114,13 @@ static int open_fds(void)
 	return n;
 }
 
-/* A word that no other process has: sleeps of it are ours. */
+/* A word that no other process has, nor as a part of its own: sleeps of it are ours. */
 static const char *mark(void)
 {
 	static char word[32];
 
 	if (!*word) /* a fork of ours means the same */
-		snprintf(word, sizeof(word), "6%d.25", getpid());
+		snprintf(word, sizeof(word), "6%07d.25", getpid());
 	return word;
 }
 
