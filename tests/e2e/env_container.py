@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 120
+# timeout: 240
 """
 The container kind of environment: isolated commands and sessions on a view, as its root or as a
 folder in the machine's own root; what gets out of hand is contained and reported; checkpoints and

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 120
+# timeout: 240
 """
 Environments of kind "git" on a real mount: checkpoints that are commits, restores of any commit.
 What a commit's tree should be is asked of git itself, in a repository of its own.

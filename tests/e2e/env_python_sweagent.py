@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 200
+# timeout: 300
 """
 plyfs.sweagent beside SWE-ReX's own LocalRuntime and LocalDeployment (PyPI: swe-rex): the same
 script of calls on both, every result compared. Where SWE-ReX is known to be wrong, what ours does

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 300
+# timeout: 600
 """
 SWEEnv on real views and real git repositories. Facts are named after the rows of the tables that
 describe upstream's class: m_ methods, c_ communicate, s_ start and reset, r_ repositories, d_

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: env
-# timeout: 300
+# timeout: 600
 """plyfs env, test, session, shell: environments, their tests and shells as verbs."""
 import concurrent.futures
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: serve
-# timeout: 300
+# timeout: 600
 """
 swerex-remote beside the server that swe-rex (PyPI) brings: the same calls to both, listed ones and
 random ones (PLYFS_TEST_SEED), and every answer compared. What differs on purpose is in DIFFERENCES,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: serve
-# timeout: 120
+# timeout: 240
 """
 The protocol of our own (/v1/...) of `plyfs serve`: each endpoint, its errors, streams, metrics; and
 openapi.json, against the sources' tables and against what the endpoints answer.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: serve
-# timeout: 300
+# timeout: 600
 """
 The installed swerex-remote and `plyfs serve` under swe-rex's own client (PyPI): each method of
 RemoteRuntime (files in serve_rex_files.py), each error that the protocol has; and upstream's test suite,
