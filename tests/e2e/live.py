@@ -37,6 +37,7 @@ def shell(t, cwd):
                 return "".join(lines)
             lines.append(line)
         raise AssertionError("the shell ended: " + "".join(lines))
+    assert ask(":") == ""  # it says so if its directory is gone when it begins: that is over
     return ask
 
 

@@ -681,8 +681,8 @@ def test_a_daemon_that_cannot_start_again_is_given_up(t):
         assert False, "that should have failed"
     except OSError as e:
         assert e.errno == errno.EIO, e
+    ply.wait_for("the line", lambda: "answer EIO" in store.log_tail())
     os.rename(t.at("format"), os.path.join(store.path, "format"))
-    assert "answer EIO" in store.log_tail(), store.log_tail()
     store.ply("unmount", view.path)
 
 
