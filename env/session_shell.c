@@ -62,49 +62,65 @@ static const char start_of_line[] = MOVE("44", "114") MOVE("45", "115");
 /*
  * Numbers that nobody uses: {fd}> takes the lowest from 10, as bash does for itself, <( ) the
  * highest below 64; a limit of 128 is enough. The array holds $?, then what shell_type
- * sends (1: until the prefix has been run); 7: set as soon as the command is to be run; 8: its exit
- * code, if it is not 0; 9: sets what there was of -x and -v behind an aborted command, off until
+ * sends (1: until the prefix has been run); 8: set as soon as the command is to be run; 9: its exit
+ * code, if it is not 0; 10: sets what there was of -x and -v behind an aborted command, off until
  * then. A trigger that is read twice finds an empty one.
+ *
+ * What can be sent is not typed: a Ctrl-C that finds the shell reading leaves the rest of the line
+ * to be taken for one, mostly between two reads, of which bash from 5.1 on needs one for a line.
  */
-#define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
 static const char trigger[] =
 	/*
 	 * A command may have made our variable another kind of one, or (R) one that is for ever its
-	 * own, if it is that, and not `unset`, that is in the way.
+	 * own, if it is that, and not `unset`, that is in the way. Twice: to the first command
+	 * after an interrupt bash may give the status of a program that it was starting then.
 	 */
 	"{ builtin eval \"builtin unset -v __ply || ! builtin unset -v __o"
-	" || builtin printf '\\0\\0\\0\\0R\\0' >&115; __ply=($?)\";"
+	" || builtin unset -v __ply || builtin printf '\\0\\0\\0\\0R\\0' >&115;"
+	" __ply=($?)\";"
 	" builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
-	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; __ply[9]=${-//[!xv]};"
-	" __ply[9]=${__ply[9]:+\"builtin set -${__ply[9]};\"}; builtin set +xv; } >/dev/null 2>&1;"
+	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; __ply[10]=${-//[!xv]};"
+	" __ply[10]=${__ply[10]:+\"builtin set -${__ply[10]};\"}; builtin set +xv; }"
+	" >/dev/null 2>&1;"
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
-	 * -p: without BASH_ENV, which may be readonly.
+	 * 7 (second_check) takes 3 away if it may be run.
 	 */
 	" { [[ -z ${__ply[3]-} ]] ||"
 	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
-	" || { ( builtin printf C >&115; __o=;"
-	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash /proc/$$/exe -pn"
-	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
-	" && builtin printf '\\0000\\0' >&115"
-	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115;"
-	" [[ ${__ply[0]} -ge " UNCHECKED " ]]; }; }; } >/dev/null 2>&1" /* a DEBUG trap's, too */
-	" && { builtin eval \"${__ply[9]-}${__ply[2]-}${__ply[5]-}${__ply[7]=}\"; } 37<&115"
+	" || { builtin eval \"${__ply[7]}\"; [[ -z ${__ply[3]} ]]; }; }"
+	" >/dev/null 2>&1" /* a DEBUG trap's, too */
+	" && { builtin eval \"${__ply[10]-}${__ply[2]-}${__ply[5]-}${__ply[8]=}\"; } 37<&115"
 	/*
 	 * To set -e and an ERR trap the eval itself is no command that fails, in front of a ||;
 	 * what it runs is all the same, since `builtin eval` (not `eval`) does not hand that on.
 	 */
-	" || { __ply[8]=$?; } >/dev/null 2>&1;"
-	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"${__ply[8]-0}\" \"$-\" \"${PS1-}\""
-	" \"${PS1+${PS1@a}}\" \"${__ply[1]+${__ply[7]-x}}\" >&115;"
+	" || { __ply[9]=$?; } >/dev/null 2>&1;"
+	" { builtin printf 'S%s\\0%s\\0%s\\0%s\\0%s\\0' \"${__ply[9]-0}\" \"$-\" \"${PS1-}\""
+	" \"${PS1+${PS1@a}}\" \"${__ply[1]+${__ply[8]-x}}\" >&115;"
 	/* After a command's own eval of half a quotation 5.2 knows no reserved word for a line. */
 	" builtin eval builtin :; builtin set +xv; PS1=; } >/dev/null 2>&1\n";
 static const char second_line[] =
 	"{ builtin printf 'E%s\\0' \"${PS1:+${PS1@P}}\" >&115; } >/dev/null 2>&1\n";
-#define SHELL_READS 1024 /* so many bytes at a time, in getc_with_restart */
+/* So many bytes at a time, in getc_with_restart. From 5.1 on 1024, which is all of a trigger. */
+#define SHELL_READS 128
+_Static_assert(sizeof(trigger) <= 1024, "a trigger is read whole");
+
+/*
+ * `bash -n` for what the pair could not prove right. -p: without BASH_ENV, which may be readonly.
+ * Nothing in it fails in the eyes of set -e or an ERR trap.
+ */
+#define UNCHECKED "126" /* and above: there was no bash to check it with, or it was killed */
+static const char second_check[] =
+	"( builtin printf C >&115; __o=;"
+	" [[ $BASHOPTS${__ply[5]} == *extglob* ]] && __o=x; builtin exec -a bash /proc/$$/exe -pn"
+	" ${__o:+\"-O\"} ${__o:+\"extglob\"} <<<\"${__ply[5]}\" >&115 2>&1 )"
+	" && builtin printf '\\0000\\0' >&115 && __ply[3]="
+	" || { __ply[0]=$?; builtin printf '\\0%s\\0' \"${__ply[0]}\" >&115 || builtin :;"
+	" [[ ${__ply[0]} -lt " UNCHECKED " ]] || __ply[3]=; }";
 
 /*
  * In posix mode `unset` is found before any function of that name. What the lines use may be
@@ -426,7 +442,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 {
 	_cleanup_(ply_text_free) struct ply_text prefix = { 0 };
 	const char *open = "", *close = "", *ps1 = "";
-	struct iovec items[6], v[ARRAY_SIZE(items) * 2];
+	struct iovec items[7], v[ARRAY_SIZE(items) * 2];
 	char number[24];
 	int r;
 
@@ -445,6 +461,7 @@ static int shell_type(struct shell *s, const char *text, size_t len, enum shell_
 	items[3] = item(close);
 	items[4] = (struct iovec){ .iov_base = (void *)text, .iov_len = len };
 	items[5] = item(ps1);
+	items[6] = item(second_check);
 	for (size_t i = 0; i < ARRAY_SIZE(items); i++) {
 		v[2 * i] = items[i];
 		v[2 * i + 1] = (struct iovec){ .iov_base = (void *)"", .iov_len = 1 };
@@ -475,7 +492,7 @@ int shell_type_command(struct shell *s, const char *text, size_t len, enum shell
 }
 
 /*
- * Not while lines of ours are there, of which a flush might leave half: bash reads a trigger in two
+ * Not while lines of ours are there, of which a flush might leave half: bash may read a trigger in
  * pieces, and what is left of one leaves it in the middle of a quotation, for ever. A Ctrl-C may
  * have cost it some: so there are none, either, where less is to be read than the rest of one.
  */

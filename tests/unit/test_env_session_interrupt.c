@@ -43,24 +43,44 @@ START_TEST(after_an_interrupt_that_fails_every_output_is_its_own_commands)
 }
 END_TEST
 
-START_TEST(a_shell_that_reads_what_an_interrupt_left_gets_it_whole)
+static void start_with_bad_moments(const char *env)
 {
-	char preload[4096], slow[32];
+	char preload[4096];
 
 	ply_session_free(session);
 	session = make();
 	ck_assert_ptr_nonnull(getenv("PLYFS_BUILD"));
-	snprintf(preload, sizeof(preload), "LD_PRELOAD=%s/tests/slow_read.so",
+	snprintf(preload, sizeof(preload), "LD_PRELOAD=%s/tests/bad_moments.so",
 		 getenv("PLYFS_BUILD"));
 	ok(ply_session_set(session, "env", preload));
-	snprintf(slow, sizeof(slow), "PLYFS_SLOW=%d", (int)getpid());
-	ok(ply_session_set(session, "env", slow));
+	if (env)
+		ok(ply_session_set(session, "env", env));
 	ok(ply_session_start(session, NULL));
+}
+
+START_TEST(a_shell_that_reads_what_an_interrupt_left_gets_it_whole)
+{
+	char slow[32];
+
+	snprintf(slow, sizeof(slow), "PLYFS_SLOW=%d", (int)getpid());
+	start_with_bad_moments(slow);
 	goes_on(DEAF, "begun\n");
 	ck_assert_int_eq(ply_session_interrupt(session, 0.05, 2, NULL), PLY_TIMEOUT);
 	stop_it();
 	gives("echo one", "begun\nfinished\none\n");
 	gives("echo two", "two\n");
+}
+END_TEST
+
+/* To bash the next command's status is then that of the program it had started. */
+START_TEST(a_pipeline_that_is_interrupted_while_it_starts_ends_no_session)
+{
+	start_with_bad_moments(NULL);
+	for (int i = 0; i < 3; i++) {
+		(void)out(": >interrupt-fork; false | true; echo no", 130);
+		gives("[[ -e interrupt-fork ]] || echo done", "done\n");
+		gives("echo fine", "fine\n");
+	}
 }
 END_TEST
 
@@ -319,6 +339,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, after_an_interrupt_that_fails_every_output_is_its_own_commands);
 	tcase_add_test(t, a_shell_that_reads_what_an_interrupt_left_gets_it_whole);
+	tcase_add_test(t, a_pipeline_that_is_interrupted_while_it_starts_ends_no_session);
 	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Preloaded into a shell, for what else happens once in thousands of interrupts.
+ *
+ * With PLYFS_SLOW it reads its terminal as a bash of before 5.1 does, a line in pieces, and the
+ * process of that number, which listens to it, hears of the line before just between two of them.
+ * A file `interrupt-fork` in its directory: a Ctrl-C comes right behind its next fork, when the new
+ * process has taken the terminal (before, it would take it from the prompt, which ends a bash).
+ */
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PIECE 128 /* getc_with_restart's buffer until 5.0 */
+
+/* Much longer than that one takes to do something about it. */
+#define PAUSE_US 100000
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT ssize_t read(int fd, void *buf, size_t count)
+{
+	const char *slow = getenv("PLYFS_SLOW");
+	int left;
+	ssize_t n;
+
+	if (!slow || !isatty(fd))
+		return syscall(SYS_read, fd, buf, count);
+	if (count > PIECE)
+		count = PIECE;
+	if (ioctl(fd, FIONREAD, &left) == 0 && left == 0)
+		(void)kill(atoi(slow), SIGCONT); /* what we are about to wait for is its to type */
+	n = syscall(SYS_read, fd, buf, count);
+	if (n <= 0)
+		return n;
+	if ((size_t)n == count) {
+		(void)kill(atoi(slow), SIGCONT);
+		(void)usleep(PAUSE_US);
+	} else if (ioctl(fd, FIONREAD, &left) == 0 && left > (int)count) {
+		(void)kill(atoi(slow), SIGSTOP);
+	}
+	return n;
+}
+
+EXPORT pid_t fork(void)
+{
+	pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
+	pid_t pid = next();
+
+	if (pid > 0 && unlink("interrupt-fork") == 0) {
+		while (tcgetpgrp(STDIN_FILENO) != pid)
+			(void)usleep(1000);
+		(void)kill(getpid(), SIGINT);
+	}
+	return pid;
+}
