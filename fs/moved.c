@@ -59,18 +59,27 @@ int moved_compare(struct moved *m, const struct inode *before, const struct inod
 static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct inode *ret)
 {
 	READ_GUARD(v->lock);
-	LOCK_GUARD(&v->table_lock);
-	const struct vnode *n = vnode_by_ino(v, ino), *parent;
 	struct fs fs = { .store = v->store };
+	const struct vnode *parent;
+	struct realm *realm;
+	int r;
 
-	/* What is settled is so since the switch, by who asked about it: that may be no lookup. */
-	if (!n || n->unnamed || n->realm == v->cur || !n->realm->base ||
-	    n->realm->lineage != lineage)
-		return false;
-	fs.tree = n->realm->tree;
-	if (fs_stat(&fs, ino, ret) < 0)
-		return false;
-	parent = vnode_by_ino(v, ret->parent);
+	{
+		LOCK_GUARD(&v->table_lock);
+		const struct vnode *n = vnode_by_ino(v, ino);
+
+		/* What is settled was asked about since the switch: that may be no lookup. */
+		if (!n || n->unnamed || n->realm == v->cur || !n->realm->base ||
+		    n->realm->lineage != lineage)
+			return false;
+		realm = n->realm;
+		realm->refs++; /* while the disk may be read */
+	}
+	fs.tree = realm->tree;
+	r = fs_stat(&fs, ino, ret);
+	LOCK_GUARD(&v->table_lock);
+	realm_unref(v, realm);
+	parent = r < 0 ? NULL : vnode_by_ino(v, ret->parent);
 	return parent && !parent->unnamed;
 }
 
