@@ -472,7 +472,7 @@ def test_a_compile_in_progress_ends_or_fails_as_on_replaced_files(t):
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     time.sleep(0.4)
     view.restore(first)
-    text, _ = p.communicate(timeout=60)
+    text, _ = p.communicate(timeout=120)
     # Objects made before the restore are gone; what make makes afterwards is whole. Nothing
     # hangs, and a fresh make from the restored state builds everything.
     assert p.returncode in (0, 2), text
@@ -688,7 +688,7 @@ exit 0
         rounds += 1
     ply.write(stop, "")
     for w in workers:
-        assert w.wait(timeout=60) == 0
+        assert w.wait(timeout=120) == 0
     view.restore(first)
     ply.assert_same_tree(t.at("source"), view.path)
 

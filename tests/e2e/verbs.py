@@ -775,7 +775,7 @@ def interrupted(t, n, *words, **kw):
     p = subprocess.Popen([ply.PLYFS, *words], stdout=subprocess.PIPE, text=True, **kw)
     time.sleep(n / 4000)
     p.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[n % 3])
-    return p.communicate(timeout=30)[0]
+    return p.communicate(timeout=60)[0]
 
 
 def test_an_interrupted_mount_is_none_or_whole(t):
