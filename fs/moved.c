@@ -14,9 +14,9 @@
  * Listed is who has another parent or name itself: what lies below comes along. So it is with one
  * that was not there before, if the kernel, which was told of no name, has it where it belongs now
  * and can have thrown out that of the highest such directory at most. That is not so where it or
- * its parent was dead (V5): told of by names, or asked for what it no longer had. (By names each
- * one that was not there is listed.) Of another lineage directories are told by their paths, which
- * stay as they are.
+ * its parent was dead (V5): told of by names, or asked for what it no longer had; or where somebody
+ * still has a directory that was removed. (By names each one that was not there is listed.) Of
+ * another lineage directories are told by their paths, which stay as they are.
  */
 
 #include <errno.h>
@@ -68,9 +68,12 @@ static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct
 		LOCK_GUARD(&v->table_lock);
 		const struct vnode *n = vnode_by_ino(v, ino);
 
-		/* What is settled was asked about since the switch: that may be no lookup. */
+		/*
+		 * What is settled was asked about since the switch: that may be no lookup. It may
+		 * be below a directory that the kernel removed, whose number another node id has.
+		 */
 		if (!n || n->unnamed || n->realm == v->cur || !n->realm->base ||
-		    n->realm->lineage != lineage)
+		    n->realm->lineage != lineage || v->n_removed)
 			return false;
 		realm = n->realm;
 		realm->refs++; /* while the disk may be read */

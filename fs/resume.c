@@ -75,6 +75,7 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 		n->backing = (int32_t)(opened >> 32);
 	}
 	v->n_displaced += n->displaced;
+	v->n_removed += n->removed;
 	vnode_set_realm(v, n, realm);
 	if ((flags & MEMO_HASHED) && !vnode_by_ino(v, n->ino))
 		vnode_hash(v, n);

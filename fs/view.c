@@ -568,6 +568,7 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
 		}
 		if (n && n->ino == i->ino && n->realm == v->cur) { /* else of another object */
 			n->orphan = true;
+			v->n_removed += S_ISDIR(n->type) && !n->removed;
 			n->removed = S_ISDIR(n->type);
 			vnode_save(v, n);
 			return 0;

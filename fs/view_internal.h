@@ -116,6 +116,7 @@ struct view {
 	uint32_t n_slots, cap_slots, n_free;
 	struct vnode **hash; /* under table_lock: by inode number */
 	uint32_t hash_mask, n_hashed, n_displaced;
+	uint32_t n_removed; /* under table_lock: of all of them */
 
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */

@@ -292,6 +292,7 @@ static void vnode_free(struct view *v, struct vnode *n)
 		v->kernel.backing_close(v->kernel.arg, n->backing);
 	vnode_unhash(v, n);
 	v->n_displaced -= n->displaced;
+	v->n_removed -= n->removed;
 	not_dead(v, n);
 	realm_unref(v, n->realm);
 	v->slots[slot] = NULL;

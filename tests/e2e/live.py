@@ -241,6 +241,30 @@ def test_a_cwd_that_was_looked_for_while_it_was_gone_is_told_where_it_is(t):
         assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
 
 
+@cases("a_cwd_in_a_directory_that_was_removed_meanwhile_is_told_where_it_is")
+def _(t, n):
+    """The kernel has it in the removed one for ever, whose number another one has."""
+    view = t.view(DEEP)
+    zero = view.checkpoint()
+    os.mkdir(view.at("build"))
+    bulk_change(view, n)
+    first = view.checkpoint()
+    os.makedirs(view.at("build/x/y"))
+    if n:
+        ply.make_bulk(view.at("more"), n, size=40)
+    late = view.checkpoint()
+    asks = {where: shell(t, view.at(where)) for where in ("build/x", "build/x/y")}
+    view.store.ply("restore", first, view.path)
+    os.rename(view.at("build"), view.at("old"))
+    os.rmdir(view.at("old"))
+    view.store.ply("restore", first, view.path)
+    assert view.ls("build") == []
+    view.store.ply("restore", zero, view.path)
+    view.store.ply("restore", late, view.path)
+    for where, ask in asks.items():
+        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+
+
 @cases("a_cwd_that_comes_back_elsewhere_is_told_where_it_is")
 def _(t, n):
     """With the directory that it was in before a state lacked both."""

@@ -222,6 +222,26 @@ START_TEST(what_comes_back_is_told_with_what_was_asked_for)
 }
 END_TEST
 
+/* What the kernel has of a dead one stays where it was: nowhere, then. */
+START_TEST(what_was_in_a_directory_that_was_removed_meanwhile_is_told)
+{
+	uint64_t zero = checkpoint(), q = make_dir(ROOT_NODE, "q"), first = checkpoint(), late;
+	struct entry e;
+
+	make_dir(q, "in");
+	late = checkpoint();
+	set_mode(_i);
+	ck_assert(!restore(first).moved);
+	ck_ok(view_lookup(view, ROOT_NODE, "q", 1, &e)); /* as who removes it does */
+	ck_assert_uint_eq(e.node, q);
+	ck_ok(view_rmdir(view, ROOT_NODE, "q", 1));
+	ck_assert(!restore(zero).moved);
+	ck_assert(restore(late).moved);
+	assert_moved_by_epoch_or_names((const char *[]){ "q", "q/in", NULL },
+				       (const char *[]){ "q/in", NULL }, _i);
+}
+END_TEST
+
 START_TEST(what_went_by_names_and_comes_back_by_epoch_is_told)
 {
 	uint64_t first = checkpoint(), q, late;
@@ -306,6 +326,7 @@ int main(void)
 	tcase_add_loop_test(t, who_was_told_a_part_of_another_list_is_told_all_of_the_next, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_elsewhere_is_told, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_is_told_with_what_was_asked_for, 0, 3);
+	tcase_add_loop_test(t, what_was_in_a_directory_that_was_removed_meanwhile_is_told, 0, 3);
 	tcase_add_test(t, what_went_by_names_and_comes_back_by_epoch_is_told);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
