@@ -401,6 +401,7 @@ struct refused {
 	pthread_t thread;
 	bool began;
 	int result;
+	useconds_t moment; /* so that he asks before this one ends */
 };
 
 static void *ask_for_room(void *arg)
@@ -424,24 +425,33 @@ static void refuse_and_take_long(void *arg, const char *what, uint64_t done, uin
 		store->collectable = true;
 	}
 	ck_ok(pthread_create(&q->thread, NULL, ask_for_room, q));
-	(void)usleep(50000); /* so that he asks before this one ends */
+	(void)usleep(q->moment);
 	atomic_fetch_add(&ahead_s, 3600);
 }
 
 START_TEST(who_was_refused_tries_again_after_one_that_ended_meanwhile)
 {
-	struct refused q = { .began = false };
+	struct refused q = { .moment = 50000 };
 	const struct progress progress = { .fn = refuse_and_take_long, .arg = &q };
-	struct branch *b = branch_make("main");
 	struct gc_stats stats;
 
-	change(b, 1, "one");
-	ck_ok(store_gc(store, &progress, &stats));
-	ck_assert(q.began);
-	ck_assert_int_eq(pthread_join(q.thread, NULL), 0);
+	branch_close(branch_make("main"));
+	for (;;) {
+		struct branch *b = branch_at("main");
+
+		change(b, 1, "one");
+		q.began = false;
+		ck_ok(store_gc(store, &progress, &stats));
+		ck_assert(q.began);
+		ck_assert_int_eq(pthread_join(q.thread, NULL), 0);
+		atomic_store(&ahead_s, 0);
+		branch_close(b);
+		if (q.result == 0 || q.moment > 10000000)
+			break;
+		q.moment *= 2; /* on a busy machine he came too late */
+		store_reopen();
+	}
 	ck_ok(q.result); /* though the next one is in ten hours */
-	atomic_store(&ahead_s, 0);
-	branch_close(b);
 }
 END_TEST
 

@@ -648,9 +648,11 @@ START_TEST(a_full_disk_loses_nothing_and_is_tried_again)
 
 	fill(b, 1, 1000, 1);
 	ck_ok(store_sync(store));
+	claim_records(store); /* the sealer, who else may be done with it before that */
 	fill(b, 1, 1000, 2);
 	id = checkpoint(b, NULL);
 	limit_files(4096);
+	claim_end(store);
 	ck_err(snap_wait(store, id), -EFBIG);
 	notes = __atomic_load_n(&scratch.notes, __ATOMIC_RELAXED);
 	ck_err(store_sync(store), -EFBIG);
@@ -672,9 +674,11 @@ START_TEST(out_of_memory_in_a_round_is_tried_again)
 	uint64_t id;
 
 	ck_ok(store_sync(store));
+	claim_records(store); /* as above */
 	change(b, 1, "1");
 	id = checkpoint(b, NULL);
 	fault_arm(0, 1000, ENOMEM);
+	claim_end(store);
 	ck_assert_int_lt(snap_wait(store, id), 0);
 	fault_disarm();
 	ck_ok(snap_wait(store, id));
