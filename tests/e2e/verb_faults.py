@@ -20,6 +20,7 @@ import ply
 from ocilayout import member, tar
 
 PATIENCE = 60
+LONG_IDLE = "600"  # s: a daemon that had no view, and ended for that before it was asked, has not died
 
 
 def asked(run, faults, n, *args, kinds=3, fails_with=(1,), **kw):
@@ -61,6 +62,7 @@ def faults_of(t, program, kinds):
 def imports(t, program, some, *source, kinds=3):
     """With a daemon that has done nothing yet, each time."""
     faults = faults_of(t, program, kinds)
+    t.env["PLYFSD_IDLE"] = LONG_IDLE
     store = t.store()
     store.ply("import", "--branch", "right", *source)
     right = items_of(store, "right")
@@ -157,6 +159,7 @@ def test_so_it_is_of_a_revision_when_what_reads_it_is_killed(t):
 def outputs(t, program, some, *verb, kinds=3, mend=lambda: None):
     """The verb's output is whole, or one line says why it ended. mend: what a person would do then."""
     faults = faults_of(t, program, kinds)
+    t.env["PLYFSD_IDLE"] = LONG_IDLE
     store = t.store()
     store.import_(t.tree({"a": "1\n" * 5000, "b": "b\n", "dir/lnk": "2\n", "bin": "\0" * 9000}))
     view = store.mount()
