@@ -122,7 +122,8 @@ def test_checkpoints_without_changes_cost_nothing(t):
 
 
 def test_a_writer_that_never_pauses_does_not_leave_packs_behind(t):
-    # Bytes lie in the stage until they are in packs; a writer may be 256 MiB ahead.
+    # Bytes lie in the stage until they are in packs; a writer may be 256 MiB ahead, and as much that is sealed
+    # may not be let go of yet (stage_is_behind, which each write asks before it: some are under way).
     view = t.view()
     stage = os.path.join(view.store.path, "stage")
     noise, most = os.urandom(1 << 20), 0
@@ -133,7 +134,7 @@ def test_a_writer_that_never_pauses_does_not_leave_packs_behind(t):
                 most = max(most, sum(size(os.path.join(stage, n))
                                      for n in os.listdir(stage)))
     print("# 700 MiB written at once, at most %.0f MiB staged" % (most / 2**20))
-    assert most < 400 << 20
+    assert most < 544 << 20
     with open(view.at("large"), "rb") as f:
         for i in range(700):
             assert f.read(1 << 20) == b"%8d" % i + noise[8:], i
