@@ -12,11 +12,13 @@
  * they are forgotten only with the next restore after somebody was told all of them.
  *
  * Listed is who has another parent or name itself: what lies below comes along. So it is with one
- * that was not there before, if the kernel, which was told of no name, has it where it belongs now
+ * that was not there before, if the kernel, which was told of no name, has it where it belongs now,
  * and can have thrown out that of the highest such directory at most. That is not so where it or
- * its parent was dead (V5): told of by names, or asked for what it no longer had; or where somebody
- * still has a directory that was removed. (By names each one that was not there is listed.) Of
- * another lineage directories are told by their paths, which stay as they are.
+ * its parent was dead (V5): told of by names, or asked for what it no longer had; where its parent
+ * was asked for a name meanwhile; where nobody looked at it when it was listed the last time; or
+ * where somebody still has a directory that was removed. (By names each one that was not there is
+ * listed, and its name thrown out.) Of another lineage directories are told by their paths, which
+ * stay as they are.
  */
 
 #include <errno.h>
@@ -62,6 +64,7 @@ static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct
 	struct fs fs = { .store = v->store };
 	const struct vnode *parent;
 	struct realm *realm;
+	uint32_t left;
 	int r;
 
 	{
@@ -77,13 +80,14 @@ static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct
 			return false;
 		realm = n->realm;
 		realm->refs++; /* while the disk may be read */
+		left = realm->left;
 	}
 	fs.tree = realm->tree;
 	r = fs_stat(&fs, ino, ret);
 	LOCK_GUARD(&v->table_lock);
 	realm_unref(v, realm);
 	parent = r < 0 ? NULL : vnode_by_ino(v, ret->parent);
-	return parent && !parent->unnamed;
+	return parent && !parent->unnamed && parent->asked < left;
 }
 
 int moved_find(struct moved *m, struct view *v, const struct fs *before, const struct fs *after)
@@ -125,6 +129,12 @@ void moved_keep(struct view *v, struct moved *m)
 	struct moved *all = &v->moved;
 	size_t n = all->n + m->n;
 
+	for (size_t i = 0; i < m->n; i++) { /* maybe nobody looks, and it goes and comes back */
+		struct vnode *d = vnode_by_ino(v, m->ino[i]);
+
+		if (d)
+			d->unnamed = true;
+	}
 	if (all->asked || all->lineage != m->lineage || n > MAX(UNASKED_MAX, v->n_hashed) ||
 	    os_grow(&all->ino, &all->cap, n, sizeof(*all->ino)) < 0) {
 		moved_release(all);

@@ -333,6 +333,12 @@ static int find_next(struct plan *p, const struct vnode *n, struct inode *ret)
 	return MIN(r, 0);
 }
 
+/* One that will be another, by its path, is known to the plan by neither's number. */
+static int plan_other(struct plan *p, const struct vnode *n, const struct inode *next)
+{
+	return next->ino == n->ino ? 0 : moved_compare(&p->moved, NULL, next);
+}
+
 /*
  * The names that a directory will have, which the kernel may know not to be there: of those no
  * table of ours knows.
@@ -342,6 +348,8 @@ static int note_every_appearing(struct plan *p, const struct vnode *n)
 	struct inode i;
 	int r = find_next(p, n, &i);
 
+	if (r == 0)
+		r = plan_other(p, n, &i);
 	return r == 0 ? note_all_in(p, n, i.ino) : MIN(r, 0);
 }
 
@@ -383,6 +391,8 @@ static int plan_lost(struct plan *p)
 			continue;
 		if (r == 0 && fs_stat(&p->old_fs, next.ino, &before) >= 0)
 			r = note_all_in(p, n, next.ino);
+		if (r == 0)
+			r = plan_other(p, n, &next);
 		if (r < 0)
 			return r;
 		p->lost[i] = p->lost[p->n_next];
@@ -481,6 +491,7 @@ static void commit_epoch(struct plan *p)
 	cur->base = NULL;
 	cur->lineage = p->lineage;
 	old->snap = cur->snap;
+	old->left = cur->left;
 	cur->snap = 0;
 	v->cur = cur;
 	vnodes_rise(v);
@@ -680,6 +691,9 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		p->notes.all = p->mode == RESTORE_EPOCH && v->kernel.inc_epoch;
 		telling_begins(v, &p->notes);
 	}
+	v->switches++;
+	if (p->limbo)
+		p->limbo->left = v->switches;
 	if (p->mode == RESTORE_NAMES)
 		commit_names(p);
 	else

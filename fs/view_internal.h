@@ -54,6 +54,7 @@ struct realm {
 	uint64_t lineage;  /* of base */
 	uint64_t snap;     /* that has base; 0 in the current realm */
 	uint64_t refs;     /* under table_lock: vnodes bound to it, and 1 for being current */
+	uint32_t left;	   /* view->switches when it was left; 0: before this process */
 	bool owns_tree;
 };
 
@@ -67,12 +68,13 @@ struct vnode {
 	bool removed;  /* under table_lock: a directory that the kernel removed itself (V5) */
 	bool changed;  /* under table_lock: in an older realm, since that is one */
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
-	bool unnamed;  /* under table_lock: it was, and nobody looked it up since (moved.c) */
+	bool unnamed;  /* under table_lock: it was, or was listed; nobody looked since */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
 	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
 	uint32_t dead_at;  /* under table_lock: where it is among the dead */
+	uint32_t asked;	   /* under table_lock: a directory: view->switches when it last was */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
@@ -118,6 +120,7 @@ struct view {
 	uint32_t hash_mask, n_hashed, n_displaced;
 	uint32_t n_removed; /* under table_lock: of all of them */
 
+	uint32_t switches; /* under lock: how many there were */
 	bool untold; /* under switch_lock: a former process restored, and told nobody */
 	struct notes *expired; /* under switch_lock, owned: names that the last restore expired */
 	struct moved moved; /* under table_lock: by the last restores */

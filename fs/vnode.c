@@ -465,6 +465,7 @@ int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *
 	if (r < 0)
 		return r;
 
+	n->asked = v->switches;
 	ret->current = n->realm == v->cur;
 	if (!n->realm->tree) /* what a restore replaced, and a kill took */
 		return S_ISDIR(n->type) ? -ENOENT : -EIO;

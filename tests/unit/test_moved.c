@@ -222,6 +222,63 @@ START_TEST(what_comes_back_is_told_with_what_was_asked_for)
 }
 END_TEST
 
+/* Or when it is asked for where its parent is still there. */
+START_TEST(what_was_asked_for_before_its_parent_went_is_told)
+{
+	uint64_t first = checkpoint(), q = make_dir(ROOT_NODE, "q"), with_q = checkpoint(), late;
+	struct entry e;
+
+	make_dir(make_dir(q, "in"), "deep");
+	late = checkpoint();
+	set_mode(_i);
+	ck_assert(!restore(with_q).moved);
+	ck_assert_int_eq(view_lookup(view, q, "in", 2, &e), -ENOENT);
+	ck_assert(!restore(first).moved);
+	ck_assert(restore(late).moved);
+	assert_moved_by_epoch_or_names((const char *[]){ "q", "q/in", NULL },
+				       (const char *[]){ "q", "q/in", "q/in/deep", NULL }, _i);
+}
+END_TEST
+
+START_TEST(what_was_told_and_nobody_looked_at_is_told_when_it_comes_back)
+{
+	uint64_t first = checkpoint(), q = make_dir(ROOT_NODE, "q"), late;
+
+	make_dir(q, "d");
+	late = checkpoint();
+	rename_to(q, "d", q, "e");
+	set_mode(0);
+	ck_assert(restore(late).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "q/d", NULL });
+	set_mode(1);
+	ck_assert(!restore(first).moved);
+	ck_assert(restore(late).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "q", "q/d", NULL });
+}
+END_TEST
+
+/* By names the kernel throws out the name that both have. */
+START_TEST(what_becomes_another_by_its_path_is_told)
+{
+	uint64_t one, two, empty = checkpoint();
+
+	view_forget(view, make_dir(ROOT_NODE, "m"), 1);
+	one = checkpoint();
+	ck_ok(view_rmdir(view, ROOT_NODE, "m", 1));
+	make_dir(ROOT_NODE, "m");
+	two = checkpoint();
+	set_mode(0);
+	ck_assert(restore(one).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "m", NULL });
+	ck_assert(restore(two).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "m", NULL });
+	ck_assert(restore(one).moved);
+	ck_assert(!restore(empty).moved);
+	ck_assert(restore(two).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "m", NULL });
+}
+END_TEST
+
 /* What the kernel has of a dead one stays where it was: nowhere, then. */
 START_TEST(what_was_in_a_directory_that_was_removed_meanwhile_is_told)
 {
@@ -326,6 +383,9 @@ int main(void)
 	tcase_add_loop_test(t, who_was_told_a_part_of_another_list_is_told_all_of_the_next, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_elsewhere_is_told, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_is_told_with_what_was_asked_for, 0, 3);
+	tcase_add_loop_test(t, what_was_asked_for_before_its_parent_went_is_told, 0, 3);
+	tcase_add_test(t, what_was_told_and_nobody_looked_at_is_told_when_it_comes_back);
+	tcase_add_test(t, what_becomes_another_by_its_path_is_told);
 	tcase_add_loop_test(t, what_was_in_a_directory_that_was_removed_meanwhile_is_told, 0, 3);
 	tcase_add_test(t, what_went_by_names_and_comes_back_by_epoch_is_told);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
