@@ -41,6 +41,13 @@ def shell(t, cwd):
     return ask
 
 
+def all_know_where(view, asks):
+    """Shells, by the path in the view that each sits in."""
+    for where, ask in asks.items():
+        told = ask("readlink /proc/self/cwd")
+        assert told == view.at(where) + "\n", told
+
+
 def bulk_change(view, n):
     """n more files that differ between the states."""
     if n:
@@ -208,8 +215,7 @@ def _(t, n):
         view.store.ply("restore", first, view.path)
         assert "late" not in view.ls("one") and not os.path.exists(view.at("one/late"))
         back()
-        for where, ask in asks.items():
-            assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+        all_know_where(view, asks)
 
 
 def test_a_cwd_that_went_by_names_and_comes_back_by_epoch_is_told_where_it_is(t):
@@ -222,8 +228,7 @@ def test_a_cwd_that_went_by_names_and_comes_back_by_epoch_is_told_where_it_is(t)
     view.store.ply("restore", first, view.path)
     bulk_change(view, 3000)
     view.store.ply("restore", late, view.path)
-    for where, ask in asks.items():
-        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+    all_know_where(view, asks)
 
 
 def test_a_cwd_that_was_looked_for_while_it_was_gone_is_told_where_it_is(t):
@@ -237,8 +242,7 @@ def test_a_cwd_that_was_looked_for_while_it_was_gone_is_told_where_it_is(t):
     view.store.ply("restore", first, view.path)
     assert "No such file" in asks["one/late"]("ls deeper")
     view.store.ply("restore", late, view.path)
-    for where, ask in asks.items():
-        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+    all_know_where(view, asks)
 
 
 @cases("a_cwd_in_a_directory_that_was_removed_meanwhile_is_told_where_it_is")
@@ -261,8 +265,7 @@ def _(t, n):
     assert view.ls("build") == []
     view.store.ply("restore", zero, view.path)
     view.store.ply("restore", late, view.path)
-    for where, ask in asks.items():
-        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+    all_know_where(view, asks)
 
 
 @cases("a_cwd_that_comes_back_elsewhere_is_told_where_it_is")
@@ -277,8 +280,7 @@ def _(t, n):
     os.rename(view.at("q/d"), view.at("p/d"))
     view.store.ply("restore", first, view.path)
     view.store.ply("restore", in_q, view.path)
-    for where, ask in asks.items():
-        assert ask("readlink /proc/self/cwd") == view.at(where) + "\n", ask("readlink /proc/self/cwd")
+    all_know_where(view, asks)
 
 
 @cases("a_directory_that_was_removed_under_a_shell_comes_back")
