@@ -66,15 +66,18 @@ static void let_disk_fail(const char *file, unsigned one_in)
 	disk_fails = one_in > 0;
 }
 
-/* Half of its syncs, until another segment is begun: after the first one. */
-static void let_journal_fail(void)
+/* Half of its syncs, until another segment is begun: after the first. false: there is none yet. */
+static bool let_journal_fail(void)
 {
 	char name[40];
 
-	UNTIL_DONE(store_flush(store)); /* so there is one */
+	UNTIL_DONE(store_flush(store)); /* so there is one, if anything was changed */
 	LOCK_GUARD(&store->commit_lock); /* which stays */
+	if (!store->journal->newest)
+		return false;
 	snprintf(name, sizeof(name), "journal/%08" PRIx32, store->journal->newest->number);
 	let_disk_fail(name, 2);
+	return true;
 }
 
 static void live(bool make)
@@ -91,8 +94,8 @@ static void live(bool make)
 		let_disk_fail("index/data.mdb", 30);
 	journal_fails = dice(2) ? dice(STEPS) : STEPS;
 	while (sh->steps < STEPS && !disk_is_full()) {
-		if (sh->steps == journal_fails)
-			let_journal_fail();
+		if (sh->steps == journal_fails && !let_journal_fail())
+			journal_fails++;
 		step();
 	}
 	expect_everything();
