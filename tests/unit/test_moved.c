@@ -116,20 +116,30 @@ START_TEST(what_is_elsewhere_again_is_told_as_it_is_now)
 }
 END_TEST
 
-/* Of two restores at once the first one's caller may come to ask behind the second. */
-START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
+/* Directories "a" to `last`, of which a restore brings back the names of "a" to "c". */
+static uint64_t three_are_moved(char last, int mode)
 {
-	uint64_t id, at = 0;
-	char name[2] = "a", buf[4];
-	size_t len;
+	char name[2] = "a";
+	uint64_t id;
 
-	for (; name[0] <= 'c'; name[0]++)
+	for (; name[0] <= last; name[0]++)
 		make_dir(ROOT_NODE, name);
 	id = checkpoint();
 	for (name[0] = 'a'; name[0] <= 'c'; name[0]++)
 		rename_to(ROOT_NODE, name, ROOT_NODE, (char[]){ name[0], name[0], '\0' });
-	set_mode(_i);
+	set_mode(mode);
 	ck_assert(restore(id).moved);
+	return id;
+}
+
+/* Of two restores at once the first one's caller may come to ask behind the second. */
+START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
+{
+	uint64_t id, at = 0;
+	char buf[4];
+	size_t len;
+
+	(void)three_are_moved('c', _i);
 	ck_assert(!restore(checkpoint()).moved);
 	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
 	ck_assert_uint_eq((uint32_t)at, 2); /* "a", "b" */
@@ -152,16 +162,10 @@ END_TEST
 START_TEST(who_was_told_a_part_of_another_list_is_told_all_of_the_next)
 {
 	uint64_t id, at = 0;
-	char name[2] = "a", buf[4];
+	char buf[4];
 	size_t len;
 
-	for (; name[0] <= 'd'; name[0]++)
-		make_dir(ROOT_NODE, name);
-	id = checkpoint();
-	for (name[0] = 'a'; name[0] <= 'c'; name[0]++)
-		rename_to(ROOT_NODE, name, ROOT_NODE, (char[]){ name[0], name[0], '\0' });
-	set_mode(_i);
-	ck_assert(restore(id).moved);
+	id = three_are_moved('d', _i);
 	ck_ok(view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len));
 	ck_assert_uint_eq(len, 4); /* "a", "b" */
 	assert_moved(ROOT_NODE, (const char *[]){ "a", "b", "c", NULL });
