@@ -326,7 +326,7 @@ def verify_all(r, view, snapshots):
 def test_writers_in_the_mount_see_a_pause_and_nothing_else(t):
     kills, per_round, seed = 1000 if ply.LONG else 40, 5, seed_of_run()
     rng = random.Random(seed)
-    t.env["PLYFSD_DEATHS"] = "1000"  # within 10 s: never
+    t.deaths()
     view = t.view({"keep": "x"})
     store, pid = view.store, view.store.daemon()
     answered, pauses = 0, []

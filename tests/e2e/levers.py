@@ -50,10 +50,6 @@ def ops(view, *names):
     return sum(counts.get(name, 0) for name in names)
 
 
-def has_epochs():
-    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 16)
-
-
 def test_help_completion_and_mistakes_know_all(t):
     store = t.store()
     told = t.run([ply.PLYFS, "mount", "--help"]).stdout
@@ -367,9 +363,7 @@ def test_the_daemon_sleeps_at_once_without_eager(t):
 # ---- another daemon ----
 
 def test_the_next_daemon_serves_it_alike(t):
-    if not has_epochs():
-        ply.skip("views end with their daemon before Linux 6.16")
-    t.env["PLYFSD_DEATHS"] = "1000"
+    t.deaths()
     view = mounted(t, "no-open,readdirplus")
     cached = mounted(t, "cache")
     os.kill(view.store.daemon(), signal.SIGKILL)

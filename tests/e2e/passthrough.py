@@ -46,7 +46,6 @@ def passing(store, snap, *more):
 
 def made(t, files, *more):
     """A store with a tree, and a view of it."""
-    t.env["PLYFSD_DEATHS"] = "1000"  # within 10 s: never too many
     store = t.store()
     return passing(store, store.import_(t.tree(files)), *more)
 
@@ -94,7 +93,6 @@ def test_the_tree_is_the_same_and_the_kernel_reads_it(t):
         f.seek(20 * MIB + 5)
         f.write(b"in the middle")
     os.link(os.path.join(source, "just"), os.path.join(source, "link"))
-    t.env["PLYFSD_DEATHS"] = "1000"
     store = t.store()
     view = passing(store, store.import_(source))
     with ply.caches_stay():
@@ -215,6 +213,7 @@ def test_an_overlay_lies_on_it(t):
 
 
 def test_reading_goes_on_without_the_daemon(t):
+    t.deaths()
     data = noise(3 * MIB)
     view = made(t, {"large": data})
     want = t.run(["sha1sum"], stdin=open(os.path.join(t.at("source"), "large"), "rb")).stdout
@@ -240,6 +239,7 @@ def test_reading_goes_on_without_the_daemon(t):
 
 def test_the_next_daemon_answers_opens_alike(t):
     """The kernel refuses (EIO) to have one file open in two ways."""
+    t.deaths()
     view = made(t, {"large": noise(2 * MIB), "other": noise(2 * MIB, 2)})
     with open(view.at("large"), "rb") as f:
         kill(view)
@@ -258,6 +258,7 @@ def test_the_next_daemon_answers_opens_alike(t):
 
 
 def test_a_daemon_that_dies_answering_opens_and_closes(t):
+    t.deaths()
     t.env["PLYFS_TEST_DIE"] = die = t.at("die")
     os.mkdir(die)
     view = made(t, {"large": noise(2 * MIB), "other": noise(2 * MIB, 2)})
@@ -281,6 +282,7 @@ def test_a_daemon_that_dies_answering_opens_and_closes(t):
 
 def test_opens_through_many_deaths(t):
     """Counts of opens are right enough whatever a death comes between."""
+    t.deaths()
     files = {"f%d" % i: noise((1 + i) * MIB, i) for i in range(3)}
     view = made(t, {**files, "small": "1"})
     kills, over = 40 if ply.LONG else 12, threading.Event()
@@ -355,6 +357,7 @@ def test_old_copies_make_room_for_new_ones(t):
 
 
 def test_without_room_it_is_read_as_ever(t):
+    t.deaths()
     ply.small_disk(t)
     store = t.store("disk/store")
     large = noise(36 * MIB)

@@ -277,7 +277,7 @@ def test_so_it_is_while_states_come_back(t):
 
 
 def test_so_it_is_with_one_daemon_after_the_other(t):
-    t.env["PLYFSD_DEATHS"] = "1000"  # within 10 s: never
+    t.deaths()
     view, rng = view_of_pages(t), ply.seeded()
 
     def kill():

@@ -152,7 +152,7 @@ def look(view, fd, number):
 def storm(t, kills=False, epochs=False):
     rng = ply.seeded()
     if kills:
-        t.env["PLYFSD_DEATHS"] = "64"  # of them, within 10 s
+        t.deaths()
     view = t.view({"a/a/a": "x", "b": None})
     states = {view.checkpoint(): None}
     if epochs:

@@ -94,7 +94,7 @@ def test_a_journal_is_replayed_by_this_daemon_or_the_next(t):
 
 
 def test_behind_a_mount_the_next_one_tries_again(t):
-    t.env["PLYFSD_DEATHS"] = "100000"
+    t.deaths()
     faults = ply.Faults(t)
     view = t.view()
     made = 0

@@ -23,11 +23,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-OFTEN = "1000"  # deaths within 10 s: never
-
-
 def supervised(t, files=None):
-    t.env["PLYFSD_DEATHS"] = OFTEN
+    t.deaths()
     return t.view(files)
 
 
@@ -642,6 +639,7 @@ def test_a_snapshot_that_is_shown_goes_on_and_so_does_a_second_branch(t):
 # ---- dying too often, ending, being replaced ----
 
 def test_a_daemon_that_keeps_dying_is_given_up_with_an_error(t):
+    ply.need_followed_daemon()
     view = t.view()
     store = view.store
     f = open(view.at("a.txt"))
@@ -671,6 +669,7 @@ def test_a_daemon_that_keeps_dying_is_given_up_with_an_error(t):
 
 
 def test_a_daemon_that_cannot_start_again_is_given_up(t):
+    ply.need_followed_daemon()
     view = t.view()
     store = view.store
     pid = store.daemon()
@@ -687,6 +686,7 @@ def test_a_daemon_that_cannot_start_again_is_given_up(t):
 
 
 def test_a_store_that_is_broken_is_tried_once(t):
+    ply.need_followed_daemon()
     view = t.view()
     store = view.store
     pid = store.daemon()

@@ -521,7 +521,7 @@ def test_mounting_with_fsmonitor_is_done_or_told(t):
 # ---- another daemon ----
 
 def replace(t, program, some):
-    t.env["PLYFSD_DEATHS"] = "100000"
+    t.deaths()
     faults = ply.Faults(t, program)
     view = t.view({"f": "1"})
     store, made, deaths = view.store, 0, 0

@@ -66,6 +66,16 @@ def need_tool(*names):
             skip("needs " + name)
 
 
+def has_epochs():
+    """Can the kernel do what large restores and views that outlive their daemon need (fs/README.md)?"""
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 16)
+
+
+def need_followed_daemon():
+    if not has_epochs():
+        skip("before Linux 6.16 a view ends with its daemon")
+
+
 def need_mount_namespaces():
     """For root; there are none in a plain chroot, for instance."""
     need_root()
@@ -647,6 +657,11 @@ class Bench:
         """Views die with their daemon: for tests of what is in the store then."""
         self.env["PLYFSD_SUPERVISE_OFF"] = "1"
         self.clean.append(lambda: os.environ.pop("PLYFSD_SUPERVISE_OFF", None))  # plylib
+
+    def deaths(self):
+        """The daemon will die often, within 10 s or not, and is followed each time."""
+        need_followed_daemon()
+        self.env["PLYFSD_DEATHS"] = "100000"
 
     def run(self, argv, **kw):
         kw.setdefault("env", self.env)
