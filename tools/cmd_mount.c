@@ -195,6 +195,17 @@ static int find_users(void *arg, struct view_entry *e)
 	return 1;
 }
 
+/* As with any filesystem: what was in it outlives the loss of power, though nobody asked for it. */
+static int make_durable(struct cmd *c, const struct unmounted *u)
+{
+	int r = u->snapshot ? 0 : store_flush(c->store);
+
+	if (r < 0)
+		return cmd_fail(c, r, "'%s' is unmounted, but what was in it is not durable yet",
+				u->at);
+	return CMD_DONE;
+}
+
 int cmd_unmount(struct cmd *c)
 {
 	struct unmounted u = { .branch = "" };
@@ -210,7 +221,7 @@ int cmd_unmount(struct cmd *c)
 	if (c->args.n > 2)
 		u.snapshot = strtoull(c->args.v[2], NULL, 16);
 	if (views_wait_gone(c->daemon, u.at, u.branch, u.snapshot, UNMOUNT_SECONDS, &c->cancel))
-		return CMD_DONE;
+		return make_durable(c, &u);
 	(void)views_each(c->daemon, find_users, &u);
 	return cmd_fail(c, 0, "'%s' is unmounted, but its view is still held by %s", u.at,
 			*u.users ? u.users : "something");

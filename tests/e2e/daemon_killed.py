@@ -517,5 +517,21 @@ def test_or_one_write_syncs(t):
     synced_is_kept(t, "RWF_DSYNC")
 
 
+def test_so_is_what_was_in_a_view_that_was_unmounted(t):
+    t.env["PLYFSD_COMMIT_INTERVAL"] = "0"
+    t.unsupervised()
+    view = t.view({"a": "x"})
+    store, at, pid = view.store, view.path, view.store.daemon()
+    for i in range(100):
+        view.write(f"f{i}", str(i) * 20000)  # more than the sealer has stored by the time
+    store.ply("unmount", at)
+    t.env["PLYFS_TEST_BOOT_ID"] = "another"
+    kill(t, store, pid)
+    view = store.mount(at=at)
+    assert len(view.ls()) == 101, view.ls()
+    for i in range(100):
+        assert view.read(f"f{i}") == str(i) * 20000
+
+
 if __name__ == "__main__":
     ply.main(__name__)
