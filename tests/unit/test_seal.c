@@ -85,6 +85,82 @@ START_TEST(a_round_leaves_nothing_to_do)
 }
 END_TEST
 
+/* What the branch is now is in the index. */
+static void expect_saved(const struct branch *b)
+{
+	LOCK_GUARD(&store->table);
+
+	ck_assert(!b->entry->dirty);
+	ck_assert_uint_eq(b->entry->committed.changes, b->changes);
+	ck_assert(link_alone(&store->queue));
+}
+
+START_TEST(a_sync_that_could_not_save_everything_says_so)
+{
+	static const int errors[] = { ENOMEM, ENOSPC, EIO };
+	struct branch *b = branch_make("main");
+	unsigned failures = 0;
+
+	for (int n = 0; n < 90; n++) { /* a round makes some 30 calls */
+		char text[12];
+
+		(void)snprintf(text, sizeof(text), "%d", n);
+		change(b, 1, text);
+		change_blob(b, 2, text, strlen(text));
+		fault_arm(n / 3, 1, errors[n % 3]);
+		if (store_sync(store) == 0)
+			expect_saved(b);
+		else
+			failures++;
+		fault_disarm();
+		atomic_store(&store->retry_ns, 0); /* else a second later */
+		ck_ok(store_sync(store));
+		expect_saved(b);
+	}
+	ck_assert_uint_gt(failures, 0);
+	branch_close(b);
+}
+END_TEST
+
+static void *sync_in_thread(void *arg)
+{
+	ck_ok(store_sync(store));
+	expect_saved(arg);
+	return NULL;
+}
+
+static bool is_asked_for(uint64_t before)
+{
+	LOCK_GUARD(&store->table);
+
+	return store->sync_wanted > before;
+}
+
+START_TEST(a_sync_is_not_answered_by_a_round_of_what_was_frozen)
+{
+	struct branch *b = branch_make("main");
+	uint64_t before = store->sync_wanted;
+	pthread_t thread;
+
+	for (unsigned round = 0; round < 5; round++) {
+		ck_ok(store_sync(store));
+		before = store->sync_wanted;
+		ck_ok(claim_all(store));
+		change(b, 1, round % 2 ? "1" : "2");
+		(void)checkpoint(b, NULL);
+		/* the sealer decides on a round of what is frozen, and waits for the claim's end */
+		(void)usleep(50000);
+		change(b, 1, "later");
+		ck_assert_int_eq(pthread_create(&thread, NULL, sync_in_thread, b), 0);
+		while (!is_asked_for(before))
+			(void)sched_yield();
+		claim_end(store);
+		ck_assert_int_eq(pthread_join(thread, NULL), 0);
+	}
+	branch_close(b);
+}
+END_TEST
+
 static atomic_uint told;
 
 static void tell(void *arg, const char *line)
@@ -136,6 +212,8 @@ int main(void)
 	const TTest *const tests[] = {
 		a_child_names_no_parent_whose_drop_failed_first,
 		a_round_leaves_nothing_to_do,
+		a_sync_that_could_not_save_everything_says_so,
+		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};
 
