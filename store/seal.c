@@ -261,12 +261,6 @@ static void encode_snap(struct batch *batch, const struct snap *sn, const struct
 	e->len = snap_record_encode(&rec, e->bytes);
 }
 
-/* The id, if a record may name it: not of one that was dropped before it had a record (O2). */
-static uint64_t nameable(const struct snap *sn)
-{
-	return sn && (!sn->dropped || sn->durable) ? sn->id : 0;
-}
-
 static bool is_doomed(const struct batch *batch, uint64_t id)
 {
 	for (const struct link *l = batch->doomed.next; id && l != &batch->doomed; l = l->next)
@@ -367,8 +361,9 @@ static void batch_encode(struct store *s, struct batch *batch, enum seal_mode mo
 		struct batch_branch *bb = &batch->branches[i];
 
 		if (batch->branches_sealed) {
-			bb->rec.head = nameable(bb->head);
-			bb->rec.undo = nameable(bb->undo);
+			/* S3: durable, or in this batch; also what was dropped since (see above) */
+			bb->rec.head = snap_id_or_0(bb->head);
+			bb->rec.undo = snap_id_or_0(bb->undo);
 			bb->write = bb->sealed = true;
 		} else {
 			bb->write = encode_unsealed_branch(batch, bb);

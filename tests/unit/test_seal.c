@@ -6,6 +6,8 @@
 
 #include <limits.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "store/base/fault.h"
 #include "store/store_internal.h"
@@ -122,6 +124,276 @@ START_TEST(a_sync_that_could_not_save_everything_says_so)
 }
 END_TEST
 
+/* A blob whose bytes the disk cannot read. */
+static void change_unreadable(struct branch *b, uint64_t a)
+{
+	const struct key key = key_at(a);
+	uint8_t bytes[8000]; /* some sectors */
+	uint32_t number, off;
+	char path[40];
+	struct stat st;
+	struct val v;
+
+	scratch_fill(bytes, sizeof(bytes), a);
+	change_blob(b, a, bytes, sizeof(bytes));
+	ck_ok(tree_get(b->tree, &key, &v));
+	blob_place(v.ref.blob, &number, &off);
+	(void)snprintf(path, sizeof(path), "stage/%08x", number);
+	ck_ok(os_statat(scratch.dir_fd, path, &st));
+	fault_bad_sector(st.st_ino, off + 100, 512);
+}
+
+static int snap_record_at(uint64_t id, struct snap_record *ret)
+{
+	_cleanup_free_ void *value = NULL;
+	uint8_t key[SNAP_KEY_BYTES];
+	size_t len;
+	int r;
+
+	snap_key_encode(id, key);
+	r = index_get(store->index, INDEX_SNAPS, key, sizeof(key), &value, &len);
+	return r == 0 ? snap_record_decode(value, len, ret) : r;
+}
+
+static struct branch_record branch_record_of(const char *name)
+{
+	_cleanup_free_ void *value = NULL;
+	struct branch_record rec;
+	size_t len;
+
+	ck_ok(index_get(store->index, INDEX_BRANCHES, name, strlen(name), &value, &len));
+	ck_ok(branch_record_decode(value, len, &rec));
+	return rec;
+}
+
+/* O3: main is at `head`, can undo to `undo`, and cannot be sealed when both are dropped. */
+START_TEST(a_round_that_stops_half_way_commits_what_it_can)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	struct branch_record before, after;
+	uint64_t head, undo, whole, child, late;
+	struct snap_record rec;
+
+	change(b, 1, "head");
+	head = checkpoint(b, NULL);
+	change(b, 1, "undo");
+	undo = checkpoint(b, NULL);
+	change(b, 1, "child");
+	child = checkpoint(b, NULL);
+	restore(b, undo);
+	restore(b, head);
+	ck_ok(store_sync(store));
+	before = branch_record_of("main");
+	ck_assert_uint_eq(before.head, head);
+	ck_assert_uint_eq(before.undo, undo);
+
+	ck_ok(claim_all(store)); /* all in one round */
+	change(other, 1, "whole");
+	whole = checkpoint(other, NULL);
+	change_unreadable(b, 2);
+	late = checkpoint(b, NULL);
+	ck_ok(snap_drop(store, undo));
+	ck_ok(snap_drop(store, head));
+	claim_end(store);
+	ck_err(store_sync(store), -EIO);
+
+	ck_ok(snap_record_at(whole, &rec));
+	ck_err(snap_record_at(late, &rec), ABSENT);
+	ck_err(snap_record_at(head, &rec), ABSENT);
+	ck_err(snap_record_at(undo, &rec), ABSENT);
+	ck_ok(snap_record_at(child, &rec));
+	ck_assert_uint_eq(rec.parent, 0);
+	after = branch_record_of("main");
+	ck_assert_uint_eq(after.head, 0);
+	ck_assert_uint_eq(after.undo, 0);
+	ck_assert(name_eq(&after.root, &before.root));
+	ck_assert_uint_eq(after.lsn, before.lsn);
+	ck_assert_uint_gt(after.changes, before.changes); /* it differs from no snapshot now */
+
+	fault_bad_sector(0, 0, 0);
+	atomic_store(&store->retry_ns, 0); /* else a second later */
+	ck_ok(store_sync(store));
+	ck_ok(snap_record_at(late, &rec));
+	ck_assert_uint_eq(branch_record_of("main").head, late);
+	expect_sound(NULL);
+	branch_close(b);
+	branch_close(other);
+}
+END_TEST
+
+/*
+ * Called once, by a round that has taken what it seals: when it writes to a pack (it seals) and
+ * when it syncs one (it is about to commit).
+ */
+static void (*_Atomic at_write)(void);
+static void (*_Atomic at_sync)(void);
+static struct branch *at_branch;
+static uint64_t at_snap;
+
+static void call_once(int fd, void (*_Atomic *at)(void))
+{
+	char link[40], target[4096] = "";
+	void (*fn)(void);
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (!atomic_load(at) || readlink(link, target, sizeof(target) - 1) < 0 ||
+	    !strstr(target, ".pack"))
+		return;
+	fn = atomic_exchange(at, NULL);
+	if (fn)
+		fn();
+}
+
+int fdatasync(int fd) /* stands for libc's */
+{
+	call_once(fd, &at_sync);
+	return (int)syscall(SYS_fdatasync, fd);
+}
+
+ssize_t pwrite(int fd, const void *bytes, size_t len, off_t off) /* likewise */
+{
+	call_once(fd, &at_write);
+	return syscall(SYS_pwrite64, fd, bytes, len, off);
+}
+
+static void restore_and_change(void)
+{
+	restore(at_branch, at_snap);
+	change(at_branch, 3, "after");
+	change_unreadable(at_branch, 2);
+	(void)checkpoint(at_branch, NULL);
+}
+
+/*
+ * A restore whose record names a snapshot that has none yet; that is committed, the restore is not,
+ * and the snapshot is dropped. Then a kill.
+ */
+static void drop_and_die(void)
+{
+	struct snap_record rec;
+	struct branch *b;
+
+	store_up();
+	at_branch = b = branch_at("main");
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store));
+	change(b, 1, "to");
+	at_snap = checkpoint(b, NULL);
+	change(b, 1, "newer");
+	(void)checkpoint(b, NULL);
+	atomic_store(&at_sync, restore_and_change);
+	claim_end(store);
+	ck_ok(snap_wait(store, at_snap));
+	ck_ok(snap_drop(store, at_snap));
+	atomic_store(&store->retry_ns, 0); /* it failed already, maybe */
+	ck_err(store_sync(store), -EIO);
+	ck_ok(snap_record_at(at_snap, &rec));
+	_exit(0);
+}
+
+/* L4 */
+START_TEST(a_snapshot_that_the_journal_names_stays_until_that_is_covered)
+{
+	struct branch *b;
+	int status;
+	pid_t pid;
+
+	branch_close(branch_make("main"));
+	ck_ok(store_close(store));
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0)
+		drop_and_die();
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 1, "to");
+	expect_text(b, 3, "after");
+	branch_close(b);
+	ck_ok(store_sync(store));
+	ck_assert_uint_eq(snap_count(store), 2); /* that one is dropped */
+	expect_sound(NULL);
+}
+END_TEST
+
+static void drop(void)
+{
+	ck_ok(snap_drop(store, at_snap));
+}
+
+START_TEST(a_snapshot_that_is_not_sealed_has_no_record)
+{
+	struct branch *b = branch_make("main");
+	struct snap_record rec;
+	uint64_t child;
+
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store)); /* both in one round */
+	change(b, 1, "parent");
+	at_snap = checkpoint(b, NULL);
+	change_unreadable(b, 2);
+	child = checkpoint(b, NULL);
+	atomic_store(&at_sync, drop); /* the child, which is not sealed, gets another parent */
+	claim_end(store);
+	for (unsigned round = 0; round < 2; round++) {
+		ck_err(store_sync(store), -EIO);
+		ck_err(snap_record_at(child, &rec), ABSENT);
+		atomic_store(&store->retry_ns, 0); /* else a second later */
+	}
+	fault_bad_sector(0, 0, 0);
+	atomic_store(&store->retry_ns, 0); /* it failed again, maybe */
+	ck_ok(store_sync(store));
+	ck_ok(snap_record_at(child, &rec));
+	ck_assert_uint_eq(rec.parent, 0);
+	expect_sound(NULL);
+	branch_close(b);
+}
+END_TEST
+
+static atomic_uint seen_heads;
+
+static void see_head(void)
+{
+	struct snap_record rec;
+
+	ck_ok(snap_record_at(at_snap, &rec));
+	ck_assert_uint_eq(branch_record_of("main").head, at_snap);
+	atomic_fetch_add(&seen_heads, 1);
+}
+
+static void see_head_next(void)
+{
+	atomic_store(&at_sync, see_head);
+}
+
+static void drop_and_see_head(void)
+{
+	drop();
+	atomic_store(&at_sync, see_head_next); /* not before this round is committed */
+}
+
+START_TEST(a_head_that_is_dropped_meanwhile_goes_with_the_next_round)
+{
+	struct branch *b = branch_make("main");
+	struct snap_record rec;
+
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store));
+	change(b, 1, "head");
+	at_snap = checkpoint(b, NULL);
+	atomic_store(&at_write, drop_and_see_head);
+	claim_end(store);
+	ck_ok(store_sync(store));
+	ck_ok(store_sync(store));
+	ck_assert_uint_eq(atomic_load(&seen_heads), 1);
+	ck_err(snap_record_at(at_snap, &rec), ABSENT);
+	ck_assert_uint_eq(branch_record_of("main").head, 0);
+	expect_sound(NULL);
+	branch_close(b);
+}
+END_TEST
+
 static void *sync_in_thread(void *arg)
 {
 	ck_ok(store_sync(store));
@@ -213,6 +485,10 @@ int main(void)
 		a_child_names_no_parent_whose_drop_failed_first,
 		a_round_leaves_nothing_to_do,
 		a_sync_that_could_not_save_everything_says_so,
+		a_round_that_stops_half_way_commits_what_it_can,
+		a_snapshot_that_the_journal_names_stays_until_that_is_covered,
+		a_snapshot_that_is_not_sealed_has_no_record,
+		a_head_that_is_dropped_meanwhile_goes_with_the_next_round,
 		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};
