@@ -304,6 +304,23 @@ int fdatasync(int fd) /* stands for libc's */
 	return (int)syscall(SYS_fdatasync, fd);
 }
 
+static atomic_bool packs_full;
+static atomic_uint refused;
+
+ssize_t pwrite(int fd, const void *bytes, size_t len, off_t off) /* likewise */
+{
+	char link[40], target[4096] = "";
+
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	if (atomic_load(&packs_full) && readlink(link, target, sizeof(target) - 1) > 0 &&
+	    is_pack(target)) {
+		atomic_fetch_add(&refused, 1);
+		errno = ENOSPC;
+		return -1;
+	}
+	return syscall(SYS_pwrite64, fd, bytes, len, off);
+}
+
 int unlinkat(int fd, const char *path, int flags) /* likewise */
 {
 	if (is_pack(path)) {
@@ -384,6 +401,120 @@ START_TEST(everything_is_durable_before_a_pack_goes)
 }
 END_TEST
 
+/* A commit without chunks finds no room for its record, nor for a whole one. */
+static void drop_and_die(uint64_t id)
+{
+	store_up();
+	ck_ok(store_sync(store));
+	atomic_store(&packs_full, true);
+	ck_ok(snap_drop(store, id));
+	ck_ok(store_sync(store));
+	ck_assert_uint_ge(atomic_load(&refused), 2);
+	_exit(0);
+}
+
+START_TEST(what_a_full_disk_has_no_room_for_is_made_up_for_by_the_next_daemon)
+{
+	struct branch *b = branch_make("main");
+	uint64_t before, id;
+	int status;
+	pid_t pid;
+
+	change(b, 1, "dropped");
+	id = checkpoint(b, NULL);
+	for (unsigned n = 0; n < 4; n++)
+		commit(b, 1);
+	branch_close(b);
+	before = expect_found().records;
+	ck_ok(store_close(store));
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0)
+		drop_and_die(id);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	store_up();
+	b = branch_at("main");
+	commit(b, 1);
+	branch_close(b);
+	ck_assert_uint_lt(expect_found().records, before); /* a new whole one */
+}
+END_TEST
+
+START_TEST(after_a_gc_without_room_for_a_whole_record_there_is_one)
+{
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+	uint64_t id;
+
+	ck_ok(store_gc(store, NULL, &stats)); /* lets a new pack begin */
+	fill(b, 10, 2000, 1);
+	id = checkpoint(b, NULL);
+	commit(b, 5);
+	ck_ok(store_gc(store, NULL, &stats));
+	for (uint64_t a = 10; a < 2000; a++)
+		forget(b, a);
+	commit(b, 5);
+	ck_ok(snap_drop(store, id));
+	ck_ok(store_sync(store));
+	removed = false;
+	atomic_store(&packs_full, true);
+	synced = true; /* there is nothing to sync */
+	(void)store_gc(store, NULL, &stats);
+	atomic_store(&packs_full, false);
+	ck_assert(removed); /* and with it what was in it of the table */
+	commit(b, 1);
+	(void)expect_found();
+	branch_close(b);
+}
+END_TEST
+
+/* In a store that is closed: where the last record is; a number without a place, or nothing. */
+static void lose_place(uint64_t number)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	_cleanup_(index_abortp) struct index_txn *txn = NULL;
+	struct table_place_bytes b = { { 0 } };
+	struct index *index;
+
+	put_le64(b.number, number);
+	ck_ok(index_open(scratch.dir_fd, &noter, &index));
+	ck_ok(index_begin(index, &txn));
+	if (number > 0)
+		ck_ok(index_put(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &b, sizeof(b)));
+	else
+		ck_ok(index_del(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY)));
+	ck_ok(index_commit(&txn));
+	index_close(index);
+}
+
+START_TEST(a_record_is_beyond_all_others_when_it_is_not_known_where_these_are)
+{
+	/* lost; and as a clock that was years ahead may have made it */
+	const uint64_t numbers[] = { 0, UINT64_MAX / 2 };
+	struct branch *b = branch_make("main");
+
+	branch_close(b);
+	for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+		uint64_t last;
+
+		for (unsigned n = 0; n < 4; n++) {
+			b = branch_at("main");
+			commit(b, 1);
+			branch_close(b);
+		}
+		last = MAX(expect_found().last, numbers[i]);
+		ck_ok(store_close(store));
+		lose_place(numbers[i]);
+		store_up();
+		b = branch_at("main");
+		commit(b, 1);
+		branch_close(b);
+		ck_assert_uint_gt(expect_found().last, last);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -394,6 +525,9 @@ int main(void)
 		after_a_damaged_record_there_is_a_whole_one,
 		a_record_in_a_pack_that_could_not_be_synced_is_made_up_for,
 		everything_is_durable_before_a_pack_goes,
+		what_a_full_disk_has_no_room_for_is_made_up_for_by_the_next_daemon,
+		after_a_gc_without_room_for_a_whole_record_there_is_one,
+		a_record_is_beyond_all_others_when_it_is_not_known_where_these_are,
 	};
 
 	return scratch_run("table", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
