@@ -8,7 +8,8 @@
  * *trigger* makes it take a command from a memfd and eval it, at its top level: no length matters,
  * no control character, and `local`, `return` or `break` mean what they always mean. What it has to
  * tell comes through a pipe. Both are descriptors 114 and 115 of the shell, closed on exec, so that
- * no program inherits them. While a command runs there is a 37 as well, for us to see (SHELL_MARK).
+ * no program inherits them. While a command is parsed and runs there is a 37 as well, for us to see
+ * (SHELL_MARK): also when a fork that parses it sleeps, and the shell waits for it in front.
  *
  * The trigger, in order:
  *   B  reports that it has begun: $?, its prompt (when that is not hidden), the trigger's number,
@@ -81,18 +82,17 @@ static const char trigger[] =
 	" builtin mapfile -d '' -t -O 1 -u 114 __ply;"
 	/* The NULs end a message that an interrupt has cut off. */
 	" builtin printf '\\0\\0\\0\\0B%s\\0%s\\0%s\\0%s\\0' \"${__ply[0]}\" \"${PS1:+${PS1@P}}\""
-	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; __ply[10]=${-//[!xv]};"
-	" __ply[10]=${__ply[10]:+\"builtin set -${__ply[10]};\"}; builtin set +xv; }"
-	" >/dev/null 2>&1;"
+	" \"${__ply[1]-}\" \"${__ply[6]:+${__ply[6]@P}}\" >&115; } >/dev/null 2>&1;"
 	/*
 	 * 3: the opening half, or nothing when it is not to be checked; 4: the other. In a process
 	 * of its own: what a bash could not parse leaves its parser in odd moods, 5.0 even exits.
 	 * 7 (second_check) takes 3 away if it may be run.
 	 */
-	" { [[ -z ${__ply[3]-} ]] ||"
+	" { __ply[10]=${-//[!xv]}; __ply[10]=${__ply[10]:+\"builtin set -${__ply[10]};\"};"
+	" builtin set +xv; [[ -z ${__ply[3]-} ]] ||"
 	" ( builtin eval \"${__ply[3]}${__ply[5]}${__ply[4]}\" ) 2>/dev/null"
 	" || { builtin eval \"${__ply[7]}\"; [[ -z ${__ply[3]} ]]; }; }"
-	" >/dev/null 2>&1" /* a DEBUG trap's, too */
+	" >/dev/null 2>&1 37<&115" /* a DEBUG trap's, too */
 	" && { builtin eval \"${__ply[10]-}${__ply[2]-}${__ply[5]-}${__ply[8]=}\"; } 37<&115"
 	/*
 	 * To set -e and an ERR trap the eval itself is no command that fails, in front of a ||;

@@ -377,8 +377,9 @@ static int stop_tick(struct shell *s, struct stop *stop, double *ret_next)
 
 /*
  * Something aborted the command: the shell sleeps in front, and SHELL_MARK, which is open as long
- * as a command runs, is closed. We look when nothing was printed for so long, then ever less often;
- * at the same pace while the last that was printed is the prompt.
+ * as a command is parsed or runs (so whatever else it may sleep for then), is closed. We look when
+ * nothing was printed for so long, then ever less often; at the same pace while the last that was
+ * printed is the prompt.
  */
 #define LOST_AFTER 0.02
 #define LOST_GAP_MAX 2.0

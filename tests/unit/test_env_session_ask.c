@@ -48,6 +48,25 @@ START_TEST(a_question_that_looks_like_the_prompt_waits_for_its_answer)
 }
 END_TEST
 
+/* After set +m the fork that parses it takes no terminal: the shell waits for it in front. */
+START_TEST(a_command_that_takes_long_to_parse_reads_none_of_our_lines)
+{
+	static const char asks[] = "read -t 0.5 -p '> ' x; echo \"[$x]\"";
+	const size_t len = (size_t)1 << 20; /* takes bash some tenths of a second */
+	char *text = malloc(len + 1);
+
+	ck_assert_ptr_nonnull(text);
+	memset(text, 'x', len);
+	memcpy(text, asks, sizeof(asks) - 1);
+	memcpy(text + sizeof(asks) - 1, "; : '", 5);
+	memcpy(text + len - 1, "'", 2);
+	gives("set +m", "");
+	ck_assert_int_eq(strcmp(out(text, 0), "> []\n"), 0); /* too long to be shown */
+	gives("echo still", "still\n");
+	free(text);
+}
+END_TEST
+
 START_TEST(what_is_printed_stays_though_it_looks_like_the_prompt)
 {
 	struct ply_text text;
@@ -118,6 +137,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, an_interactive_program_is_talked_to);
 	tcase_add_test(t, a_question_that_looks_like_the_prompt_waits_for_its_answer);
+	tcase_add_test(t, a_command_that_takes_long_to_parse_reads_none_of_our_lines);
 	tcase_add_test(t, what_is_printed_stays_though_it_looks_like_the_prompt);
 	tcase_add_test(t, patterns_end_a_wait_wherever_they_are);
 	tcase_add_test(t, patterns_are_found_across_any_cut);
