@@ -196,6 +196,10 @@ START_TEST(a_round_that_stops_half_way_commits_what_it_can)
 	ck_ok(snap_drop(store, head));
 	claim_end(store);
 	ck_err(store_sync(store), -EIO);
+	{
+		LOCK_GUARD(&store->table);
+		ck_assert(b->entry->dirty); /* its record was written, its state was not */
+	}
 
 	ck_ok(snap_record_at(whole, &rec));
 	ck_err(snap_record_at(late, &rec), ABSENT);
@@ -212,7 +216,7 @@ START_TEST(a_round_that_stops_half_way_commits_what_it_can)
 
 	fault_bad_sector(0, 0, 0);
 	atomic_store(&store->retry_ns, 0); /* else a second later */
-	ck_ok(store_sync(store));
+	ck_ok(snap_wait(store, late)); /* the branch waits as well, without being frozen again */
 	ck_ok(snap_record_at(late, &rec));
 	ck_assert_uint_eq(branch_record_of("main").head, late);
 	expect_sound(NULL);
@@ -394,6 +398,31 @@ START_TEST(a_head_that_is_dropped_meanwhile_goes_with_the_next_round)
 }
 END_TEST
 
+static void change_and_checkpoint(void)
+{
+	change(at_branch, 1, "later");
+	at_snap = checkpoint(at_branch, NULL);
+}
+
+START_TEST(what_a_branch_became_while_its_round_was_under_way_is_still_to_be_saved)
+{
+	struct branch *b = at_branch = branch_make("main");
+
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store));
+	change(b, 1, "taken");
+	at_snap = checkpoint(b, NULL);
+	atomic_store(&at_sync, change_and_checkpoint);
+	claim_end(store);
+	ck_ok(snap_wait(store, at_snap));
+	ck_assert(!atomic_load(&at_sync));
+	ck_ok(snap_wait(store, at_snap)); /* which is another one now */
+	ck_assert_uint_eq(branch_record_of("main").head, at_snap);
+	expect_saved(b);
+	branch_close(b);
+}
+END_TEST
+
 static void *sync_in_thread(void *arg)
 {
 	ck_ok(store_sync(store));
@@ -489,6 +518,7 @@ int main(void)
 		a_snapshot_that_the_journal_names_stays_until_that_is_covered,
 		a_snapshot_that_is_not_sealed_has_no_record,
 		a_head_that_is_dropped_meanwhile_goes_with_the_next_round,
+		what_a_branch_became_while_its_round_was_under_way_is_still_to_be_saved,
 		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};
