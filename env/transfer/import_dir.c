@@ -60,6 +60,7 @@ struct importer {
 	uint64_t mount; /* id of the mount the walk stays in */
 	bool has_mount; /* the kernel tells mount ids (5.8 and newer) */
 	uint64_t dev;
+	uint64_t store_dev, store_ino; /* of the directory that the store is */
 	char *buf;   /* owned: CHUNK_MAX for the writer */
 	char *read;  /* owned: CHUNK_MAX */
 	char *xattr; /* owned: 2 * XATTR_BYTES_MAX */
@@ -129,6 +130,13 @@ static bool is_other_mount(const struct importer *im, const struct statx *sx)
 	if (im->has_mount && (sx->stx_mask & STATX_MNT_ID))
 		return sx->stx_mnt_id != im->mount;
 	return S_ISDIR(sx->stx_mode) && makedev(sx->stx_dev_major, sx->stx_dev_minor) != im->dev;
+}
+
+/* What it reads would grow while it is read, and double with each import. */
+static bool is_own_store(const struct importer *im, const struct statx *sx)
+{
+	return S_ISDIR(sx->stx_mode) && sx->stx_ino == im->store_ino &&
+	       makedev(sx->stx_dev_major, sx->stx_dev_minor) == im->store_dev;
 }
 
 /* Opens one component without following, without side effects, and without touching its times. */
@@ -329,7 +337,7 @@ static int entry_cmp(const void *x, const void *y)
 
 /* Takes fd. */
 static int go_down(struct importer *im, int *fd, const struct statx *sx, const struct inode *i,
-		   bool is_foreign)
+		   bool stays_out)
 {
 	struct level *l;
 	int r;
@@ -346,7 +354,7 @@ static int go_down(struct importer *im, int *fd, const struct statx *sx, const s
 		.inode = *i,
 		.path_len = strlen(im->path),
 	};
-	if (!is_foreign) {
+	if (!stays_out) {
 		r = list_dir(im, l);
 		if (r < 0)
 			return r;
@@ -427,7 +435,7 @@ static int import_entry(struct importer *im)
 	struct statx sx;
 	uint64_t known;
 	struct inode i;
-	bool foreign;
+	bool foreign, own;
 	int r;
 
 	r = path_put(&im->path, &im->path_cap, l->path_len, name);
@@ -457,6 +465,9 @@ static int import_entry(struct importer *im)
 	}
 	if (foreign)
 		talk_skip(&im->b.talk, "'%s' is another mount: its content stays out", im->path);
+	own = !foreign && is_own_store(im, &sx);
+	if (own)
+		talk_skip(&im->b.talk, "'%s' is the store itself: its content stays out", im->path);
 
 	inode_of(&sx, &i);
 	if (S_ISREG(i.mode) && i.size > (uint64_t)FILE_SIZE_MAX)
@@ -500,7 +511,7 @@ static int import_entry(struct importer *im)
 	r = builder_done(&im->b, &i, false);
 	if (r < 0)
 		return r;
-	return S_ISDIR(i.mode) ? go_down(im, &fd, &sx, &i, foreign) : 0;
+	return S_ISDIR(i.mode) ? go_down(im, &fd, &sx, &i, foreign || own) : 0;
 }
 
 static int import_top(struct importer *im, int dir_fd)
@@ -535,11 +546,17 @@ int import_directory(struct store *s, int dir_fd, const struct import_ops *ops,
 		     struct root **ret_root, struct transfer_stats *ret)
 {
 	_cleanup_(importer_release) struct importer im = { 0 };
+	struct statx sx;
 	int r;
 
 	r = builder_init(&im.b, s, ops);
 	if (r < 0)
 		return r;
+	r = look(store_dir_fd(s), &sx);
+	if (r < 0)
+		return r;
+	im.store_dev = makedev(sx.stx_dev_major, sx.stx_dev_minor);
+	im.store_ino = sx.stx_ino;
 	im.path_cap = 4096;
 	im.path = calloc(im.path_cap, 1);
 	im.buf = malloc(CHUNK_MAX);

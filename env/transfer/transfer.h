@@ -32,7 +32,7 @@ struct import_ops {
 };
 /*
  * dir_fd: the directory to import (its own mode, owner, times become the root's). Other mounts
- * below it are not entered: their directories arrive empty, with a warning.
+ * below it, and the store itself, are not entered: their directories arrive empty, with a warning.
  */
 int import_directory(struct store *s, int dir_fd, const struct import_ops *ops,
 		     struct root **ret_root, struct transfer_stats *ret);

@@ -534,6 +534,16 @@ def test_import_of_another_branch_while_mounted(t):
     assert view.ls() == ["a"]
 
 
+def test_a_store_that_lies_in_what_it_imports_stays_out(t):
+    source = t.tree({"a": "1", "sub/b": "2"})
+    store = t.store("source/sub/store")
+    p = store.ply("import", source)
+    assert "warning: 'sub/store' is the store itself: its content stays out" in p.stderr, p
+    view = store.mount()
+    assert view.ls() == ["a", "sub"] and view.ls("sub") == ["b", "store"], view.ls("sub")
+    assert view.ls("sub/store") == [] and view.read("sub/b") == "2"
+
+
 def test_status_as_text_and_json(t):
     view = t.view()
     view.write("x", "1")
