@@ -23,6 +23,7 @@
 #include <spawn.h>
 #include <stdarg.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -355,6 +356,56 @@ void client_program(const char *name, char path[static PATH_MAX])
 }
 
 /*
+ * What no program starts without. The daemon lifts its limits itself, once it runs; the rest of us,
+ * and what we run, keep them.
+ */
+static const int wanted[] = { RLIMIT_AS, RLIMIT_DATA };
+
+static void lift(struct rlimit before[static ARRAY_SIZE(wanted)])
+{
+	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
+		struct rlimit l;
+
+		if (getrlimit(wanted[i], &before[i]) < 0)
+			before[i] = (struct rlimit){ RLIM_INFINITY, RLIM_INFINITY };
+		l = before[i];
+		l.rlim_cur = l.rlim_max;
+		(void)setrlimit(wanted[i], &l); /* raising so far is always allowed */
+	}
+}
+
+static void lower(const struct rlimit before[static ARRAY_SIZE(wanted)])
+{
+	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
+		(void)setrlimit(wanted[i], &before[i]); /* as is lowering */
+}
+
+/* It could not even say why: the kernel killed it in execve, or it found no room for a library. */
+static int ended_mute(struct client *cl, const char *path, int status)
+{
+	char how[64], log[PATH_MAX];
+	bool limited = false;
+
+	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++) {
+		struct rlimit l;
+
+		limited |= getrlimit(wanted[i], &l) == 0 && l.rlim_max != RLIM_INFINITY;
+	}
+	if (WIFSIGNALED(status))
+		(void)snprintf(how, sizeof(how), "was killed at its start (signal %d)",
+			       WTERMSIG(status));
+	else
+		(void)snprintf(how, sizeof(how), "ended at its start (exit code %d)",
+			       WEXITSTATUS(status));
+	if (limited)
+		return client_fail(cl, "the daemon %s; see ulimit -v and -d", how);
+	(void)snprintf(log, sizeof(log), "%s/daemon.log", path);
+	if (access(log, F_OK) < 0)
+		return client_fail(cl, "the daemon %s", how);
+	return client_fail(cl, "the daemon %s; see '%s'", how, log);
+}
+
+/*
  * Runs plyfsd with the write end of a pipe as descriptor 3 and collects what it says there until
  * it closes it. "ready" or "" is success.
  */
@@ -364,11 +415,12 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 	_cleanup_close_ int in = -1, out = -1;
 	posix_spawn_file_actions_t actions;
 	posix_spawnattr_t attributes;
+	struct rlimit limits[ARRAY_SIZE(wanted)];
 	sigset_t none;
 	char *argv[] = { (char *)"plyfsd", (char *)"--ready-fd=3", (char *)what, (char *)path,
 			 NULL };
 	size_t len = 0;
-	int p[2], r, status;
+	int p[2], r, status = 0;
 	pid_t pid;
 
 	client_program("plyfsd", program);
@@ -389,7 +441,9 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 		sigemptyset(&none); /* a guard has all of them blocked */
 		(void)posix_spawnattr_setsigmask(&attributes, &none);
 		(void)posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+		lift(limits);
 		r = posix_spawn(&pid, program, &actions, &attributes, argv, environ);
+		lower(limits);
 		posix_spawnattr_destroy(&attributes);
 	}
 	posix_spawn_file_actions_destroy(&actions);
@@ -416,7 +470,7 @@ static int spawn_daemon(struct client *cl, const char *what, const char *path)
 		;
 	if (*said)
 		return client_fail(cl, "%s", said);
-	return client_fail(cl, "the daemon ended at its start; see '%s/daemon.log'", path);
+	return ended_mute(cl, path, status);
 }
 
 int client_salvage_store(struct client *cl, const char *option)

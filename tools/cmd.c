@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -84,6 +85,26 @@ static const char *sentence(struct cmd *c, int r)
 	return err_str(r);
 }
 
+/* Of a daemon that could not lift what it was started with. */
+static bool is_limited(int which)
+{
+	struct rlimit l;
+
+	return getrlimit(which, &l) == 0 && l.rlim_cur != RLIM_INFINITY;
+}
+
+/* What to do, as the end of a sentence. */
+static const char *advice(int r)
+{
+	if (is_damage(r))
+		return "; 'plyfs check' names what it touches";
+	if (r == -EFBIG && is_limited(RLIMIT_FSIZE))
+		return "; see ulimit -f";
+	if (r == -EMFILE)
+		return "; see ulimit -n";
+	return "";
+}
+
 static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, int r)
 {
 	char line[PATH_MAX + 1024];
@@ -94,7 +115,7 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, in
 	vsnprintf(line, sizeof(line), fmt, ap);
 	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->called, kind,
 		line_clean(line), r ? ": " : "", r ? sentence(c, r) : "",
-		is_damage(r) ? "; 'plyfs check' names what it touches" : "");
+		advice(r));
 }
 
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...)

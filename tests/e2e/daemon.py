@@ -73,8 +73,20 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
     if not ply.sanitized():  # 4 GiB of addresses: an index alone takes more
         soft_and_hard(resource.RLIMIT_AS, 4 << 30, ": Cannot allocate memory; see ulimit -v")
         soft_and_hard(resource.RLIMIT_DATA, 20 << 20, ": Resource temporarily unavailable; see ulimit -u and -d")
+        # Of so little the kernel starts no program (execve kills it), or its loader no library.
+        soft_and_hard(resource.RLIMIT_DATA, 1000 << 10, "; see ulimit -v and -d")
+        soft_and_hard(resource.RLIMIT_AS, 8 << 20, "; see ulimit -v and -d")
     for n in 14, 19, 22:  # for the store not enough, for who calls, for what he sends
         soft_and_hard(resource.RLIMIT_NOFILE, n, ": Too many open files; see ulimit -n")
+
+
+def test_an_import_beyond_a_limit_says_which(t):
+    store = t.store()
+    tree = t.tree({"large": os.urandom(24 << 20)})
+    size = 16 << 20, 16 << 20  # enough for the index, not for that file's pack
+    p = store.ply("import", tree, check=False,
+                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, size))
+    assert p.returncode == 0 or p.stderr.endswith(": File too large; see ulimit -f\n"), p
 
 
 def test_who_finds_no_descriptor_for_a_client_waits_asleep(t):
