@@ -462,6 +462,29 @@ START_TEST(a_sync_is_not_answered_by_a_round_of_what_was_frozen)
 }
 END_TEST
 
+START_TEST(a_commit_that_finds_the_index_full_makes_it_larger)
+{
+	struct branch *b;
+
+	ck_ok(store_close(store));
+	ck_assert_int_eq(setenv("PLYFS_TEST_MAP_BYTES", "131072", 1), 0); /* 32 pages */
+	store_up();
+	b = branch_make("main");
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned n = 0; n < 500; n++) { /* records of 100 bytes at least */
+			change(b, 1, n % 2 ? "odd" : "even");
+			(void)checkpoint(b, "a label");
+		}
+		ck_ok(store_sync(store));
+		expect_saved(b);
+	}
+	branch_close(b);
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 2000);
+	expect_sound(NULL);
+}
+END_TEST
+
 static atomic_uint told;
 
 static void tell(void *arg, const char *line)
@@ -520,6 +543,7 @@ int main(void)
 		a_head_that_is_dropped_meanwhile_goes_with_the_next_round,
 		what_a_branch_became_while_its_round_was_under_way_is_still_to_be_saved,
 		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
+		a_commit_that_finds_the_index_full_makes_it_larger,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};
 
