@@ -462,6 +462,25 @@ START_TEST(a_sync_is_not_answered_by_a_round_of_what_was_frozen)
 }
 END_TEST
 
+START_TEST(the_id_of_what_was_dropped_is_not_given_again)
+{
+	uint64_t ids[4];
+
+	for (size_t i = 0; i < ARRAY_SIZE(ids); i++) {
+		struct branch *b = i == 0 ? branch_make("main") : branch_at("main");
+
+		change(b, 1, i % 2 ? "odd" : "even");
+		ids[i] = checkpoint(b, NULL);
+		ck_ok(store_sync(store));
+		branch_close(b);
+		ck_ok(snap_drop(store, ids[i]));
+		store_reopen();
+		for (size_t k = 0; k < i; k++)
+			ck_assert_uint_ne(ids[i], ids[k]);
+	}
+}
+END_TEST
+
 START_TEST(a_commit_that_finds_the_index_full_makes_it_larger)
 {
 	struct branch *b;
@@ -543,6 +562,7 @@ int main(void)
 		a_head_that_is_dropped_meanwhile_goes_with_the_next_round,
 		what_a_branch_became_while_its_round_was_under_way_is_still_to_be_saved,
 		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
+		the_id_of_what_was_dropped_is_not_given_again,
 		a_commit_that_finds_the_index_full_makes_it_larger,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 	};

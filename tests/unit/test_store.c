@@ -194,25 +194,6 @@ START_TEST(a_killed_process_gives_no_number_twice)
 }
 END_TEST
 
-START_TEST(the_id_of_what_was_dropped_is_not_given_again)
-{
-	uint64_t ids[4];
-
-	for (size_t i = 0; i < ARRAY_SIZE(ids); i++) {
-		struct branch *b = i == 0 ? branch_make("main") : branch_at("main");
-
-		change(b, 1, i % 2 ? "odd" : "even");
-		ids[i] = checkpoint(b, NULL);
-		ck_ok(store_sync(store));
-		branch_close(b);
-		ck_ok(snap_drop(store, ids[i]));
-		store_reopen();
-		for (size_t k = 0; k < i; k++)
-			ck_assert_uint_ne(ids[i], ids[k]);
-	}
-}
-END_TEST
-
 static int compare_ids(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -889,7 +870,6 @@ int main(void)
 	tests[n++] = every_prefix_of_the_format_file_is_refused;
 	tests[n++] = inode_numbers_are_never_given_twice;
 	tests[n++] = a_killed_process_gives_no_number_twice;
-	tests[n++] = the_id_of_what_was_dropped_is_not_given_again;
 	tests[n++] = ids_never_repeat;
 	tests[n++] = records_read_back_and_cut_ones_are_refused;
 	tests[n++] = a_snapshot_is_usable_now_and_durable_soon;
