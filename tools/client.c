@@ -753,7 +753,7 @@ int client_send(struct client *cl, bool start, int argc, char **argv)
 	if (r)
 		return r;
 	r = connect_from(cl, TAKE_FD(sock), start, &sock);
-	return r ? r : client_ask(cl, sock, argc, argv, -1);
+	return r ? r : client_ask(cl, sock, start, argc, argv, -1);
 }
 
 static void see_moved(const char *mountpoint)
@@ -764,12 +764,24 @@ static void see_moved(const char *mountpoint)
 		plyfs_see_moved(fd);
 }
 
-int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
+/* AGAIN: it ended before it had read the request, so the verb did not begin. END: nobody knows. */
+static int exchange(int sock, const struct wire_request *q, struct wire_answer *ret, bool *ret_sent)
+{
+	int r = wire_send_request(sock, q);
+
+	*ret_sent = r == 0;
+	if (r == -EPIPE || r == -ECONNRESET)
+		return AGAIN;
+	return r < 0 ? r : wire_recv_answer(sock, ret);
+}
+
+int client_ask(struct client *cl, int sock, bool start, int argc, char **argv, int fuse_fd)
 {
 	struct wire_request q = { .argc = argc, .argv = argv };
-	_cleanup_close_ int cwd = -1;
+	_cleanup_close_ int cwd = -1, next = -1;
 	struct wire_answer answer;
 	char *env[4], mask[16], verb[32]; /* with those two */
+	bool sent;
 	int r;
 
 	tell_umask(mask, sizeof(mask));
@@ -792,19 +804,23 @@ int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd)
 	q.fd[WIRE_ERR] = standard_fd(2);
 	q.fd[WIRE_FUSE] = fuse_fd;
 
-	r = wire_send_request(sock, &q);
+	r = exchange(sock, &q, &answer, &sent);
+	if (r == AGAIN) { /* it died in that moment; when the next one does, too, that is told */
+		r = client_connect(cl, start, &next);
+		if (r)
+			return r;
+		r = exchange(next, &q, &answer, &sent);
+	}
 	if (r == -EMSGSIZE)
 		return client_fail(cl, "too many arguments for one call (%d words of %d KiB pass): "
 				   "give fewer at once", WIRE_STRINGS_MAX, WIRE_MAX / 1024);
 	if (r < 0)
-		return client_fail(cl, "asking the daemon: %s", strerror(-r));
-
-	r = wire_recv_answer(sock, &answer);
-	if (r == END)
+		return client_fail(cl, "%s: %s",
+				   sent ? "the daemon's answer" : "asking the daemon",
+				   strerror(-r));
+	if (r)
 		return client_fail(cl, "the daemon ended before it answered; see '%s/daemon.log'",
 				   cl->store);
-	if (r < 0)
-		return client_fail(cl, "the daemon's answer: %s", strerror(-r));
 	if (answer.status && *answer.text) /* it could not even begin */
 		return client_fail(cl, "%s", answer.text);
 	if (!answer.status && *answer.text)

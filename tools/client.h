@@ -95,8 +95,11 @@ int client_salvage_store(struct client *cl, const char *option /* may be NULL */
  * daemon that died is followed by another one.
  */
 int client_connect(struct client *cl, bool start, int *ret_sock);
-/* Runs words in the daemon with our descriptors and gives its exit code. fuse_fd -1: none. */
-int client_ask(struct client *cl, int sock, int argc, char **argv, int fuse_fd);
+/*
+ * Runs words in the daemon with our descriptors and gives its exit code. When that died before it
+ * had read them, the next one is asked (start: as for client_connect). fuse_fd -1: none.
+ */
+int client_ask(struct client *cl, int sock, bool start, int argc, char **argv, int fuse_fd);
 /*
  * Both. Where the store's socket cannot be reached but we are in one of its views, through the
  * view's ioctl.

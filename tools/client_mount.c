@@ -170,7 +170,7 @@ static int mount_and_ask(struct client *cl, int sock, const struct fuse_mount *m
 
 	if (r)
 		return r;
-	r = client_ask(cl, sock, argc, argv, fuse_fd);
+	r = client_ask(cl, sock, true, argc, argv, fuse_fd);
 	if (r) {
 		closep(&fuse_fd); /* aborts the connection: whoever waits in it is let go */
 		fuse_fd = -1;

@@ -191,7 +191,7 @@ int wire_recv_answer(int sock, struct wire_answer *ret)
 		n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
 	if (n < 0)
-		return errno == ECONNRESET ? END : -errno;
+		return errno == ECONNRESET ? AGAIN : -errno;
 	if (n == 0)
 		return END;
 	if ((size_t)n < sizeof(h) || h.magic != WIRE_MAGIC)

@@ -53,5 +53,8 @@ int wire_send_request(int sock, const struct wire_request *q);
 int wire_recv_request(int sock, struct wire_request *ret);
 void wire_request_release(struct wire_request *q); /* closes the descriptors, too */
 int wire_send_answer(int sock, const struct wire_answer *a);
-/* END when the other side hung up. Answers of other versions arrive with version and status. */
+/*
+ * END when the other side hung up; AGAIN when it did before it had read all that we sent. Answers
+ * of other versions arrive with version and status.
+ */
 int wire_recv_answer(int sock, struct wire_answer *ret);

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -445,6 +446,47 @@ def test_the_mount_looks_as_it_should(t):
     assert "nosuid" in line and "nodev" in line, line
     s = os.statvfs(view.path)
     assert s.f_namemax == 255 and s.f_bavail > 0
+
+
+def dies_before_it_reads(store):
+    """
+    Stands on the store's socket for one client: greets it as the daemon does, lets it ask, and is gone;
+    the daemon is there again.
+    """
+    sock = os.path.join(store.path, "sock")
+    os.rename(sock, sock + ".real")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as real:
+        real.connect(sock + ".real")
+        hello = real.recv(4096)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(sock)
+    listener.listen()
+
+    def serve():
+        client, _ = listener.accept()
+        client.send(hello)
+        select.select([client], [], [])  # it has asked
+        os.rename(sock + ".real", sock)
+        listener.close()
+        client.close()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return thread
+
+
+def test_a_verb_that_a_dying_daemon_did_not_read_is_asked_of_the_next(t):
+    view = t.view({"a": "1"})
+    for args in (["log"], ["fork", "--from", "main", "other"], ["check"]):
+        thread = dies_before_it_reads(view.store)
+        view.store.ply(*args)
+        thread.join()
+    other = t.at("other")
+    os.mkdir(other)
+    thread = dies_before_it_reads(view.store)
+    view.store.ply("mount", "--branch", "other", "--at", other)
+    thread.join()
+    assert ply.read(os.path.join(other, "a")) == "1"
+    view.store.ply("unmount", other)
 
 
 if __name__ == "__main__":
