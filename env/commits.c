@@ -70,7 +70,7 @@ static int add_commit(struct ply_env *e, const char *label, const char *snap,
 	_cleanup_(ply_text_free) struct ply_text name = { 0 }, email = { 0 };
 	char tree[REPO_HEX], parent[REPO_HEX];
 	_cleanup_free_ char *text = NULL;
-	long long now = (long long)time(NULL);
+	long long now = MAX((long long)time(NULL), 0); /* git reads no time before 1970 */
 	struct repo_id tip;
 	bool has_tip = commit_queue_tip(k->queue, &tip) == 0;
 	int r;

@@ -127,6 +127,21 @@ static int take_id(struct git_export *ge, const struct record *rec, char *ret)
 	return 0;
 }
 
+/* libgit2 writes 32 bits of it, and git itself reads no sign. */
+static int64_t nearest_time(int64_t time)
+{
+	return MAX(MIN(time, (int64_t)UINT32_MAX), (int64_t)0);
+}
+
+static void tell_time(struct git_export *ge, int64_t time)
+{
+	if (nearest_time(time) != time)
+		talk_warn(&ge->out.talk,
+			  "a commit's date is 1970 to 2106: instead of %" PRId64 " (seconds since "
+			  "1970) it is %" PRId64 "; is this machine's clock right?",
+			  time, nearest_time(time));
+}
+
 int export_git(struct store *s, struct root *root, const struct export_commit *commit,
 	       const struct import_ops *ops, char ret_id[static COMMIT_ID_SIZE],
 	       struct transfer_stats *ret)
@@ -140,7 +155,7 @@ int export_git(struct store *s, struct root *root, const struct export_commit *c
 	int r;
 
 	(void)snprintf(mask, sizeof(mask), "%o", commit->umask);
-	(void)snprintf(time, sizeof(time), "%" PRId64, commit->time);
+	(void)snprintf(time, sizeof(time), "%" PRId64, nearest_time(commit->time));
 	r = sender_start(&ge.out, s, root, ops, program, -1);
 	if (r == 0)
 		r = walk_state(&ge.out.talk, &ge.out.fs, &walk, &ge);
@@ -151,6 +166,7 @@ int export_git(struct store *s, struct root *root, const struct export_commit *c
 	if (r < 0)
 		return r;
 	tell_left_out(&ge);
+	tell_time(&ge, commit->time);
 	if (ret)
 		*ret = ge.out.talk.stats;
 	return 0;

@@ -5,6 +5,8 @@
  * does about one that lies. What git sees of a commit is tests/e2e/export_git.py's.
  */
 
+#include <inttypes.h>
+
 #include "env/transfer/helper.h"
 #include "tests/unit/transfer_fixture.h"
 
@@ -158,6 +160,44 @@ START_TEST(what_tells_of_no_commit_fails_the_export)
 }
 END_TEST
 
+/* git has no times before 1970, libgit2 none after 2106. */
+START_TEST(a_time_that_git_cannot_have_is_the_nearest_and_is_told)
+{
+	static const struct {
+		int64_t time, made;
+		const char *note;
+	} times[] = {
+		{ 0, 0, "" },
+		{ 1, 1, "" },
+		{ UINT32_MAX, UINT32_MAX, "" },
+		{ -1, 0, " it is 0;" },
+		{ INT64_MIN, 0, " it is 0;" },
+		{ INT64_C(1) << 32, UINT32_MAX, " it is 4294967295;" },
+		{ INT64_MAX, UINT32_MAX, " it is 4294967295;" },
+	};
+	_cleanup_free_ char *path = format("%s/repo", fx.path);
+	_cleanup_(root_unrefp) struct root *root = NULL;
+
+	make_repository();
+	ck_ok(tree_freeze(fs.tree, &root));
+	for (size_t n = 0; n < ARRAY_SIZE(times); n++) {
+		const struct export_commit commit = { path, "refs/x/y", "m", times[n].time, 022 };
+		char id[COMMIT_ID_SIZE];
+
+		*last_warning = '\0';
+		ck_ok(export_git(fx_store, root, &commit, &ops, id, NULL));
+		ck_assert_msg(strstr(last_warning, times[n].note), "%zu: %s", n, last_warning);
+		ck_assert_int_eq(run("git -C '%s' cat-file commit %s | grep -c ' %" PRId64
+				     " +0000$' | grep -qx 2",
+				     path, id, times[n].made),
+				 0);
+		ck_assert_int_eq(run("git -C '%s' fsck --strict 2>&1 | grep -q error && exit 1 || :",
+				     path),
+				 0);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("export_git");
@@ -166,5 +206,6 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, what_makes_no_sense_is_refused_and_no_ref_is_made);
 	tcase_add_test(t, what_tells_of_no_commit_fails_the_export);
+	tcase_add_test(t, a_time_that_git_cannot_have_is_the_nearest_and_is_told);
 	return run_case("export_git", t);
 }
