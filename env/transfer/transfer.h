@@ -90,7 +90,7 @@ struct export_commit {
 	const char *path;    /* the repository, bare or with a working tree */
 	const char *ref;     /* of refs/heads/ the tip is the parent, others are replaced */
 	const char *message; /* without the end of its line */
-	int64_t time;	     /* of author and committer: s since 1970; beyond 2106, or before: clamped and told */
+	int64_t time;	     /* of author and committer: s since 1970; to 2106, else it is told */
 	unsigned umask;	     /* for the files of the repository */
 };
 #define COMMIT_ID_SIZE 41 /* SHA-1 in hex, which is all that libgit2 knows */

@@ -186,12 +186,14 @@ START_TEST(a_time_that_git_cannot_have_is_the_nearest_and_is_told)
 
 		*last_warning = '\0';
 		ck_ok(export_git(fx_store, root, &commit, &ops, id, NULL));
-		ck_assert_msg(strstr(last_warning, times[n].note), "%zu: %s", n, last_warning);
+		ck_assert_msg(strstr(last_warning, times[n].note), "%zu: '%s'", n,
+			      last_warning);
 		ck_assert_int_eq(run("git -C '%s' cat-file commit %s | grep -c ' %" PRId64
 				     " +0000$' | grep -qx 2",
 				     path, id, times[n].made),
 				 0);
-		ck_assert_int_eq(run("git -C '%s' fsck --strict 2>&1 | grep -q error && exit 1 || :",
+		ck_assert_int_eq(run("git -C '%s' fsck --strict 2>&1 | grep -q error && exit 1 ||"
+				     " :",
 				     path),
 				 0);
 	}
