@@ -462,6 +462,61 @@ START_TEST(a_sync_is_not_answered_by_a_round_of_what_was_frozen)
 }
 END_TEST
 
+/* LMDB's: of a meta page (less than a page) the next is made and fails, one more is not made. */
+static atomic_int metas_to_fail;
+ssize_t own_pwrite(int fd, const void *bytes, size_t len, off_t off) __asm__("pwrite")
+	__attribute__((visibility("default")));
+
+ssize_t own_pwrite(int fd, const void *bytes, size_t len, off_t off)
+{
+	int left = len < 200 ? atomic_load(&metas_to_fail) : 0;
+
+	if (left != 1)
+		len = (size_t)syscall(SYS_pwrite64, fd, bytes, len, off);
+	if (left == 0)
+		return (ssize_t)len;
+	atomic_store(&metas_to_fail, left - 1);
+	errno = EIO;
+	return -1;
+}
+
+START_TEST(a_store_that_cannot_put_a_commit_back_writes_nothing_more)
+{
+	struct branch *b = branch_make("main");
+	struct store_stats stats;
+	unsigned rounds = 0;
+	uint64_t id;
+
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store));
+	change(b, 1, "before");
+	id = checkpoint(b, NULL);
+	atomic_store(&metas_to_fail, 2);
+	claim_end(store);
+	do {
+		ck_assert_int_lt(store_sync(store), 0);
+		atomic_store(&store->retry_ns, 0); /* else a second later */
+		ck_ok(store_stats(store, &stats));
+		ck_assert_uint_lt(++rounds, 20);
+	} while (!stats.failed);
+	ck_err(store_sync(store), -ERR_STORE_FAILED);
+	ck_err(snap_wait(store, checkpoint(b, "after")), -ERR_STORE_FAILED);
+	change(b, 2, "after");
+	expect_text(b, 1, "before"); /* it goes on in memory, and in the journal */
+	branch_close(b);
+	ck_err(store_close(store), -ERR_STORE_FAILED);
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 2, "after");
+	expect_in_snap(id, 1, "before");
+	ck_assert_uint_eq(snap_count(store), 2);
+	ck_ok(store_sync(store));
+	expect_saved(b);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(the_id_of_what_was_dropped_is_not_given_again)
 {
 	uint64_t ids[4];
@@ -562,6 +617,7 @@ int main(void)
 		a_head_that_is_dropped_meanwhile_goes_with_the_next_round,
 		what_a_branch_became_while_its_round_was_under_way_is_still_to_be_saved,
 		a_sync_is_not_answered_by_a_round_of_what_was_frozen,
+		a_store_that_cannot_put_a_commit_back_writes_nothing_more,
 		the_id_of_what_was_dropped_is_not_given_again,
 		a_commit_that_finds_the_index_full_makes_it_larger,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
