@@ -108,6 +108,34 @@ def test_a_step_of_mini_swe_agent_is_what_it_is_in_its_own_environment(t):
         assert ours == its, (step, its, ours)
 
 
+REFUSED = """
+import json, os, signal, sys
+from minisweagent.environments.local import LocalEnvironment
+from plyfs_mini import PlyfsEnvironment
+url, beside, pid = json.load(sys.stdin)
+envs = LocalEnvironment(cwd=beside, timeout=5), PlyfsEnvironment(url=url, timeout=5)
+def step(env, **kw):
+    r = env.execute({"command": "echo here"}, **kw)
+    return {**{k: r[k] for k in ("output", "returncode")}, "told": r["exception_info"][:18]}
+print(json.dumps([[step(e, cwd="/nowhere") for e in envs], [step(e) for e in envs],
+                  [os.kill(pid, signal.SIGKILL), step(envs[1])]]))
+"""
+
+
+def test_what_the_server_refuses_ends_no_run_of_mini_swe_agent(t):
+    source = server.sdist("mini-swe-agent", MINI, PYTHON)
+    if not source:
+        ply.skip("no source archive of mini-swe-agent")
+    s = server.serve(t, t.view())
+    env = dict(s.env, PYTHONPATH=os.path.join(source, "src") + ":" + EXAMPLE, PLYFS_TOKEN=s.token,
+               MSWEA_SILENT_STARTUP="1", MSWEA_GLOBAL_CONFIG_DIR=t.at("mini"))
+    p = t.run([PYTHON, "-c", REFUSED], input=json.dumps([s.url, t.at(), s.process.pid]), env=env,
+              timeout=100)
+    (its, ours), (fine, too), (_, gone) = json.loads(p.stdout)
+    assert its == ours == gone == {"output": "", "returncode": -1, "told": "An error occurred "}, p.stdout
+    assert fine == too == {"output": "here\n", "returncode": 0, "told": ""}, p.stdout
+
+
 def test_swe_agent_solves_a_bug_with_a_checkpoint_per_step(t):
     checkout = os.environ.get("PLYFS_TEST_SWEAGENT")
     if not checkout:
