@@ -313,7 +313,10 @@ static void *read_old(int fd, size_t len)
 	ssize_t n = 0;
 
 	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd); /* it may be for writing only */
-	in = open(link, O_RDONLY | O_CLOEXEC);
+	/* Nobody reads it, its atime is to say; of another's file (EPERM) it cannot. */
+	in = open(link, O_RDONLY | O_NOATIME | O_CLOEXEC);
+	if (in < 0 && errno == EPERM)
+		in = open(link, O_RDONLY | O_CLOEXEC);
 	old = in < 0 ? NULL : malloc(len);
 	while (old && done < len && (n = pread(in, old + done, len - done, (off_t)done)) > 0)
 		done += (size_t)n;
@@ -364,7 +367,10 @@ int files_replace(int fd, const void *data, size_t len)
 			(void)!ftruncate(fd, 0); /* half of it is of no use */
 		return r;
 	}
-	return st.st_size > (off_t)len && ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
+	/* Nothing in place of nothing is a change, too: of its mtime, as O_TRUNC makes it. */
+	if (st.st_size > (off_t)len || (S_ISREG(st.st_mode) && !len))
+		return ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
+	return 0;
 }
 
 int files_write(const char *root, const char *path, const void *data, size_t len)

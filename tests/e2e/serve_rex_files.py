@@ -71,6 +71,12 @@ def test_files_are_read_and_written_as_python_does(t):
         os.symlink(path, t.at("soft"))
         await r.write_file(WriteFileRequest(path=t.at("soft"), content="through"))
         assert ply.read(t.at("hard")) == "through" and os.stat(path).st_mode & 0o777 == 0o640
+        for before, after in ("old", "new"), ("old", ""), ("", "new"), ("", ""):
+            ply.write(path, before)
+            os.utime(path, (1, 2))
+            await r.write_file(WriteFileRequest(path=path, content=after))
+            st = os.stat(path)  # as open(path, "w") leaves them: written, not read
+            assert st.st_atime == 1 and st.st_mtime > 2, (before, after, st)
         await r.write_file(WriteFileRequest(path="relative", content="r"))
         assert ply.read(t.at("relative")) == "r"
     run(go())
