@@ -547,6 +547,7 @@ static int find_and_serve(struct daemon *d, const struct wishes *w)
 	};
 
 	d->owner = st.st_uid;
+	(void)fdlimit_raise(&files); /* for the supervisor as well, which keeps two for each view */
 	r = take_store(d);
 	if (r == EXISTS)
 		tell_ready();
@@ -556,7 +557,6 @@ static int find_and_serve(struct daemon *d, const struct wishes *w)
 	block_signals();
 	json_memory_watch();
 	d->first_call = d->last_call = now_ns(); /* nobody makes a call each ns */
-	(void)fdlimit_raise(&files);
 	r = become_owner(&st);
 	if (r < 0) {
 		start_failed("becoming the owner of '%s': %s", d->store_path, strerror(-r));

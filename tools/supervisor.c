@@ -319,32 +319,31 @@ static unsigned note_death(void)
 static void refuse(struct supervisor *s, int status)
 {
 	closep(&us.what.lock_fd); /* G5: nobody will come any more */
-	for (int i = 0; i < SLOTS; i++) {
-		us.refuse[i] = (struct pollfd){
-			.fd = s->slot[i].fuse_fd ? s->slot[i].fuse_fd : -1, .events = POLLIN
-		};
+	for (int i = 0; i < SLOTS; i++)
 		if (s->slot[i].fuse_fd)
 			(void)mount_resend(s->slot[i].fuse_fd); /* unmounted: poll tells */
-	}
-	us.refuse[SLOTS] = (struct pollfd){ .fd = us.signal_fd, .events = POLLIN };
 
 	for (;;) {
-		unsigned left = 0;
+		struct pollfd *p = us.refuse;
+		nfds_t n = 1;
 
+		p[0] = (struct pollfd){ .fd = us.signal_fd, .events = POLLIN };
+		/* Only those there are: poll(2) takes no more than files may be open. */
 		for (int i = 0; i < SLOTS; i++)
-			left += us.refuse[i].fd >= 0;
-		if (!left)
+			if (s->slot[i].fuse_fd)
+				p[n++] = (struct pollfd){ .fd = s->slot[i].fuse_fd,
+							  .events = POLLIN };
+		if (n == 1)
 			end(s, status);
-		if (poll(us.refuse, SLOTS + 1, -1) < 0)
+		if (poll(p, n, -1) < 0)
 			continue;
-		if (us.refuse[SLOTS].revents && is_the_end(read_signal()))
+		if (p->revents && is_the_end(read_signal()))
 			end(s, status);
 		for (int i = 0; i < SLOTS; i++) {
-			if (us.refuse[i].fd < 0 || !us.refuse[i].revents)
+			if (!s->slot[i].fuse_fd || !(++p)->revents)
 				continue;
-			if (mount_refuse(us.refuse[i].fd, us.buf, NULL) != END)
+			if (mount_refuse(p->fd, us.buf, NULL) != END)
 				continue;
-			us.refuse[i].fd = -1;
 			s->slot[i].state = FREE; /* unmounted */
 			let_go(s, i);
 		}

@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -26,6 +27,13 @@ import ply
 def supervised(t, files=None):
     t.deaths()
     return t.view(files)
+
+
+def few_open_files(t, count):
+    """The soft limit, which a program may raise, as the daemon does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    t.clean.append(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
 
 
 def kill(view):
@@ -638,8 +646,21 @@ def test_a_snapshot_that_is_shown_goes_on_and_so_does_a_second_branch(t):
 
 # ---- dying too often, ending, being replaced ----
 
+def test_many_views_go_on_where_few_files_may_be_open(t):
+    few_open_files(t, 64)
+    view = supervised(t)
+    views = [view]
+    for i in range(40):
+        view.store.ply("fork", "f%d" % i)
+        views.append(view.store.mount(branch="f%d" % i))
+    kill(view)
+    for v in views:
+        assert v.read("a.txt") == "one\n"
+
+
 def test_a_daemon_that_keeps_dying_is_given_up_with_an_error(t):
     ply.need_followed_daemon()
+    few_open_files(t, 1024)  # as most have it
     view = t.view()
     store = view.store
     f = open(view.at("a.txt"))
