@@ -214,6 +214,7 @@ cache/f 444 {0} {1}
 
 
 def test_a_view_outlives_its_daemon(t):
+    ply.need_followed_daemon()
     u = User(t)
     u.view()
     u.ply("unmount", u.at("mnt"))
