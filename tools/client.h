@@ -115,6 +115,7 @@ struct fuse_mount {
 	const char *mountpoint; /* absolute */
 	bool read_only;
 	bool private;	/* root's: for root only */
+	bool allow_other; /* an ordinary user's: for all; root's are, unless private */
 	bool over; /* the directory need not be empty */
 	bool suid, dev; /* setuid programs and devices in it count; root's */
 	struct mount_options options;

@@ -193,7 +193,9 @@ static void check_users(void)
 		report("ok",
 		       "root's views are open to all users (mode bits decide), unless --private");
 	else
-		report("note", "views of ordinary users are theirs alone: not even root can enter");
+		report("note",
+		       "views of ordinary users are theirs alone, not even root's (docker, sudo), "
+		       "unless --allow-other");
 }
 
 static void check_uring(void)

@@ -501,6 +501,7 @@ int client_mount(struct client *cl)
 		{ .name = "suid", .flag = &m.suid },
 		{ .name = "dev", .flag = &m.dev },
 		{ .name = "private", .flag = &m.private },
+		{ .name = "allow-other", .flag = &m.allow_other },
 		{ .name = "passthrough", .flag = &passthrough },
 		OPTIONS_MOUNT(&m.options),
 	};
@@ -516,6 +517,8 @@ int client_mount(struct client *cl)
 		return client_misuse(cl, "either --branch or --snapshot");
 	if (fresh && update)
 		return client_misuse(cl, "either --fresh or --update");
+	if (m.private && m.allow_other)
+		return client_misuse(cl, "either --private or --allow-other");
 	if (passthrough && (!snapshot || m.options.io_uring))
 		return client_misuse(cl, "--passthrough is for --snapshot, without --io-uring");
 	if (passthrough && geteuid() != 0)

@@ -190,6 +190,7 @@ int client_fork(struct client *cl)
 		{ .name = "from", .word = &from },
 		{ .name = "at", .word = &at },
 		{ .name = "private", .flag = &m.private },
+		{ .name = "allow-other", .flag = &m.allow_other },
 		OPTIONS_MOUNT(&m.options),
 	};
 	struct plyfs_fork q = {};
@@ -197,9 +198,12 @@ int client_fork(struct client *cl)
 
 	if (r)
 		return r;
-	if (!at && (m.private || mount_how(&m.options)))
+	if (m.private && m.allow_other)
+		return client_misuse(cl, "either --private or --allow-other");
+	if (!at && (m.private || m.allow_other || mount_how(&m.options)))
 		return client_misuse(cl, "--%s goes with --at",
 				     m.private		  ? "private"
+				     : m.allow_other	  ? "allow-other"
 				     : m.options.io_uring ? "io-uring"
 							  : "without");
 	name = cl->args.v[0];

@@ -102,6 +102,8 @@ static const char *advice(const char *said)
 {
 	if (strstr(said, "could not determine username"))
 		return "; it wants this user to have a line in /etc/passwd";
+	if (strstr(said, "user_allow_other"))
+		return "; as root: echo user_allow_other >>/etc/fuse.conf";
 	if (!strstr(said, "mount failed: Operation not permitted"))
 		return "";
 	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
@@ -126,8 +128,8 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 	if (r)
 		return r;
 	snprintf(options, sizeof(options),
-		 "fsname=plyfs,subtype=plyfs,default_permissions,noatime%s",
-		 m->read_only ? ",ro" : "");
+		 "fsname=plyfs,subtype=plyfs,default_permissions,noatime%s%s",
+		 m->read_only ? ",ro" : "", m->allow_other ? ",allow_other" : "");
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		return client_fail(cl, "a socket pair: %s", strerror(errno));
 	ours = pair[0];

@@ -49,6 +49,8 @@
 	  "  --branch NAME   the branch (main); one view per branch\n" \
 	  "  --snapshot ID   a snapshot, read-only\n" \
 	  "  --private       as root: for root only (else every user, checked by modes)\n" \
+	  "  --allow-other   as another user: for every user, as well (docker, sudo);\n" \
+	  "                  wants user_allow_other in /etc/fuse.conf\n" \
 	  "  --suid, --dev   as root: setuid programs, devices in it count (a container's\n" \
 	  "                  root may want that; whoever wrote the view then is trusted)\n" \
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
@@ -86,7 +88,8 @@
 	  "  --from ID       a snapshot, or a branch (its present state); default: the\n" \
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
-	  "  --private, --without A,B, --io-uring   with --at, as mount has them\n") \
+	  "  --private, --allow-other, --without A,B, --io-uring   with --at, as mount has\n" \
+	  "                  them\n") \
 	X(drop, DAEMON, "[OPTION]... ID|NAME...", "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \

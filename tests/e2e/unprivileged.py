@@ -130,12 +130,72 @@ def test_a_view_of_roots_is_open_unless_it_is_private(t):
     os.mkdir(mnt)
     view.store.ply("fork", "--private", "idea", "--at", fork, cwd=view.path)
     view.store.ply("fork", "other", cwd=view.path)
+    p = view.store.ply("mount", "--private", "--allow-other", "--branch", "other", "--at", mnt,
+                       check=False)
+    assert p.returncode == 2 and "either --private or --allow-other" in p.stderr, p
     view.store.ply("mount", "--private", "--branch", "other", "--at", mnt)
     for at, code in (view.path, 0), (fork, 1), (mnt, 1):
         for uid in (0, 1234):
             p = ply.run(["cat", at + "/a"], check=False, user=uid, group=uid, extra_groups=[])
             assert p.returncode == (code if uid else 0), (at, uid, p)
             assert uid == 0 or code == 0 or "Permission denied" in p.stderr, p
+
+
+@contextlib.contextmanager
+def fuse_conf(t, text):
+    """What /etc/fuse.conf says, in here only."""
+    if not ply.own_mounts or not os.path.exists("/etc/fuse.conf"):
+        ply.skip("needs a mount namespace of its own and /etc/fuse.conf")
+    ours = t.at("fuse.conf")
+    with open(ours, "w") as f:
+        f.write(text)
+    os.chmod(ours, 0o644)
+    assert libc.mount(ours.encode(), b"/etc/fuse.conf", None, MS_BIND, None) == 0
+    try:
+        yield
+    finally:
+        assert libc.umount2(b"/etc/fuse.conf", 0) == 0
+
+
+def test_an_ordinary_user_opens_a_view_to_others(t):
+    ply.need_root()
+    u = User(t)
+    view = u.view()
+    u.sh("mkdir fork other; mkdir -m 700 mnt/closed; echo three >mnt/closed/c")
+    fork = ["fork", "--allow-other", "idea", "--at", u.at("fork")]
+    with fuse_conf(t, "mount_max = 1000\n"):
+        p = u.ply(*fork, check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+        assert "as root: echo user_allow_other >>/etc/fuse.conf" in p.stderr, p
+    with fuse_conf(t, "user_allow_other\n"):
+        u.ply(*fork)
+        u.ply("fork", "plain")
+        u.ply("mount", "--allow-other", "--branch", "plain", "--at", u.at("other"))
+    for at in u.at("fork"), u.at("other"):
+        for uid in (0, 1234):
+            p = ply.run(["cat", at + "/a"], user=uid, group=uid, extra_groups=[])
+            assert p.stdout == "one\n"
+        # Owners and modes count, as on a disk.
+        p = ply.run(["cat", at + "/closed/c"], check=False, user=1234, group=1234, extra_groups=[])
+        assert p.returncode == 1 and "Permission denied" in p.stderr, p
+        assert ply.run(["cat", at + "/closed/c"]).stdout == "three\n"
+        # The one it was not asked for is the user's alone still.
+        p = ply.run(["cat", view + "/a"], check=False)
+        assert "Permission denied" in p.stderr, p
+    at = u.at("fork")
+    good = u.ply("checkpoint", at).stdout.strip()
+    ply.run(["sh", "-euc", "echo root >d/r; chmod 600 d/r; echo more >>a; rm closed/c"], cwd=at)
+    assert u.sh("stat -c '%u %a' fork/d/r") == "0 600\n"
+    p = u.run(["cat", "fork/d/r"], check=False)
+    assert "Permission denied" in p.stderr, p
+    p = ply.run([t.at("plyfs"), "checkpoint", at], check=False, env=u.env, user=1234, group=1234,
+                extra_groups=[])
+    assert p.returncode == 1, p
+    left = ply.run([t.at("plyfs"), "checkpoint", at], env=dict(t.env)).stdout.strip()
+    u.ply("restore", good, at)
+    assert u.sh("cat fork/a fork/closed/c; ls fork/d") == "one\nthree\nb\n"
+    u.ply("restore", left, at)
+    assert ply.run(["cat", "d/r", "a"], cwd=at).stdout == "root\none\nmore\n"
 
 
 def test_what_an_ordinary_user_may_not(t):
