@@ -122,7 +122,7 @@ bool inner_waits(struct shell *s)
 }
 
 /* As one line, whatever it is: each line of it would get a prompt. */
-int inner_type(struct shell *s, const char *text, size_t len, double end)
+int inner_type(struct shell *s, struct goal *g, const char *text, size_t len)
 {
 	_cleanup_(ply_text_free) struct ply_text word = { 0 }, line = { 0 };
 	int r = text_set(&word, text, len);
@@ -133,7 +133,7 @@ int inner_type(struct shell *s, const char *text, size_t len, double end)
 		r = text_append_quoted(&line, word.data);
 	if (r == 0)
 		r = text_append_str(&line, "\n");
-	return r < 0 ? r : pty_type(s, line.data, line.len, end);
+	return r < 0 ? r : shell_type_input(s, g, line.data, line.len);
 }
 
 /* As long as the reference waits for it. */

@@ -78,7 +78,8 @@ struct shell {
 	size_t cut;	     /* what came after a SIGKILL begins here in out; SIZE_MAX: none */
 	size_t mark;	     /* an aborted command's prompts lie behind this place in out, */
 	size_t prompts;	     /* so many at most */
-	bool pressed;	     /* Ctrl-C was typed: where it is just a key, it may lie unread */
+	bool pressed;	     /* Ctrl-C was typed: where it is just a key, it may lie unread, */
+	bool input;	     /* as may what was typed for a program */
 	bool owed;	     /* a prompt that can be seen was still to come when it got idle */
 	size_t changed_at;   /* since the last scan something was taken out of out here; SIZE_MAX */
 	uint64_t limit;	     /* immutable: of out; 0: none */
@@ -112,8 +113,16 @@ pid_t pty_foreground(struct shell *s);
  * stranger's. (A group whose first process has ended keeps its number to itself.)
  */
 int pty_signal(struct shell *s, pid_t whom, int signal);
-/* Types; what does not fit waits until `end` (< 0: for ever) while output is taken. */
+/* Types what fits: how much; -1: it is hung up. */
+ssize_t pty_write(struct shell *s, const char *data, size_t len);
+/* A terminal whose reader is slow does not always wake its writer, who looks again then. */
+#define PTY_LOOK_MS 50
+/*
+ * Types what is ours; what does not fit waits until `end` while output is taken, and for nothing
+ * else: a moment. PLY_TIMEOUT, with pty_unread's sentence.
+ */
 int pty_type(struct shell *s, const char *data, size_t len, double end);
+int pty_unread(void);
 /* Appends what can be read now to s->out, at most `most` bytes. */
 int pty_drain(struct shell *s, size_t most);
 /* All that was written before now: the kernel's buffers (640 KiB a terminal) hold no more. */
@@ -168,6 +177,12 @@ struct goal {
  * s->out. Serves interrupts. By the owner.
  */
 int shell_wait(struct shell *s, struct goal *g);
+/*
+ * Types for a program, which may read nothing for ever: what ends a shell_wait ends this as well,
+ * with its status; an interrupt too, which the next shell_wait carries out (0). What was not typed
+ * by then never is.
+ */
+int shell_type_input(struct shell *s, struct goal *g, const char *data, size_t len);
 void stop_begin(struct stop *stop, const struct shell_interrupt *how);
 int shell_gone(struct shell *s); /* PLY_SESSION_GONE and its sentence */
 
@@ -192,6 +207,6 @@ void inner_take_back(struct shell *s); /* at the end of a wait */
 /* Looks for one; INNER, when it waits. *ret_next: brought forward to when to come again. */
 int inner_tick(struct shell *s, bool news, double *ret_next);
 bool inner_waits(struct shell *s); /* still */
-int inner_type(struct shell *s, const char *text, size_t len, double end);
+int inner_type(struct shell *s, struct goal *g, const char *text, size_t len);
 /* Of its last command. PLY_NO_EXIT_CODE; PLY_SESSION_GONE and its kin. */
 int inner_exit_code(struct shell *s);

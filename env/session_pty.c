@@ -125,8 +125,10 @@ void pty_reset(struct shell *s)
 
 void pty_flush(struct shell *s)
 {
-	(void)tcflush(s->slave, TCIFLUSH); /* the same */
-	s->pressed = false;
+	/* The same. What the terminal has no room for yet comes first: it would take its place. */
+	(void)tcflush(s->master, TCOFLUSH);
+	(void)tcflush(s->slave, TCIFLUSH);
+	s->pressed = s->input = false;
 }
 
 pid_t pty_foreground(struct shell *s)
@@ -145,24 +147,35 @@ int pty_signal(struct shell *s, pid_t whom, int signal)
 	return kill(whom, signal);
 }
 
+ssize_t pty_write(struct shell *s, const char *data, size_t len)
+{
+	ssize_t n = write(s->master, data, len);
+
+	return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? 0 : -1;
+}
+
+int pty_unread(void)
+{
+	return fail(PLY_TIMEOUT, "the program does not read what is typed");
+}
+
 int pty_type(struct shell *s, const char *data, size_t len, double end)
 {
 	while (len) {
-		ssize_t n = write(s->master, data, len);
+		ssize_t n = pty_write(s, data, len);
 		struct pollfd p = { .fd = s->master, .events = POLLIN | POLLOUT };
 		int r;
 
+		if (n < 0)
+			return 0; /* the end of the shell is what will be told */
 		if (n > 0) {
 			data += n;
 			len -= (size_t)n;
 			continue;
 		}
-		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return 0; /* hung up: the end of the shell is what will be told */
-		if (end >= 0 && now_seconds() >= end)
-			return fail(PLY_TIMEOUT, "the program does not read what is typed");
-		/* 50 ms: a terminal whose reader is slow does not always wake its writer. */
-		(void)poll(&p, 1, 50);
+		if (now_seconds() >= end)
+			return pty_unread();
+		(void)poll(&p, 1, PTY_LOOK_MS);
 		r = pty_drain(s, PTY_ALL);
 		if (r < 0)
 			return r;

@@ -354,11 +354,11 @@ static int run_owned(struct shell *s, const struct ply_session_run *run, size_t 
 	}
 	if (!s->idle && input) {
 		/* For the program that runs. */
-		r = pty_type(s, run->command, len, g.end);
-		if (r == 0)
-			r = pty_type(s, "\n", 1, g.end);
+		r = shell_type_input(s, &g, run->command, len);
+		if (r == 0 && !g.stop)
+			r = shell_type_input(s, &g, "\n", 1);
 	} else if (!s->idle) {
-		r = inner_type(s, run->command, len, g.end);
+		r = inner_type(s, &g, run->command, len);
 	} else {
 		pty_flush(s); /* the same terminal for every command */
 		r = shell_type_command(s, run->command, len, input ? NO_CHECK : CHECK_SYNTAX);

@@ -144,6 +144,9 @@ static int force(struct shell *s, struct stop *stop, int signal)
 	return 0;
 }
 
+/* So long may it wait for room in the terminal: what it comes behind nobody reads. */
+#define KEY_WITHIN 1.0
+
 /*
  * In the terminal's modes as they are at first its SIGINT is ours as well. Ours has no other
  * addressee: a program that ends before a key arrives leaves that to the shell, which then may be
@@ -161,7 +164,7 @@ static int press_ctrl_c(struct shell *s, struct stop *stop, double window)
 		    (pty_signal(s, -stop->front, SIGINT) == 0 || errno == ESRCH))
 			return 0;
 	}
-	r = pty_type(s, &key, 1, now_seconds() + window);
+	r = pty_type(s, &key, 1, now_seconds() + MIN(window, KEY_WITHIN));
 	s->pressed = true;
 	if (victim(s, stop) && pty_foreground(s) == s->group)
 		(void)pty_signal(s, -stop->front, SIGINT); /* fails when it has just ended */
@@ -184,8 +187,11 @@ static int next_step(struct shell *s, struct stop *stop)
 		s->prompts = 0;
 	}
 	s->prompts++;
-	if (pty_foreground(s) != s->group) /* else a line of ours may be there as well */
+	if (pty_foreground(s) != s->group) { /* else a line of ours may be there as well */
+		/* The key would come behind it, and the shell be the next to read. */
+		s->pressed |= s->input;
 		shell_drop_key(s); /* that of the step before */
+	}
 	if (step < how->tries) {
 		r = press_ctrl_c(s, stop, window);
 	} else if (how->gentle && step == how->tries) {
@@ -481,12 +487,12 @@ struct news {
 	bool output, end;
 };
 
-/* poll until `next` (< 0: for ever). */
-static int wait_news(struct shell *s, struct goal *g, double next, struct news *ret)
+/* poll until `next` (< 0: for ever). types: for room in the terminal, and for no report. */
+static int wait_news(struct shell *s, struct goal *g, double next, bool types, struct news *ret)
 {
 	struct pollfd p[] = {
-		{ .fd = s->hung_up ? -1 : s->master, .events = POLLIN },
-		{ .fd = s->reports, .events = POLLIN },
+		{ .fd = s->hung_up ? -1 : s->master, .events = types ? POLLIN | POLLOUT : POLLIN },
+		{ .fd = types ? -1 : s->reports, .events = POLLIN },
 		{ .fd = s->proc.fd, .events = POLLIN },
 		{ .fd = s->wake, .events = POLLIN },
 		{ .fd = g->cancel, .events = POLLIN },
@@ -565,10 +571,39 @@ static int wait_end(struct shell *s, struct goal *g)
 		r = inner_tick(s, news.output, &next);
 		if (r != 0)
 			return r;
-		r = wait_news(s, g, next, &news);
+		r = wait_news(s, g, next, false, &news);
 		if (r < 0)
 			return r;
 	}
+}
+
+int shell_type_input(struct shell *s, struct goal *g, const char *data, size_t len)
+{
+	s->input = true;
+	while (len) {
+		double look = now_seconds() + PTY_LOOK_MS / 1e3;
+		ssize_t n = pty_write(s, data, len);
+		struct news news = { .end = false };
+		int r;
+
+		if (n < 0)
+			return 0; /* the end of the shell is what will be told */
+		if (n > 0) {
+			data += n;
+			len -= (size_t)n;
+			continue;
+		}
+		if (g->end >= 0 && now_seconds() >= g->end)
+			return pty_unread();
+		r = wait_news(s, g, g->end >= 0 ? MIN(look, g->end) : look, true, &news);
+		if (r == 0 && news.output)
+			r = pty_drain(s, SHARE);
+		if (r == 0 && news.end)
+			r = notice_end(s);
+		if (r < 0 || g->stop)
+			return r;
+	}
+	return 0;
 }
 
 int shell_wait(struct shell *s, struct goal *g)

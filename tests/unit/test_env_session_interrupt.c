@@ -202,6 +202,104 @@ START_TEST(a_line_that_a_program_did_not_read_is_no_command)
 }
 END_TEST
 
+/* So many that the terminal has no room for them; a shell that reads one is found out. */
+#define MUCH 200000
+static const char wrong[] = "touch wrong\n";
+
+static char *much(size_t lines)
+{
+	char *text = malloc(lines * (sizeof(wrong) - 1) + 1), *to = text;
+
+	ck_assert_ptr_nonnull(text);
+	for (size_t i = 0; i < lines; i++)
+		to = stpcpy(to, wrong);
+	return text;
+}
+
+/* As before, but the key would come behind them. */
+START_TEST(lines_that_a_program_did_not_read_hold_up_no_interrupt)
+{
+	static const size_t lines[] = { 100, 1000, MUCH };
+
+	for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
+		char *text = much(lines[i]);
+		const struct ply_session_run input = { .command = text,
+						       .timeout = 0.2,
+						       .interactive_quit = true };
+		struct ply_observation o;
+
+		hangs("echo ready; sleep 1000", "ready\n");
+		ck_assert_int_eq(ply_session_run(session, &input, &o), PLY_TIMEOUT);
+		ply_observation_free(&o);
+		interrupt();
+		gives("ls", "");
+		free(text);
+	}
+}
+END_TEST
+
+struct typist {
+	pthread_t thread;
+	char *text;
+	int status;
+};
+
+static void *type_for_ever(void *arg)
+{
+	struct typist *t = arg;
+	const struct ply_session_run input = { .command = t->text, .interactive_quit = true };
+	struct ply_observation o;
+
+	t->status = ply_session_run(session, &input, &o);
+	ply_observation_free(&o);
+	return NULL;
+}
+
+/* A program that reads nothing of it, in a shell whose number is *ret_shell. */
+static void start_typing(struct typist *t, pid_t *ret_shell)
+{
+	struct ply_observation o;
+
+	*ret_shell = atoi(out("echo $$", 0));
+	hangs("echo ready; sleep 1000", "ready\n");
+	t->text = much(MUCH);
+	ck_assert_int_eq(pthread_create(&t->thread, NULL, type_for_ever, t), 0);
+	do
+		usleep(1000);
+	while (try("echo not run", 0.01, &o) != PLY_STATE && (ply_observation_free(&o), true));
+}
+
+static int stop_typing(struct typist *t)
+{
+	ck_assert_int_eq(pthread_join(t->thread, NULL), 0);
+	free(t->text);
+	return t->status;
+}
+
+/* It has no timeout, so only they do. */
+START_TEST(input_that_nobody_reads_ends_with_the_interrupt_the_session_the_shell)
+{
+	struct typist t;
+	pid_t shell;
+
+	start_typing(&t, &shell);
+	interrupt();
+	ck_assert_int_eq(stop_typing(&t), 0);
+	gives("ls", "");
+
+	start_typing(&t, &shell);
+	ck_assert_int_eq(kill(shell, SIGKILL), 0);
+	ck_assert_int_eq(stop_typing(&t), PLY_SESSION_GONE);
+
+	ply_session_free(session);
+	session = make();
+	ok(ply_session_start(session, NULL));
+	start_typing(&t, &shell);
+	ok(ply_session_end(session));
+	ck_assert_int_eq(stop_typing(&t), PLY_SESSION_GONE);
+}
+END_TEST
+
 /* What tells us of its end is run with -x or -v still on. */
 START_TEST(a_command_that_was_aborted_is_followed_by_no_trace_of_ours)
 {
@@ -345,6 +443,8 @@ int main(void)
 	tcase_add_test(t, what_runs_in_the_shells_own_group_is_ended_as_well);
 	tcase_add_test(t, a_key_that_nobody_read_is_no_beginning_of_a_line);
 	tcase_add_test(t, a_line_that_a_program_did_not_read_is_no_command);
+	tcase_add_test(t, lines_that_a_program_did_not_read_hold_up_no_interrupt);
+	tcase_add_test(t, input_that_nobody_reads_ends_with_the_interrupt_the_session_the_shell);
 	tcase_add_test(t, a_command_that_was_aborted_is_followed_by_no_trace_of_ours);
 	tcase_add_test(t, a_shell_with_a_slow_prompt_comes_back);
 	tcase_add_test(t, a_shell_that_stopped_itself_goes_on);
