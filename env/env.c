@@ -155,6 +155,8 @@ static int end(struct ply_env *e, bool in_vain)
 	if (ply_env_has_session(e))
 		s = ply_env_end_session(e);
 	lock_to_end(e);
+	if (ply_env_has_session(e)) /* another thread's, started since: it is dead */
+		s = ply_env_end_session(e);
 	if (!e->is_set_up)
 		return 0;
 	e->is_set_up = !in_vain;

@@ -25,11 +25,11 @@ static size_t within_limit(struct shell *s, size_t len, struct ply_observation *
 	return s->truncated ? MIN(len, s->limit) : len;
 }
 
-/* Up to three bytes from p, towards `step`, until no character is cut there. */
-static const char *whole(const char *p, int step)
+/* Up to three bytes from p, at most to `end`, until no character is cut there. */
+static const char *whole(const char *p, const char *end)
 {
-	for (int i = 0; i < 3 && ((unsigned char)*p & 0xc0) == 0x80; i++)
-		p += step;
+	for (int i = 0; i < 3 && p != end && ((unsigned char)*p & 0xc0) == 0x80; i++)
+		p += end < p ? -1 : 1;
 	return p;
 }
 
@@ -37,7 +37,7 @@ static const char *whole(const char *p, int step)
 static int copy_ends(struct shell *s, size_t each, struct ply_text *ret)
 {
 	const char *data = s->out.data, *end = data + s->out.len;
-	const char *head = whole(data + each, -1), *tail = whole(end - each, 1);
+	const char *head = whole(data + each, data), *tail = whole(end - each, end);
 	char between[80];
 	int n = snprintf(between, sizeof(between), "\n[... %s%td byte%s left out ...]\n",
 			 s->truncated ? "more than " : "", tail - head,

@@ -282,6 +282,35 @@ START_TEST(ending_a_session_ends_its_command)
 }
 END_TEST
 
+static void *clean_up(void *arg)
+{
+	return (void *)(intptr_t)ply_env_cleanup(env);
+}
+
+/* Cleanup ends the first, which takes a moment, and then all that the environment has. */
+START_TEST(a_session_that_is_started_during_cleanup_ends_with_it)
+{
+	for (int i = 0; i < 10; i++) { /* it is not always in time */
+		pthread_t thread;
+		int r;
+
+		ok(ply_env_start_session(env, NULL));
+		gives("trap 'sleep 1000' EXIT", NULL, "", 0);
+		env->workdir = strdup(dir); /* which is freed */
+		ck_assert_int_eq(pthread_create(&thread, NULL, clean_up, NULL), 0);
+		do
+			r = ply_env_start_session(env, NULL);
+		while (r == PLY_STATE && ply_env_has_session(env)); /* the first is there yet */
+		pthread_join(thread, NULL);
+		ck_assert_msg(!ply_env_has_session(env), "started: %d", r);
+		shells_are("");
+		ok(keeper_start(&env->keeper));
+		env->workdir = dir;
+		env->is_set_up = true;
+	}
+}
+END_TEST
+
 START_TEST(a_cancelled_command_leaves_the_shell_usable)
 {
 	struct ply_result result;
@@ -429,6 +458,34 @@ START_TEST(output_without_end_is_cut_and_the_shell_goes_on)
 }
 END_TEST
 
+/* No character is cut, and none is left of some that are shorter than one. */
+START_TEST(the_ends_of_an_output_are_told_whatever_the_limit)
+{
+	for (uint64_t limit = 1; limit < 20; limit++) {
+		const struct shell_options o = { .keeper = env->keeper,
+						 .path = "bash",
+						 .timeout = 60,
+						 .output_limit = limit,
+						 .partial = 65536 };
+		const struct ply_session_run run = {
+			.command = "printf '%0.s\\x80' {1..100}; cat", .timeout = 0.3
+		};
+		struct ply_observation seen;
+		struct shell *shell;
+		char *between;
+
+		ok(shell_start(&o, -1, &shell, NULL));
+		do {
+			ck_assert_int_eq(shell_run(shell, &run, -1, &seen), PLY_TIMEOUT);
+			between = strstr(seen.output.data, "left out ...]\n");
+			ck_assert_uint_lt(seen.output.len, 100);
+			ply_observation_free(&seen);
+		} while (!between);
+		shell_free(shell);
+	}
+}
+END_TEST
+
 START_TEST(an_interrupt_may_be_content_with_a_pattern)
 {
 	const struct shell_options o = { .keeper = env->keeper, .path = "bash", .timeout = 60 };
@@ -478,10 +535,12 @@ int main(void)
 	tcase_add_test(t, a_dead_shell_is_said);
 	tcase_add_test(t, shells_end_at_the_same_time);
 	tcase_add_test(t, ending_a_session_ends_its_command);
+	tcase_add_test(t, a_session_that_is_started_during_cleanup_ends_with_it);
 	tcase_add_test(t, a_cancelled_command_leaves_the_shell_usable);
 	tcase_add_test(t, shells_are_wrapped_as_the_kind_wants);
 	tcase_add_test(t, a_forced_interrupt_is_told_with_the_next_command);
 	tcase_add_test(t, output_without_end_is_cut_and_the_shell_goes_on);
+	tcase_add_test(t, the_ends_of_an_output_are_told_whatever_the_limit);
 	tcase_add_test(t, an_interrupt_may_be_content_with_a_pattern);
 	return run_case("env_sessions", t);
 }
