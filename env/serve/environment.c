@@ -61,6 +61,7 @@ int serve_environment(struct serve_options *o, struct ply_env *e)
 			    .processes = env_count(e, "processes"),
 			    .cpu_time = env_count(e, "cpu_time") },
 		.output_limit = env_count(e, "output_limit"),
+		.max_sessions = o->place.max_sessions, /* of a sandbox: as they were */
 	};
 	o->protocols[0] = (struct serve_protocol){ .name = "chimera",
 						   .endpoints = chimera_endpoints,

@@ -8,6 +8,7 @@ bodies and forms of any make, and what may happen at the same time.
 """
 import asyncio
 import contextlib
+import http.client
 import io
 import os
 import resource
@@ -298,12 +299,16 @@ def test_sessions_are_closed_at_the_same_time(t):
 
 
 def test_too_many_sessions_are_told(t):
-    s = server.serve(t, t.view(), "--max-sessions", "2")
-    for n in "ab":
-        assert s.post("/create_session", {"session": n, "session_type": "bash",
-                                          "startup_timeout": 60}).status == 200
-    a = s.post("/create_session", {"session": "c", "session_type": "bash"})
-    assert a.status == 511 and "2 sessions" in a.json["swerexception"]["message"], a
+    s = server.serve(t, t.view(), "--max-sessions", "2", "--cloud")
+    box = s.post("/sandboxes", {}).json["sandbox_id"]
+    for port in s.port, s.get("/sandboxes/" + box).json["port"]:
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for n in "ab":
+            assert s.post("/create_session", {"session": n, "session_type": "bash",
+                                              "startup_timeout": 60}, connection=c).status == 200
+        a = s.post("/create_session", {"session": "c", "session_type": "bash"}, connection=c)
+        assert a.status == 511 and "2 sessions" in a.json["swerexception"]["message"], a
+        c.close()
     s.stop()
 
 
