@@ -5,6 +5,7 @@
 #include "env/serve/model.h"
 
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,8 +93,41 @@ static size_t literal_at(const char *p, const char *end)
 	return 0;
 }
 
-/* With those literals as strings, which are numbers to number_of. NULL: no memory. */
-static char *quote_literals(const char *body, size_t len, size_t *ret_len)
+/* How many of these bytes are at p. */
+static size_t span(const char *p, const char *end, const char *of)
+{
+	const char *at = p;
+
+	while (at < end && *at && strchr(of, *at))
+		at++;
+	return (size_t)(at - p);
+}
+
+/* So many may be too many for an int64_t; of more than 17 a double makes nothing else. */
+#define DIGITS 19
+#define DIGITS_KEPT 17
+
+/* A number that may be larger than jansson can hold, as one that it can: the nearest double. */
+static char *put_number(char *to, const char *p, size_t n)
+{
+	size_t sign = *p == '-', digits = span(p + sign, p + n, "0123456789");
+	char number[64], *rest;
+
+	if (digits >= DIGITS && sign + digits == n) {
+		to = mempcpy(to, p, sign + DIGITS_KEPT);
+		return to + sprintf(to, "e%zu", MIN(digits, (size_t)DBL_MAX_10_EXP) - DIGITS_KEPT);
+	}
+	(void)snprintf(number, sizeof(number), "%.*s", (int)MIN(n, sizeof(number) - 1), p);
+	if (n < sizeof(number) && isinf(strtod(number, &rest)) && !*rest)
+		return stpcpy(to, *p == '-' ? "-1e308" : "1e308");
+	return mempcpy(to, p, n);
+}
+
+/*
+ * With those literals as strings, which are numbers to number_of, and numbers as put_number has
+ * them. NULL: no memory.
+ */
+static char *rewrite(const char *body, size_t len, size_t *ret_len)
 {
 	char *copy = malloc(len * 2 + 1), *to = copy; /* "NaN": 3 bytes become 5 */
 	const char *end = body + len;
@@ -106,6 +140,12 @@ static char *quote_literals(const char *body, size_t len, size_t *ret_len)
 			*to++ = '"';
 			to = mempcpy(to, p, n);
 			*to++ = '"';
+			p += n;
+			continue;
+		}
+		n = quoted || !strchr("-0123456789", *p) ? 0 : span(p, end, "0123456789+-.eE");
+		if (n) {
+			to = put_number(to, p, n);
 			p += n;
 			continue;
 		}
@@ -135,9 +175,10 @@ int model_load(const char *body, size_t len, json_t **ret, json_error_t *why)
 	_cleanup_free_ char *copy = NULL;
 	int r = load(body, len, ret, why);
 
-	if (r != -EINVAL || !(memmem(body, len, "Infinity", 8) || memmem(body, len, "NaN", 3)))
+	if (r != -EINVAL || !(memmem(body, len, "Infinity", 8) || memmem(body, len, "NaN", 3) ||
+			      json_error_code(why) == json_error_numeric_overflow))
 		return r;
-	copy = quote_literals(body, len, &len);
+	copy = rewrite(body, len, &len);
 	return copy ? load(copy, len, ret, why) : -ENOMEM;
 }
 

@@ -165,6 +165,37 @@ START_TEST(literals_of_pythons_json_are_numbers)
 }
 END_TEST
 
+START_TEST(numbers_have_no_end)
+{
+	static const char zeros[] = "000000000000000000000000000000000000000000000000000000000000"
+				    "000000000000000000000000000000000000000000000000000000000000";
+	char body[1024];
+	struct model m;
+	struct all a;
+
+	ck_assert_str_eq(verdict("{\"f\": -100000000000000000000, \"i\": 9223372036854775808,"
+				 " \"fn\":1E400, \"s\": \"1e400, 100000000000000000000\"}",
+				 &a, &m),
+			 "");
+	ck_assert_str_eq(a.s, "1e400, 100000000000000000000");
+	ck_assert(a.f == -1e20 && a.i == INT_MAX && a.fn >= 1e308);
+	model_release(&m);
+	ck_assert_str_eq(verdict("{\"f\": -1.5e999, \"fn\": 12345678901234567890}", &a, &m), "");
+	ck_assert(a.f <= -1e308);
+	ck_assert(fabs(a.fn / 12345678901234567890.0 - 1) < 1e-15);
+	model_release(&m);
+	snprintf(body, sizeof(body), "{\"f\": 1%s%s%s%s, \"fn\": -1%s}", zeros, zeros, zeros,
+		 zeros, zeros);
+	ck_assert_str_eq(verdict(body, &a, &m), "");
+	ck_assert(a.f >= 1e307 && a.fn < -1e123 && a.fn > -1e125);
+	model_release(&m);
+	ck_assert_str_eq(verdict("{\"f\": 1e400-, \"s\": \"\"}", &a, &m), "json_invalid");
+	model_release(&m);
+	ck_assert_str_eq(verdict("{\"s\": 100000000000000000000}", &a, &m), "string_type");
+	model_release(&m);
+}
+END_TEST
+
 START_TEST(a_detail_names_the_kind_and_the_very_place)
 {
 	static const struct {
@@ -586,6 +617,7 @@ int main(void)
 	tcase_add_test(tc, values_fit_as_leniently_as_in_pydantic);
 	tcase_add_test(tc, values_arrive_and_defaults_stay);
 	tcase_add_test(tc, literals_of_pythons_json_are_numbers);
+	tcase_add_test(tc, numbers_have_no_end);
 	tcase_add_test(tc, a_detail_names_the_kind_and_the_very_place);
 	tcase_add_test(tc, each_item_that_is_wrong_is_told_but_not_millions_of_them);
 	tcase_add_test(tc, a_complaint_is_a_list_of_details);
