@@ -36,6 +36,7 @@
 #include <malloc.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -256,6 +257,12 @@ static int begin(struct daemon *d, struct loop *l)
 		return r;
 	}
 	chunks_set_io_hook(store_chunks(d->store), readers_will_block);
+	d->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* a view may end at once */
+	if (d->wake_fd < 0) {
+		r = -errno;
+		start_failed("an eventfd: %s%s", err_str(r), advice(r));
+		return r;
+	}
 	resume_views(d);
 	r = listen_on_socket(d, &l->listen_fd);
 	if (r == 0)

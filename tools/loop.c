@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -185,8 +184,7 @@ int loop_open(struct loop *l)
 	sigaddset(&set, SIGINT);
 	l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	l->daemon->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (l->signal_fd < 0 || l->epoll_fd < 0 || l->daemon->wake_fd < 0)
+	if (l->signal_fd < 0 || l->epoll_fd < 0)
 		return -errno;
 	r = watch(l, l->listen_fd, EPOLLIN, EVENT_LISTEN);
 	if (r == 0)
