@@ -530,7 +530,7 @@ static void branch_settle(struct batch_branch *bb)
 		return;
 	e->committed = bb->rec;
 	e->in_index = true;
-	if (!bb->sealed || e->dropped || e->serial != bb->serial)
+	if (!bb->sealed || e->serial != bb->serial)
 		return;
 	e->dirty = false;
 	if (e->root)
