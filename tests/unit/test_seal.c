@@ -125,22 +125,30 @@ START_TEST(a_sync_that_could_not_save_everything_says_so)
 END_TEST
 
 /* A blob whose bytes the disk cannot read. */
-static void change_unreadable(struct branch *b, uint64_t a)
+static void put_unreadable(struct tree *t, uint64_t a)
 {
+	_cleanup_(blob_unrefp) struct blob *blob = NULL;
 	const struct key key = key_at(a);
 	uint8_t bytes[8000]; /* some sectors */
 	uint32_t number, off;
 	char path[40];
 	struct stat st;
-	struct val v;
 
 	scratch_fill(bytes, sizeof(bytes), a);
-	change_blob(b, a, bytes, sizeof(bytes));
-	ck_ok(tree_get(b->tree, &key, &v));
-	blob_place(v.ref.blob, &number, &off);
+	ck_ok(blob_new(store_stage(store), bytes, sizeof(bytes), &blob));
+	const struct val v = { .data = "b", .len = 1, .ref = { .kind = REF_BLOB, .blob = blob } };
+	ck_ok(tree_put(t, &key, &v));
+	blob_place(blob, &number, &off);
 	(void)snprintf(path, sizeof(path), "stage/%08x", number);
 	ck_ok(os_statat(scratch.dir_fd, path, &st));
 	fault_bad_sector(st.st_ino, off + 100, 512);
+}
+
+static void change_unreadable(struct branch *b, uint64_t a)
+{
+	BRANCH_CHANGE_GUARD(b);
+	put_unreadable(b->tree, a);
+	b->changes++;
 }
 
 static int snap_record_at(uint64_t id, struct snap_record *ret)
@@ -605,6 +613,147 @@ START_TEST(a_row_of_failures_is_told_once_and_the_next_row_again)
 }
 END_TEST
 
+START_TEST(who_waits_for_a_snapshot_hears_of_the_failure)
+{
+	struct branch *b = branch_make("main");
+	uint64_t id;
+
+	ck_ok(store_sync(store));
+	change_unreadable(b, 2);
+	id = checkpoint(b, NULL);
+	ck_err(snap_wait(store, id), -EIO); /* not when it is given up, some rounds later */
+	fault_bad_sector(0, 0, 0);
+	atomic_store(&store->retry_ns, 0); /* else a second later */
+	ck_ok(snap_wait(store, id));
+	branch_close(b);
+}
+END_TEST
+
+static uint64_t rounds_failed(void)
+{
+	LOCK_GUARD(&store->table);
+
+	return store->errors;
+}
+
+START_TEST(a_round_that_failed_comes_again_each_second_and_not_more_often)
+{
+	struct branch *b = branch_make("main");
+	uint64_t since_ns, before, more;
+
+	change(b, 1, "text");
+	fault_arm(0, INT_MAX, ENOMEM);
+	ck_assert_int_lt(store_sync(store), 0);
+	since_ns = now_ns();
+	before = rounds_failed();
+	(void)usleep(300000); /* a dozen rounds, if nothing held them back */
+	more = rounds_failed() - before;
+	ck_assert_uint_le(more, 1 + (now_ns() - since_ns) / UINT64_C(1000000000));
+	fault_disarm();
+	ck_ok(store_sync(store));
+	branch_close(b);
+}
+END_TEST
+
+static uint64_t covered_on_disk(void)
+{
+	_cleanup_free_ void *value = NULL;
+	size_t len;
+
+	ck_ok(index_get(store->index, INDEX_META, "lsn", 3, &value, &len));
+	ck_assert_uint_eq(len, META_BYTES);
+	return get_le64(value);
+}
+
+/* As an import that fails: of no branch. */
+static uint64_t snap_unreadable(void)
+{
+	_cleanup_(root_unrefp) struct root *empty = NULL, *root = NULL;
+	_cleanup_(tree_freep) struct tree *t = NULL;
+	uint64_t id;
+
+	ck_ok(root_empty(store_nodes(store), &empty));
+	ck_ok(tree_new(store_nodes(store), empty, &t));
+	put_unreadable(t, 2);
+	ck_ok(tree_freeze(t, &root));
+	ck_ok(snap_create(store, root, 0, store_take_lineage(store), "", "", SNAP_IMPORT, &id));
+	return id;
+}
+
+/* L1: when what held it up is dropped, nothing is left to be saved but that. */
+START_TEST(what_a_round_did_that_stopped_half_way_is_covered_in_the_end)
+{
+	struct branch *b = branch_make("main");
+	uint64_t parent, import;
+
+	change(b, 1, "parent");
+	parent = checkpoint(b, NULL);
+	change(b, 1, "child");
+	(void)checkpoint(b, NULL);
+	branch_close(b);
+	ck_ok(store_sync(store));
+	ck_ok(claim_all(store)); /* both in one round */
+	import = snap_unreadable();
+	ck_ok(snap_drop(store, parent));
+	claim_end(store);
+	ck_err(store_sync(store), -EIO);
+	ck_ok(snap_drop(store, import));
+	fault_bad_sector(0, 0, 0);
+	atomic_store(&store->retry_ns, 0); /* else a second later */
+	ck_ok(store_sync(store));
+	expect_nothing_to_do();
+	ck_assert_uint_ge(covered_on_disk(), store->last_table);
+}
+END_TEST
+
+struct given {
+	uint64_t ino, lineage, snap;
+};
+
+static struct given give(struct branch *b)
+{
+	struct given g;
+
+	g.ino = store_take_ino(store, 1);
+	g.lineage = store_take_lineage(store);
+	change(b, 1, "text");
+	g.snap = checkpoint(b, NULL);
+	return g;
+}
+
+/* The first commit after an open is there for that alone. */
+START_TEST(what_was_given_out_before_a_power_cut_is_not_given_out_again)
+{
+	struct given *before = mmap(NULL, sizeof(*before), PROT_READ | PROT_WRITE,
+				    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	struct given after;
+	struct branch *b;
+	int status;
+	pid_t pid;
+
+	branch_close(branch_make("main"));
+	ck_ok(store_close(store));
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		store_up();
+		ck_ok(store_sync(store));
+		*before = give(branch_at("main"));
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1), 0);
+	store_up();
+	b = branch_at("main");
+	after = give(b);
+	branch_close(b);
+	ck_assert_uint_gt(after.ino, before->ino);
+	ck_assert_uint_gt(after.lineage, before->lineage);
+	ck_assert_uint_ne(after.snap, before->snap);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -621,6 +770,10 @@ int main(void)
 		the_id_of_what_was_dropped_is_not_given_again,
 		a_commit_that_finds_the_index_full_makes_it_larger,
 		a_row_of_failures_is_told_once_and_the_next_row_again,
+		who_waits_for_a_snapshot_hears_of_the_failure,
+		a_round_that_failed_comes_again_each_second_and_not_more_often,
+		what_a_round_did_that_stopped_half_way_is_covered_in_the_end,
+		what_was_given_out_before_a_power_cut_is_not_given_out_again,
 	};
 
 	return scratch_run("seal", tests, ARRAY_SIZE(tests), store_setup, store_teardown);

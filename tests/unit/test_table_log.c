@@ -2,6 +2,7 @@
 
 /* What the packs' records of the tables say when they are read back, whatever they lack. */
 
+#include "store/base/fault.h"
 #include "store/pack.h"
 #include "store/table.h"
 #include "store/table_log.h"
@@ -278,6 +279,31 @@ START_TEST(numbers_make_the_order_wherever_records_lie)
 }
 END_TEST
 
+START_TEST(one_whose_operations_make_no_sense_is_a_gap)
+{
+	put("a", "1");
+	whole(1);
+	put("b", "1");
+	ops.bytes[offsetof(struct index_op_bytes, op)] = 3;
+	change(2);
+	put("c", "1");
+	change(3);
+	expect_stats(expect("1a=1 1c=1 "), 3, 1, true, 3);
+}
+END_TEST
+
+START_TEST(what_there_is_no_memory_for_is_no_gap)
+{
+	struct table_log_stats stats;
+
+	put("a", "1");
+	whole(1);
+	fault_arm(0, 1, ENOMEM);
+	ck_err(table_log_resolve(log_of, NULL, &stats), -ENOMEM);
+	fault_disarm();
+}
+END_TEST
+
 /* ---- long ones ---- */
 
 /* Parts from..to of a whole record in three parts, one key each. */
@@ -407,6 +433,8 @@ int main(void)
 		a_gap_before_a_whole_record_is_none,
 		of_two_with_one_number_the_later_counts,
 		numbers_make_the_order_wherever_records_lie,
+		one_whose_operations_make_no_sense_is_a_gap,
+		what_there_is_no_memory_for_is_no_gap,
 		a_long_record_has_all_its_parts,
 		parts_of_another_try_are_not_mixed_in,
 		a_long_record_that_lacks_a_part_voids_nothing,
