@@ -167,6 +167,23 @@ START_TEST(a_copy_for_the_journal_has_them)
 }
 END_TEST
 
+START_TEST(what_is_lent_has_them)
+{
+	static const _Atomic uint64_t lsn = 1;
+	uint8_t *slot, *data = slot_with(first, LEN, &slot);
+	_cleanup_(blob_unrefp) struct blob *a = make(data);
+	struct loan loan = { 0 };
+	const void *lent;
+
+	stage_hold(s.stage, &lsn);
+	lent = blob_lend(a, 0, LEN, &loan);
+	ck_assert_ptr_nonnull(lent);
+	ck_assert_mem_eq(lent, first, LEN);
+	loan_end(&loan);
+	leave(slot);
+}
+END_TEST
+
 START_TEST(what_comes_later_is_not_overwritten_by_what_was_left)
 {
 	uint8_t *slot, *data = slot_with(first, LEN, &slot);
@@ -807,6 +824,7 @@ int main(void)
 		bytes_are_copied_after_the_answer_or_when_somebody_needs_them,
 		a_sync_has_them,
 		a_copy_for_the_journal_has_them,
+		what_is_lent_has_them,
 		what_comes_later_is_not_overwritten_by_what_was_left,
 		a_blob_that_goes_leaves_nothing_to_copy,
 		short_bytes_and_those_of_other_memory_are_copied_at_once,

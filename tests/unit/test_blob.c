@@ -216,6 +216,63 @@ START_TEST(a_mark_has_nothing_of_two_files)
 }
 END_TEST
 
+START_TEST(a_mark_has_nothing_that_cannot_be_read)
+{
+	_cleanup_(blob_unrefp) _unused_ struct blob *a = make("a", 1), *b = NULL;
+	uint32_t number, off;
+	char path[32];
+	struct stat st;
+
+	commit_begins();
+	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
+	b = make("b", 1);
+	commit_begins();
+	blob_place(b, &number, &off);
+	snprintf(path, sizeof(path), "stage/%08x", number);
+	ck_assert_int_eq(fstatat(s.dir_fd, path, &st, 0), 0);
+	fault_bad_sector(st.st_ino, 0, 512);
+	ck_assert(!is_copied());
+	fault_bad_sector(0, 0, 0);
+	expect_copy("b");
+}
+END_TEST
+
+START_TEST(a_file_that_was_synced_and_copied_goes_as_any_other)
+{
+	static const _Atomic uint64_t lsn = 1;
+	struct blob *a = make("a", 1), *b;
+
+	stage_hold(s.stage, &lsn);
+	commit_begins();
+	ck_ok(stage_sync(s.stage));
+	stage_is_durable(s.stage);
+	b = make("b", 1);
+	commit_begins();
+	expect_copy("b");
+	blob_unref(a);
+	blob_unref(b);
+	stage_release(s.stage, 1);
+	stage_give_back(s.stage, true);
+	ck_assert_int_eq(stage_files(), 0);
+}
+END_TEST
+
+START_TEST(what_was_written_since_a_sync_is_synced_by_the_next)
+{
+	_cleanup_(blob_unrefp) struct blob *b = make("b", 1);
+
+	ck_ok(stage_sync(s.stage));
+	ck_ok(blob_append(b, 1, "c", 1));
+	fault_arm(0, 1, EIO);
+	ck_err(stage_sync(s.stage), -EIO);
+	ck_ok(stage_sync(s.stage));
+	fault_arm(0, 1, EIO);
+	ck_ok(stage_sync(s.stage)); /* there is nothing to do */
+	fault_disarm();
+}
+END_TEST
+
 START_TEST(a_file_that_is_used_again_has_nothing_durable)
 {
 	static const _Atomic uint64_t lsn = 1;
@@ -429,12 +486,46 @@ START_TEST(no_more_than_two_files_are_kept_for_later)
 }
 END_TEST
 
+START_TEST(room_in_which_nothing_lives_is_kept_for_a_while)
+{
+	static const _Atomic uint64_t lsn = 1;
+
+	stage_hold(s.stage, &lsn);
+	blob_unref(make("x", 1));
+	stage_release(s.stage, 1);
+	stage_give_back(s.stage, false);
+	ck_assert_int_eq(stage_files(), 1);
+	s.stage->staged_ns = 0; /* long ago */
+	stage_give_back(s.stage, false);
+	ck_assert_int_eq(stage_files(), 0);
+}
+END_TEST
+
+START_TEST(a_file_has_an_end_beyond_which_no_blob_grows)
+{
+	enum { N = STAGE_FILE_MAX / BLOB_MAX, LITTLE = 100, LEFT = 10 };
+	static uint8_t data[BLOB_MAX];
+	static struct blob *many[N];
+	_cleanup_(blob_unrefp) struct blob *last = NULL;
+
+	for (int i = 0; i < N; i++)
+		many[i] = make(data, i ? BLOB_MAX : BLOB_MAX - LITTLE - LEFT);
+	last = make(data, LITTLE);
+	ck_err(blob_append(last, LITTLE, data, LEFT + 1), AGAIN);
+	ck_ok(blob_append(last, LITTLE, data, LEFT));
+	ck_assert_int_eq(stage_files(), 1);
+	for (int i = 0; i < N; i++)
+		blob_unref(many[i]);
+}
+END_TEST
+
 /* Nothing is put into a file that cannot be read in some place, nor is it kept for later. */
 START_TEST(a_file_with_a_bad_sector_is_left_and_goes)
 {
 	static uint8_t data[BLOB_MAX];
 	struct blob *lost = make(data, sizeof(data)), *good = make("good", 4), *next;
 	uint32_t number, off, after;
+	uint64_t bytes;
 	struct name name;
 	char path[32];
 	struct stat st;
@@ -452,6 +543,9 @@ START_TEST(a_file_with_a_bad_sector_is_left_and_goes)
 	fault_bad_sector(st.st_ino, off, 512);
 	stage_give_up(s.stage);
 	ck_err(blob_seal(lost, &name), ABSENT);
+	ck_assert(stage_gave_up(s.stage, &bytes));
+	ck_assert_uint_eq(bytes, sizeof(data));
+	ck_assert(!stage_gave_up(s.stage, &bytes)); /* it is told once */
 	ck_err(blob_append(good, 4, "x", 1), AGAIN);
 	next = make("next", 4);
 	blob_place(next, &after, &off);
@@ -700,6 +794,9 @@ int main(void)
 		what_a_commit_makes_durable_is_fixed,
 		a_mark_has_what_no_sync_and_no_mark_had_before,
 		a_mark_has_nothing_of_two_files,
+		a_mark_has_nothing_that_cannot_be_read,
+		a_file_that_was_synced_and_copied_goes_as_any_other,
+		what_was_written_since_a_sync_is_synced_by_the_next,
 		a_file_that_is_used_again_has_nothing_durable,
 		bytes_that_wait_to_be_covered_are_too_many_some_day,
 		what_a_mark_has_is_put_back,
@@ -709,6 +806,8 @@ int main(void)
 		stage_files_go_when_nothing_lives_in_them,
 		leftovers_wait_until_somebody_says_that_they_are_covered,
 		no_more_than_two_files_are_kept_for_later,
+		room_in_which_nothing_lives_is_kept_for_a_while,
+		a_file_has_an_end_beyond_which_no_blob_grows,
 		a_file_with_a_bad_sector_is_left_and_goes,
 		room_of_dead_blobs_is_used_again,
 		a_leftover_is_synced_and_its_number_not_used,

@@ -2,7 +2,33 @@
 
 /* Loans: bytes of blobs that the kernel is given where they are. */
 
+#include <sys/syscall.h>
+
 #include "tests/unit/blob_fixture.h"
+
+static unsigned maps_of_stage(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[5000];
+	unsigned n = 0;
+
+	ck_assert_ptr_nonnull(maps);
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, "/stage/") != NULL;
+	(void)fclose(maps);
+	return n;
+}
+
+static bool cannot_be_read;
+
+int madvise(void *p, size_t len, int advice) /* stands for libc's */
+{
+	if (cannot_be_read && advice == MADV_POPULATE_READ) {
+		errno = EFAULT; /* as for a bad sector */
+		return -1;
+	}
+	return (int)syscall(SYS_madvise, p, len, advice);
+}
 
 /* Whatever becomes of its blob. */
 START_TEST(what_is_lent_stays_where_it_is)
@@ -35,8 +61,10 @@ START_TEST(what_is_lent_stays_where_it_is)
 	}
 	expect(b[0], data[0], sizeof(data[0]));
 	ck_assert_int_eq(stage_files(), 1);
+	ck_assert_uint_eq(maps_of_stage(), 1);
 	loan_end(&loan);
 	stage_release(s.stage, 1);
+	ck_assert_uint_eq(maps_of_stage(), 0); /* although the file stays for later */
 	stage_give_back(s.stage, true);
 	ck_assert_int_eq(stage_files(), 0);
 	blob_unref(b[0]);
@@ -59,6 +87,9 @@ START_TEST(what_might_change_or_is_not_there_is_not_lent)
 	ck_assert_ptr_nonnull(blob_lend(b, 0, BLOB_MAX, &loan));
 	ck_assert_ptr_null(blob_lend(b, 0, BLOB_MAX + 1, &loan));
 	ck_assert_ptr_null(blob_lend(b, BLOB_MAX + 1, 0, &loan));
+	cannot_be_read = true;
+	ck_assert_ptr_null(blob_lend(b, 0, BLOB_MAX, &loan)); /* EIO, not a SIGBUS */
+	cannot_be_read = false;
 	loan_end(&loan);
 
 	blob_place(b, &number, &off);

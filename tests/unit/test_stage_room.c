@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the stage takes of a disk that is nearly full: all that it takes can be sealed. */
+
+#include <sys/statvfs.h>
+
+#include "store/format.h"
+#include "tests/unit/blob_fixture.h"
+
+static uint8_t data[BLOB_MAX];
+static uint64_t disk_room; /* what others leave of it, beside the stage's files */
+
+static uint64_t left(void)
+{
+	uint64_t disk = s.stage ? s.stage->disk : 0; /* as it is opened there is none */
+
+	return disk_room - MIN(disk, disk_room);
+}
+
+/* Stands for libc's. */
+int fstatvfs(int fd, struct statvfs *ret)
+{
+	*ret = (struct statvfs){ .f_frsize = 1, .f_bavail = left() };
+	return 0;
+}
+
+/* What it knows of the disk is old. */
+static void let_ask(void)
+{
+	s.stage->checked_ns = 0;
+}
+
+static bool fits(uint64_t room, size_t len)
+{
+	struct blob *b = NULL;
+	int r;
+
+	disk_room = room;
+	let_ask();
+	r = blob_new(s.stage, data, len, &b);
+	blob_unref(b);
+	stage_give_back(s.stage, true);
+	if (r < 0)
+		ck_err(r, -ENOSPC);
+	return r == 0;
+}
+
+/* The least room in which a blob of so many bytes finds some. */
+static uint64_t least_room(size_t len)
+{
+	uint64_t low = 0, high = UINT64_C(1) << 30;
+
+	ck_assert(fits(high, len));
+	while (high - low > 1) {
+		uint64_t middle = low + (high - low) / 2;
+
+		if (fits(middle, len))
+			high = middle;
+		else
+			low = middle;
+	}
+	return high;
+}
+
+START_TEST(a_blob_finds_room_where_it_can_be_sealed_as_well)
+{
+	enum { N = 1000 };
+	uint64_t none = least_room(1) - 2, before;
+	struct blob *many[N];
+
+	ck_assert_uint_eq(least_room(BLOB_MAX) - none, 2 * BLOB_MAX);
+	disk_room = UINT64_MAX;
+	let_ask();
+	for (int i = 0; i < N; i++)
+		many[i] = make("x", 1);
+	stage_give_back(s.stage, true);
+	before = s.stage->disk;
+	/* each becomes a record of its own */
+	ck_assert_uint_ge(least_room(BLOB_MAX) - before - none,
+			  2 * BLOB_MAX + N * (1 + sizeof(struct record_header_bytes)));
+	for (int i = 0; i < N; i++)
+		blob_unref(many[i]);
+	ck_assert_uint_eq(least_room(1) - 2, none);
+}
+END_TEST
+
+START_TEST(a_blob_grows_where_it_can_be_sealed_as_well)
+{
+	_cleanup_(blob_unrefp) struct blob *b = NULL;
+
+	disk_room = UINT64_MAX;
+	let_ask();
+	b = make("x", 1);
+	disk_room = 0;
+	let_ask();
+	ck_err(blob_append(b, 1, "y", 1), -ENOSPC);
+	disk_room = UINT64_MAX;
+	ck_ok(blob_append(b, 1, "y", 1)); /* nobody is refused on an old number */
+}
+END_TEST
+
+START_TEST(the_room_is_what_it_would_take)
+{
+	uint64_t room;
+
+	disk_room = least_room(BLOB_MAX);
+	ck_ok(stage_room(s.stage, &room));
+	ck_assert_uint_eq(room, 2 * BLOB_MAX); /* to the stage, and to a pack */
+	disk_room -= 2 * BLOB_MAX + 1;
+	ck_ok(stage_room(s.stage, &room));
+	ck_assert_uint_eq(room, 0);
+}
+END_TEST
+
+/* How far it went until it was refused. */
+static unsigned stage_all(struct blob **many, unsigned most, unsigned *ret_behind)
+{
+	unsigned n;
+	int r = 0;
+
+	*ret_behind = most;
+	let_ask();
+	for (n = 0; n < most && r == 0; n++) {
+		r = blob_new(s.stage, data, BLOB_MAX, &many[n]);
+		if (*ret_behind == most && stage_is_behind(s.stage))
+			*ret_behind = n;
+	}
+	ck_err(r, -ENOSPC);
+	return n - 1;
+}
+
+START_TEST(writers_wait_before_they_are_refused_and_then_it_can_be_sealed)
+{
+	enum { MOST = 400 };
+	const uint64_t reserve = least_room(1) - 2;
+	struct blob *many[MOST] = { NULL };
+	uint64_t unsealed, disk;
+	unsigned n, behind;
+
+	disk_room = reserve + ((uint64_t)MOST / 2) * BLOB_MAX;
+	n = stage_all(many, MOST, &behind);
+	stage_stats(s.stage, &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, (uint64_t)n * BLOB_MAX);
+	ck_assert_uint_ge(left(), unsealed + reserve);
+	ck_assert_uint_gt(n, MOST / 8); /* a half, a quarter, and half of that for bad luck */
+	ck_assert_uint_lt(behind, n);
+	for (unsigned i = 0; i < n; i++)
+		blob_unref(many[i]);
+}
+END_TEST
+
+START_TEST(nobody_waits_for_a_round_that_is_not_worth_it)
+{
+	_cleanup_(blob_unrefp) _unused_ struct blob *b = NULL;
+
+	disk_room = least_room(BLOB_MAX);
+	let_ask();
+	b = make(data, BLOB_MAX);
+	ck_assert(!stage_is_behind(s.stage));
+}
+END_TEST
+
+/* Others fill the disk, or the clock was set. */
+START_TEST(what_was_known_of_the_disk_is_not_believed_for_long)
+{
+	struct blob *b = NULL;
+
+	disk_room = UINT64_MAX;
+	let_ask();
+	blob_unref(make("x", 1));
+	disk_room = 0;
+	(void)usleep(200000);
+	ck_err(blob_new(s.stage, "x", 1, &b), -ENOSPC);
+	disk_room = UINT64_MAX;
+	blob_unref(make("x", 1));
+	disk_room = 0;
+	s.stage->checked_ns = INT64_MAX;
+	ck_err(blob_new(s.stage, "x", 1, &b), -ENOSPC);
+}
+END_TEST
+
+START_TEST(room_in_which_nothing_lives_is_given_back_first)
+{
+	static const _Atomic uint64_t lsn = 1;
+	const uint64_t room = least_room(BLOB_MAX);
+	struct blob *many[40];
+
+	stage_hold(s.stage, &lsn);
+	disk_room = UINT64_MAX;
+	let_ask();
+	for (size_t i = 0; i < ARRAY_SIZE(many); i++)
+		many[i] = make(data, BLOB_MAX);
+	for (size_t i = 0; i < ARRAY_SIZE(many); i++)
+		blob_unref(many[i]);
+	stage_release(s.stage, 1);
+	ck_assert_int_eq(stage_files(), 1); /* for later */
+	disk_room = room;
+	let_ask();
+	blob_unref(make(data, BLOB_MAX));
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_blob_finds_room_where_it_can_be_sealed_as_well,
+		a_blob_grows_where_it_can_be_sealed_as_well,
+		the_room_is_what_it_would_take,
+		writers_wait_before_they_are_refused_and_then_it_can_be_sealed,
+		nobody_waits_for_a_round_that_is_not_worth_it,
+		what_was_known_of_the_disk_is_not_believed_for_long,
+		room_in_which_nothing_lives_is_given_back_first,
+	};
+
+	return scratch_run("stage_room", tests, ARRAY_SIZE(tests), setup, teardown);
+}
