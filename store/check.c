@@ -218,6 +218,10 @@ int check_records(struct check *c)
 {
 	int r;
 
+	{
+		LOCK_GUARD(&c->store->table);
+		c->stats.unsealed_snapshots = c->store->queue_length;
+	}
 	check_format(c);
 	r = index_check(c->store->index);
 	if (r == -ERR_INDEX_BROKEN) {

@@ -356,6 +356,7 @@ struct check_stats {
 	uint64_t snapshots, branches, nodes, chunks, bytes, unreferenced;
 	uint64_t damaged;
 	uint64_t lost; /* given up, no damage any more */
+	uint64_t unsealed_snapshots; /* not durable when the check began: not looked at */
 };
 /*
  * Walks everything: format, the index's pages and entries, record headers, trees, references; with

@@ -252,12 +252,14 @@ static int begin_repair(struct cmd *c)
 static json_t *result_json(const struct check_stats *s, bool clean, bool read_data,
 			   json_t *damages)
 {
-	return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean", clean,
-			 "damaged", (json_int_t)s->damaged, "lost", (json_int_t)s->lost,
+	return json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "clean",
+			 clean, "damaged", (json_int_t)s->damaged, "lost", (json_int_t)s->lost,
 			 "snapshots", (json_int_t)s->snapshots, "branches",
 			 (json_int_t)s->branches, "nodes", (json_int_t)s->nodes, "chunks",
 			 (json_int_t)s->chunks, "bytes", (json_int_t)s->bytes, "unreferenced",
-			 (json_int_t)s->unreferenced, "read_data", read_data, "damages", damages);
+			 (json_int_t)s->unreferenced, "unsealed_snapshots",
+			 (json_int_t)s->unsealed_snapshots, "read_data", read_data, "damages",
+			 damages);
 }
 
 static void print_result(struct cmd *c, const struct check_stats *s, bool clean, bool read_data)
@@ -273,6 +275,10 @@ static void print_result(struct cmd *c, const struct check_stats *s, bool clean,
 	if (s->lost)
 		fprintf(c->out, "%" PRIu64 " chunk%s lost: reading what needs %s is an I/O error\n",
 			s->lost, s->lost == 1 ? " is" : "s are", s->lost == 1 ? "it" : "them");
+	if (s->unsealed_snapshots)
+		fprintf(c->out, "%" PRIu64 " snapshot%s not durable yet, and %s not checked\n",
+			s->unsealed_snapshots, s->unsealed_snapshots == 1 ? " is" : "s are",
+			s->unsealed_snapshots == 1 ? "was" : "were");
 	/* What a node has that cannot be read is not known: gc refuses then. */
 	if (s->unreferenced && clean)
 		fprintf(c->out, "%" PRIu64 " chunk%s to nothing; gc removes %s\n",

@@ -5,6 +5,7 @@
 # serial: yes
 """A full disk: ENOSPC is said, and nothing else is lost. The store lies on a small loop file."""
 import errno
+import json
 import os
 import sys
 import time
@@ -176,10 +177,16 @@ def test_while_nothing_can_be_saved_names_are_removed_all_the_same(t):
     assert fill(view, "refused", 8)[1] == errno.ENOSPC
     for i in range(300):
         os.unlink(view.at("d/%d" % i))
+    # What cannot be saved is nothing that a check can look at.
+    view.checkpoint()
+    p = view.store.ply("check")
+    assert "1 snapshot is not durable yet, and was not checked" in p.stdout, p
+    assert json.loads(view.store.out("check", "--json"))["unsealed_snapshots"] == 1
     os.unlink(t.at("disk/foreign"))
     assert os.listdir(view.at("d")) == []
     ply.wait_for("sealing", lambda: view.store.ply("checkpoint", "--sync", view.path,
                                                    check=False).returncode == 0)
+    assert "durable" not in view.store.out("check")
 
 
 def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):
