@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "env/env_sessions.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -127,6 +128,14 @@ int env_setup(struct ply_env *e)
 	return set_up(e);
 }
 
+static void kill_all(struct ply_env *e)
+{
+	READ_GUARD(&e->life);
+
+	if (e->keeper)
+		(void)keeper_kill(e->keeper); /* the kind's cleanup tells */
+}
+
 /*
  * `life` for writing. Commands of other threads end now, not at their timeout; none begins any
  * more, but one may have been about to, so they are killed until all are out.
@@ -135,12 +144,8 @@ static void lock_to_end(struct ply_env *e)
 {
 	struct timespec until;
 
-	__atomic_store_n(&e->is_ending, true, __ATOMIC_RELAXED);
 	do {
-		pthread_rwlock_rdlock(&e->life);
-		if (e->keeper)
-			(void)keeper_kill(e->keeper); /* the kind's cleanup tells */
-		pthread_rwlock_unlock(&e->life);
+		kill_all(e);
 		until = wait_until(1000);
 	} while (pthread_rwlock_timedwrlock(&e->life, &until) == ETIMEDOUT);
 	__atomic_store_n(&e->is_ending, false, __ATOMIC_RELAXED);
@@ -150,13 +155,12 @@ static void lock_to_end(struct ply_env *e)
 static int end(struct ply_env *e, bool in_vain)
 {
 	_cleanup_(rwlock_unlockp) _unused_ pthread_rwlock_t *locked = &e->life;
-	int r, s = 0;
+	int r, s;
 
-	if (ply_env_has_session(e))
-		s = ply_env_end_session(e);
+	__atomic_store_n(&e->is_ending, true, __ATOMIC_RELAXED);
+	s = env_end_sessions(e, kill_all);
 	lock_to_end(e);
-	if (ply_env_has_session(e)) /* another thread's, started since: it is dead */
-		s = ply_env_end_session(e);
+	(void)ply_env_end_session(e); /* whose start was under way: it is dead */
 	if (!e->is_set_up)
 		return 0;
 	e->is_set_up = !in_vain;

@@ -22,6 +22,8 @@
 #define INTERRUPT_WINDOW 0.2
 #define INTERRUPT_TRIES 3
 
+#define HURRY_MS 1000 /* a shell is usually there long before */
+
 static void session_unrefp(struct ply_session **s)
 {
 	session_unref(*s);
@@ -101,13 +103,21 @@ int ply_env_start_session(struct ply_env *e, const char *shell)
 	return r;
 }
 
-int ply_env_end_session(struct ply_env *e)
+int env_end_sessions(struct ply_env *e, void (*hurry)(struct ply_env *e))
 {
 	struct ply_session **list;
+	struct timespec until;
 	size_t n;
 	int r = 0;
 
-	pthread_mutex_lock(&e->lock);
+	/* Whoever starts one has it until the startup files are read. */
+	for (until = wait_until(HURRY_MS); hurry; until = wait_until(HURRY_MS)) {
+		if (pthread_mutex_timedlock(&e->lock, &until) == 0)
+			break;
+		hurry(e);
+	}
+	if (!hurry)
+		pthread_mutex_lock(&e->lock);
 	list = TAKE_PTR(e->sessions);
 	n = e->n_sessions;
 	e->n_sessions = 0;
@@ -124,6 +134,11 @@ int ply_env_end_session(struct ply_env *e)
 	}
 	free(list);
 	return r;
+}
+
+int ply_env_end_session(struct ply_env *e)
+{
+	return env_end_sessions(e, NULL);
 }
 
 static int start_another(struct ply_env *e, const char *name)

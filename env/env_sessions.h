@@ -5,6 +5,12 @@
 
 #include "env/plyfs.h"
 
+/*
+ * ply_env_end_session, which waits for a session that another thread is starting: hurry, called
+ * each second meanwhile, may end that.
+ */
+int env_end_sessions(struct ply_env *e, void (*hurry)(struct ply_env *e));
+
 struct ply_session *session_ref(struct ply_session *s);
 void session_unref(struct ply_session *s); /* the last one ends it; NULL is fine */
 const char *session_name(const struct ply_session *s);

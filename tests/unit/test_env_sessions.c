@@ -311,6 +311,34 @@ START_TEST(a_session_that_is_started_during_cleanup_ends_with_it)
 }
 END_TEST
 
+static void *start_it(void *arg)
+{
+	return (void *)(intptr_t)ply_env_start_session(env, NULL);
+}
+
+START_TEST(a_session_that_never_gets_ready_holds_up_no_cleanup)
+{
+	pthread_t thread;
+	char path[80];
+	FILE *f;
+	void *r;
+
+	snprintf(path, sizeof(path), "%s/.bashrc", dir);
+	f = fopen(path, "w");
+	ck_assert_ptr_nonnull(f);
+	fprintf(f, ": >%s/begun; sleep 1000\n", dir);
+	ck_assert_int_eq(fclose(f), 0);
+	env->workdir = strdup(dir); /* which is freed */
+	ck_assert_int_eq(pthread_create(&thread, NULL, start_it, NULL), 0);
+	snprintf(path, sizeof(path), "%s/begun", dir);
+	while (access(path, F_OK) < 0)
+		usleep(1000);
+	ok(ply_env_cleanup(env));
+	pthread_join(thread, &r);
+	ck_assert_int_eq((int)(intptr_t)r, PLY_SESSION_GONE); /* not PLY_TIMEOUT */
+}
+END_TEST
+
 START_TEST(a_cancelled_command_leaves_the_shell_usable)
 {
 	struct ply_result result;
@@ -536,6 +564,7 @@ int main(void)
 	tcase_add_test(t, shells_end_at_the_same_time);
 	tcase_add_test(t, ending_a_session_ends_its_command);
 	tcase_add_test(t, a_session_that_is_started_during_cleanup_ends_with_it);
+	tcase_add_test(t, a_session_that_never_gets_ready_holds_up_no_cleanup);
 	tcase_add_test(t, a_cancelled_command_leaves_the_shell_usable);
 	tcase_add_test(t, shells_are_wrapped_as_the_kind_wants);
 	tcase_add_test(t, a_forced_interrupt_is_told_with_the_next_command);
