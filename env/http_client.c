@@ -19,6 +19,11 @@
 
 /* The largest answer: as much as an environment keeps of a command's output by default. */
 #define BODY_BYTES ((size_t)1 << 30)
+/*
+ * libcurl keeps all headers, and has a limit of 300 KB for those before a body, but none for those
+ * behind one that is chunked.
+ */
+#define HEADER_BYTES ((size_t)1 << 20)
 
 /* What one request needs. The connection stays with the multi handle. */
 struct line {
@@ -43,6 +48,7 @@ struct incoming {
 	struct http_reply *reply;
 	int *fd;
 	int error;	/* errno of a failed write */
+	size_t headers; /* bytes of them */
 	bool too_large;
 	bool no_memory;
 };
@@ -363,6 +369,15 @@ static size_t receive(char *data, size_t one, size_t len, void *arg)
 	return in->no_memory ? 0 : len;
 }
 
+/* libcurl's callback for a line of the headers. */
+static size_t receive_header(char *data, size_t one, size_t len, void *arg)
+{
+	struct incoming *in = arg;
+
+	in->headers += len;
+	return in->headers > HEADER_BYTES ? 0 : len;
+}
+
 /*
  * libcurl's callback just before a request is sent. Where a connection that was kept ends without
  * an answer, libcurl would send it again over a new one: a command would run twice.
@@ -439,6 +454,8 @@ static int set_rest(const struct http *h, CURL *easy, const char *url, struct cu
 	SET(easy, ERRORBUFFER, words);
 	SET(easy, WRITEFUNCTION, receive);
 	SET(easy, WRITEDATA, in);
+	SET(easy, HEADERFUNCTION, receive_header);
+	SET(easy, HEADERDATA, in);
 	SET(easy, PREREQFUNCTION, before_sending);
 	SET(easy, PREREQDATA, in);
 	/* Python's and Node's servers end a connection after five seconds of silence. */
@@ -483,6 +500,9 @@ static int explain(const struct http *h, const struct http_request *q, CURLcode 
 	if (in->too_large)
 		return fail(PLY_REMOTE, "%s%s: an answer of more than %zu bytes", h->base, q->path,
 			    BODY_BYTES);
+	if (in->headers > HEADER_BYTES)
+		return fail(PLY_REMOTE, "%s%s: headers of more than %zu bytes", h->base, q->path,
+			    HEADER_BYTES);
 	if (code == CURLE_ABORTED_BY_CALLBACK)
 		return fail(PLY_REMOTE, "%s%s: the server hung up without an answer; it may have "
 			    "done what was asked", h->base, q->path);

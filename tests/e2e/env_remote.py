@@ -306,6 +306,22 @@ def test_remote_answers_that_make_no_sense(t):
         fails("PLY_REMOTE", env.checkpoint, says="no text 'checkpoint_id'")
 
 
+def test_remote_headers_without_end(t):
+    """Behind a body libcurl has no limit for them, and keeps them all."""
+    with Pair(t) as (server, env):
+        def before(h):
+            h.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"X-A: aaaa\r\n" * 1000000)
+
+        def behind(h):
+            h.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" +
+                          b"X-A: aaaa\r\n" * 1000000 + b"\r\n")
+        for trick in before, behind:
+            server.tricks["/files/list"] = trick
+            fails("PLY_REMOTE", env.list_files, says="eaders")
+        server.tricks.clear()
+        assert env.run("echo again").out == b"again\n"
+
+
 def test_remote_nobody_answers(t):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
