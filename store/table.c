@@ -335,10 +335,8 @@ int table_write_all(struct table *t)
 	int r;
 
 	r = chunks_settle(t->chunks);
-	if (r == 0) {
-		(void)packs_begin_new(t->chunks->packs);
+	if (r == 0)
 		r = write_everything(t);
-	}
 	if (r == -ENOSPC || r == -EDQUOT)
 		t->behind = true; /* gc goes on, and what there is goes */
 	return r;

@@ -34,8 +34,8 @@ int table_record(struct table *t, struct index_txn *txn);
 void table_committed(struct table *t);
 
 /*
- * Writes everything into a new pack, durable: the records before may go. Nobody commits meanwhile.
- * Failures leave the store as it was.
+ * Writes everything, durable: the records before may go, with the packs they are in. Nobody commits
+ * meanwhile. Failures leave the store as it was.
  */
 int table_write_all(struct table *t);
 
