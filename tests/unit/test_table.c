@@ -376,6 +376,44 @@ START_TEST(a_record_in_a_pack_that_could_not_be_synced_is_made_up_for)
 }
 END_TEST
 
+/* In a store that is closed: where the last record is; a number without a place, or nothing. */
+static void lose_place(uint64_t number)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	_cleanup_(index_abortp) struct index_txn *txn = NULL;
+	struct table_place_bytes b = { { 0 } };
+	struct index *index;
+
+	put_le64(b.number, number);
+	ck_ok(index_open(scratch.dir_fd, &noter, &index));
+	ck_ok(index_begin(index, &txn));
+	if (number > 0)
+		ck_ok(index_put(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &b, sizeof(b)));
+	else
+		ck_ok(index_del(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY)));
+	ck_ok(index_commit(&txn));
+	index_close(index);
+}
+
+/* It syncs nothing but that; no commit comes between. */
+START_TEST(gc_makes_up_for_a_whole_record_that_could_not_be_synced)
+{
+	struct branch *b = branch_make("main");
+	struct gc_stats stats;
+
+	commit(b, 1);
+	branch_close(b);
+	ck_ok(store_close(store));
+	lose_place(0);
+	atomic_store(&next_fails, true);
+	store_up();
+	ck_ok(store_sync(store));
+	ck_assert(!atomic_load(&next_fails));
+	ck_ok(store_gc(store, NULL, &stats));
+	(void)expect_found();
+}
+END_TEST
+
 START_TEST(everything_is_durable_before_a_pack_goes)
 {
 	const struct progress progress = { .fn = forget_syncs };
@@ -469,25 +507,6 @@ START_TEST(after_a_gc_without_room_for_a_whole_record_there_is_one)
 }
 END_TEST
 
-/* In a store that is closed: where the last record is; a number without a place, or nothing. */
-static void lose_place(uint64_t number)
-{
-	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
-	_cleanup_(index_abortp) struct index_txn *txn = NULL;
-	struct table_place_bytes b = { { 0 } };
-	struct index *index;
-
-	put_le64(b.number, number);
-	ck_ok(index_open(scratch.dir_fd, &noter, &index));
-	ck_ok(index_begin(index, &txn));
-	if (number > 0)
-		ck_ok(index_put(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY), &b, sizeof(b)));
-	else
-		ck_ok(index_del(txn, INDEX_META, TABLE_KEY, strlen(TABLE_KEY)));
-	ck_ok(index_commit(&txn));
-	index_close(index);
-}
-
 START_TEST(a_record_is_beyond_all_others_when_it_is_not_known_where_these_are)
 {
 	/* lost; and as a clock that was years ahead may have made it */
@@ -524,6 +543,7 @@ int main(void)
 		a_record_that_could_not_be_written_is_made_up_for,
 		after_a_damaged_record_there_is_a_whole_one,
 		a_record_in_a_pack_that_could_not_be_synced_is_made_up_for,
+		gc_makes_up_for_a_whole_record_that_could_not_be_synced,
 		everything_is_durable_before_a_pack_goes,
 		what_a_full_disk_has_no_room_for_is_made_up_for_by_the_next_daemon,
 		after_a_gc_without_room_for_a_whole_record_there_is_one,
