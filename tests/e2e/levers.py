@@ -172,6 +172,21 @@ def test_what_the_cache_saves(t):
 
 
 @counting
+def test_who_has_gone_costs_who_looks_at_what_he_wrote_nothing(t):
+    """His last write's answer is taken for sure (fs/around.c), though he asked nothing since."""
+    view = mounted(t, "")
+    names = ["new%d" % i for i in range(20)]
+    assert all(ply.ended_well(ply.child(view.write, name, name)) for name in names)
+    ply.wait_for("the last close", lambda: ops(view, "RELEASE") >= len(names))
+    for _ in range(2):
+        before = ops(view, "LOOKUP", "GETATTR")
+        for name in names:
+            assert os.stat(view.at(name)).st_size == len(name)
+    spent = ops(view, "LOOKUP", "GETATTR") - before
+    assert spent < 3, spent
+
+
+@counting
 def test_what_no_open_saves(t):
     for without in ("", "no-open"):
         view = mounted(t, without)
