@@ -20,7 +20,7 @@ static int files(void)
 }
 
 /* The bytes of the only segment. */
-static int open_segment(void)
+_unused_ static int open_segment(void)
 {
 	int fd = openat(scratch.dir_fd, "journal/00000001", O_RDWR | O_CLOEXEC);
 
@@ -28,7 +28,7 @@ static int open_segment(void)
 	return fd;
 }
 
-static void cut_segment(const char *path, off_t size)
+_unused_ static void cut_segment(const char *path, off_t size)
 {
 	_cleanup_close_ int fd = openat(scratch.dir_fd, path, O_RDWR | O_CLOEXEC);
 

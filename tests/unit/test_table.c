@@ -395,6 +395,29 @@ static void lose_place(uint64_t number)
 	index_close(index);
 }
 
+/* Or what the index says of the one would be looked for in the other. */
+START_TEST(the_number_of_a_pack_that_was_lost_is_not_given_again)
+{
+	struct branch *b = branch_make("main");
+	char path[64];
+	uint32_t pack;
+
+	commit(b, 1);
+	branch_close(b);
+	(void)expect_found();
+	pack = seen.pack;
+	ck_ok(store_close(store));
+	(void)snprintf(path, sizeof(path), "packs/%08x.pack", pack);
+	ck_assert_int_eq((int)syscall(SYS_unlinkat, scratch.dir_fd, path, 0), 0);
+	store_up();
+	b = branch_make("other");
+	commit(b, 1);
+	branch_close(b);
+	(void)expect_found();
+	ck_assert_uint_gt(seen.pack, pack);
+}
+END_TEST
+
 /* It syncs nothing but that; no commit comes between. */
 START_TEST(gc_makes_up_for_a_whole_record_that_could_not_be_synced)
 {
@@ -543,6 +566,7 @@ int main(void)
 		a_record_that_could_not_be_written_is_made_up_for,
 		after_a_damaged_record_there_is_a_whole_one,
 		a_record_in_a_pack_that_could_not_be_synced_is_made_up_for,
+		the_number_of_a_pack_that_was_lost_is_not_given_again,
 		gc_makes_up_for_a_whole_record_that_could_not_be_synced,
 		everything_is_durable_before_a_pack_goes,
 		what_a_full_disk_has_no_room_for_is_made_up_for_by_the_next_daemon,

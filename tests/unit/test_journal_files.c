@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The journal's files: which count, which stay, and what there is room for. */
+
+#include "tests/unit/journal_fixture.h"
+
+static bool is_there(const char *path)
+{
+	return faccessat(scratch.dir_fd, path, F_OK, 0) == 0;
+}
+
+static void fill_a_segment(void)
+{
+	uint64_t bytes = journal_bytes(journal);
+
+	while (journal_bytes(journal) == bytes)
+		add(0, 4000);
+}
+
+/* Of another version, say: its checksum is right. */
+START_TEST(a_header_that_makes_no_sense_is_told)
+{
+	struct journal_header_bytes good, bad[4];
+	_cleanup_close_ int first = -1;
+
+	add(0, 100);
+	first = open_segment();
+	ck_ok(os_pread_full(first, &good, sizeof(good), 0));
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+		bad[i] = good;
+	bad[0].magic[0]++;
+	bad[1].version[0]++;
+	bad[2].number[0]++;
+	bad[3].after[0] = bad[3].base[0] + 1;
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		_cleanup_close_ int fd = -1;
+
+		journal_down();
+		scratch_remove(&scratch);
+		scratch_make(&scratch);
+		journal_up();
+		add(0, 100);
+		journal_down();
+		put_le64(bad[i].sum,
+			 hash64(&bad[i], offsetof(struct journal_header_bytes, sum), 0));
+		fd = open_segment();
+		ck_ok(os_pwrite_full(fd, &bad[i], sizeof(bad[i]), 0));
+		journal_up();
+		ck_assert_uint_eq(scratch.notes, 1);
+		ck_assert_ptr_nonnull(strstr(scratch.last_note, "no valid header"));
+		ck_assert_uint_eq(n_seen, 0);
+		ck_assert(!is_there("journal/00000001"));
+	}
+}
+END_TEST
+
+/* Or there would be a gap, which is damage. */
+START_TEST(behind_a_segment_that_cannot_be_removed_all_stay)
+{
+	for (int i = 0; i < 3; i++)
+		fill_a_segment();
+	fault_arm(0, 2, EIO); /* it cannot be kept for later either */
+	(void)journal_release(journal, journal_lsn(journal));
+	fault_disarm();
+	ck_assert(is_there("journal/00000001") && is_there("journal/00000002"));
+	journal_down();
+	journal_up();
+	ck_assert(!found.damaged);
+	ck_assert_uint_eq(scratch.notes, 0);
+}
+END_TEST
+
+START_TEST(of_what_is_covered_nothing_is_left_behind)
+{
+	for (int i = 0; i < 2; i++)
+		fill_a_segment();
+	(void)journal_release(journal, journal_lsn(journal));
+	journal_down();
+	ck_assert_int_eq(files(), 0);
+	journal_up();
+}
+END_TEST
+
+START_TEST(only_the_segment_that_is_written_is_mapped)
+{
+	FILE *maps;
+	char line[5000];
+	unsigned n = 0;
+
+	for (int i = 0; i < 3; i++)
+		fill_a_segment();
+	maps = fopen("/proc/self/maps", "r");
+	ck_assert_ptr_nonnull(maps);
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, "/journal/") != NULL;
+	(void)fclose(maps);
+	ck_assert_uint_eq(n, 1);
+}
+END_TEST
+
+START_TEST(a_file_that_there_is_no_room_for_is_not_left)
+{
+	for (int n = 0; n < 3; n++) { /* memory, the file, its blocks */
+		fault_arm(n, 1, ENOSPC);
+		ck_err(journal_reserve(journal, 1000, false), n == 0 ? -ENOMEM : -ENOSPC);
+		fault_disarm();
+		ck_assert(!is_there("journal/new"));
+		journal_down();
+		journal_up();
+	}
+}
+END_TEST
+
+START_TEST(the_journal_does_not_grow_without_end)
+{
+	ck_err(journal_reserve(journal, JOURNAL_LIMIT, false), -ENOSPC);
+	add(0, 100);
+}
+END_TEST
+
+/* Else each fsync on a full disk would wait for a commit of the index, which has no room. */
+START_TEST(for_lack_of_room_nothing_is_torn)
+{
+	static const int full[] = { ENOSPC, EDQUOT };
+
+	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
+		add(0, 100);
+		fault_arm(0, 1, full[i]);
+		while (fault_ticks() == 0) /* zeros for records to come */
+			add(1, 1000);
+		fault_disarm();
+		ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	}
+}
+END_TEST
+
+START_TEST(a_mark_syncs_what_was_finished_before_it)
+{
+	add(0, 100);
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	fill_a_segment();
+	fault_arm(1000, 1, EIO);
+	ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	ck_assert_int_ge(fault_ticks(), 3); /* the one before, the directory, its own */
+}
+END_TEST
+
+/* The index may have numbers that the journal, which lost its end, has not. */
+START_TEST(numbers_go_on_beyond_those_that_are_covered)
+{
+	for (uint64_t n = 0; n < 3; n++)
+		add(n, 100);
+	journal_down();
+	journal_up();
+	journal_start(journal, 1000);
+	ck_assert_uint_gt(add(3, 100), 1000);
+	journal_down();
+	journal_up();
+	expect_seen(0, 4);
+	ck_assert(!found.damaged);
+	ck_assert_uint_gt(add(4, 100), 1001);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		a_header_that_makes_no_sense_is_told,
+		behind_a_segment_that_cannot_be_removed_all_stay,
+		of_what_is_covered_nothing_is_left_behind,
+		only_the_segment_that_is_written_is_mapped,
+		a_file_that_there_is_no_room_for_is_not_left,
+		the_journal_does_not_grow_without_end,
+		for_lack_of_room_nothing_is_torn,
+		a_mark_syncs_what_was_finished_before_it,
+		numbers_go_on_beyond_those_that_are_covered,
+	};
+
+	return scratch_run("journal_files", tests, ARRAY_SIZE(tests), setup, teardown);
+}
