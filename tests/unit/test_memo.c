@@ -242,13 +242,38 @@ START_TEST(receipts_nobody_asks_for_are_free_at_the_first_new_request)
 }
 END_TEST
 
+START_TEST(who_tells_the_kernel_can_be_seen_as_long_as_he_does)
+{
+	ck_assert_int_eq(memo_teller(first->fd), 0);
+	memo_tells(first, true);
+	ck_assert_int_eq(memo_teller(first->fd), gettid());
+	memo_tells(first, false);
+	ck_assert_int_eq(memo_teller(first->fd), 0);
+}
+END_TEST
+
 START_TEST(another_layout_is_not_understood)
 {
+	uint32_t n_slots, init_len;
 	struct memo *m;
 
 	first->head->version++;
 	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
 	first->head->version--;
+	first->head->magic[0]++;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	first->head->magic[0]--;
+	/* lengths that would lead out of it */
+	n_slots = first->head->n_slots;
+	first->head->n_slots = MEMO_NODES_MAX + 1;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	first->head->n_slots = n_slots;
+	init_len = first->head->init_len;
+	first->head->init_len = MEMO_INIT_MAX + 1;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	first->head->init_len = init_len;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), 0);
+	memo_close(m);
 	first->head->kept = false; /* INIT was never answered */
 	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
 	ck_assert_int_eq(memo_open(open("/dev/null", O_RDWR | O_CLOEXEC), &m), -EPROTO);
@@ -271,6 +296,7 @@ int main(void)
 	tcase_add_test(c, a_restore_that_left_its_own_target_is_finished_with_the_undo_from_before);
 	tcase_add_test(c, a_checkpoint_is_made_once);
 	tcase_add_test(c, receipts_nobody_asks_for_are_free_at_the_first_new_request);
+	tcase_add_test(c, who_tells_the_kernel_can_be_seen_as_long_as_he_does);
 	tcase_add_test(c, another_layout_is_not_understood);
 	return run_case("memo", c);
 }

@@ -233,17 +233,30 @@ START_TEST(old_kernels_are_told_to_look_again_in_another_import)
 }
 END_TEST
 
-START_TEST(rights_are_told_before_names)
+/* What decides who may do something in it, one way each time. */
+static void change_rights(uint64_t node, int what, unsigned value)
 {
-	struct fs_set set = { .mask = SET_MODE, .mode = 0700 };
-	uint64_t d = make_dir(ROOT_NODE, "d"), id;
+	static const unsigned masks[] = { SET_MODE, SET_UID, SET_GID };
+	struct fs_set set = { .mode = 0700 + value, .uid = value, .gid = value };
+	const char *acl = value == 1 ? "1" : "2"; /* or what else attributes may say */
 	struct inode i;
 
-	ck_ok(view_setattr(view, d, &set, &i));
+	if (what < (int)ARRAY_SIZE(masks)) {
+		set.mask = masks[what];
+		ck_ok(view_setattr(view, node, &set, &i));
+	} else {
+		ck_ok(view_setxattr(view, node, "user.rights", acl, 1, 0));
+	}
+}
+
+START_TEST(rights_are_told_before_names)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), id;
+
+	change_rights(d, _i, 1);
 	id = checkpoint();
 	make_file(ROOT_NODE, "x", "");
-	set.mode = 0755;
-	ck_ok(view_setattr(view, d, &set, &i));
+	change_rights(d, _i, 2);
 	make_file(d, "y", ""); /* what is noted after the rights takes nothing from them */
 	restore(id);
 	ck_assert(were_rights_told_first(d));
@@ -625,7 +638,7 @@ int main(void)
 	tcase_add_test(t, what_was_looked_at_before_is_looked_at_again);
 	tcase_add_test(t, by_epoch_all_look_again);
 	tcase_add_test(t, old_kernels_are_told_to_look_again_in_another_import);
-	tcase_add_test(t, rights_are_told_before_names);
+	tcase_add_loop_test(t, rights_are_told_before_names, 0, 4);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
