@@ -379,12 +379,16 @@ START_TEST(another_boot_believes_only_what_was_marked)
 	journal_up();
 	expect_seen(0, 13);
 	ck_assert_uint_eq(found.lost, 0);
+	add(13, 100); /* in a third segment, which goes on after the second */
+	journal_down();
+	journal_up();
+	expect_seen(0, 14);
 	journal_down();
 
 	setenv("PLYFS_TEST_BOOT_ID", "a second one", 1);
 	journal_up();
 	expect_seen(0, 10);
-	ck_assert_uint_eq(found.lost, 3);
+	ck_assert_uint_eq(found.lost, 4);
 	ck_assert(!found.damaged);
 }
 END_TEST
