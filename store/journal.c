@@ -223,13 +223,13 @@ static int segment_delete(struct journal *j, uint32_t number)
  * Takes the oldest segment out of the list; it is not the open one. False: its file stays, and so
  * do all behind it. A gap between files would be damage.
  */
-static bool drop_oldest(struct journal *j, bool recycle)
+static bool drop_oldest(struct journal *j)
 {
 	struct segment *s = j->oldest;
 	char name[16];
 
 	segment_name(s->number, name);
-	if (recycle && !j->spare && s->size == j->segment_bytes &&
+	if (!j->spare && s->size == j->segment_bytes &&
 	    os_renameat(j->dir_fd, name, SPARE) == 0)
 		j->spare = true;
 	else if (segment_delete(j, s->number) < 0)
@@ -272,7 +272,7 @@ bool journal_release(struct journal *j, uint64_t covered)
 		j->doubt = j->last;
 		j->doubt_grows = false;
 	}
-	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j, true))
+	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j))
 		;
 	j->asked_bytes = j->bytes;
 	return is_covered(j, j->oldest) && copies_count(j, j->oldest);
@@ -290,7 +290,7 @@ void journal_close(struct journal *j)
 	if (!j)
 		return;
 	segment_finish(j);
-	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j, false))
+	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j))
 		;
 	if (j->dir_fd >= 0)
 		(void)os_unlinkat(j->dir_fd, SPARE, 0); /* the next open does */
