@@ -2,6 +2,7 @@
 
 /* The journal's files: which count, which stay, and what there is room for. */
 
+#include "store/journal_lost.h"
 #include "tests/unit/journal_fixture.h"
 
 static bool is_there(const char *path)
@@ -162,6 +163,55 @@ START_TEST(numbers_go_on_beyond_those_that_are_covered)
 }
 END_TEST
 
+/* ---- what damage took ---- */
+
+START_TEST(only_what_the_disk_cannot_read_is_given_up)
+{
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+
+	for (uint64_t n = 0; n < 10; n++)
+		add(n, 100);
+	journal_down();
+	ck_ok(journal_give_up(scratch.dir_fd, &noter));
+	for (int n = 0; n < 10; n++) { /* it is memory that is missing */
+		fault_arm(n, 1, ENOMEM);
+		ck_assert_int_le(journal_give_up(scratch.dir_fd, &noter), 0);
+		fault_disarm();
+	}
+	ck_assert_uint_eq(scratch.notes, 0);
+	journal_up();
+	expect_seen(0, 10);
+}
+END_TEST
+
+static int count_change(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t *payload,
+			size_t len)
+{
+	ck_assert_int_eq(kind, JOURNAL_CHANGE);
+	++*(unsigned *)arg;
+	return 0;
+}
+
+START_TEST(a_mark_is_no_operation_that_was_lost)
+{
+	_cleanup_close_ int fd = -1;
+	unsigned lost = 0;
+
+	for (uint64_t n = 0; n < 10; n++) {
+		add(n, 100);
+		ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+	}
+	journal_down();
+	fd = open_segment();
+	ck_ok(os_pwrite_full(fd, "x", 1, sizeof(struct journal_header_bytes) + RECORD_HEADER + 50));
+	journal_up();
+	ck_assert(found.damaged);
+	ck_assert_uint_eq(n_seen, 0);
+	ck_ok(journal_each_lost(journal, count_change, &lost));
+	ck_assert_uint_eq(lost, 9);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -174,6 +224,8 @@ int main(void)
 		for_lack_of_room_nothing_is_torn,
 		a_mark_syncs_what_was_finished_before_it,
 		numbers_go_on_beyond_those_that_are_covered,
+		only_what_the_disk_cannot_read_is_given_up,
+		a_mark_is_no_operation_that_was_lost,
 	};
 
 	return scratch_run("journal_files", tests, ARRAY_SIZE(tests), setup, teardown);
