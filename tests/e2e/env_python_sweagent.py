@@ -156,9 +156,36 @@ def test_a_configuration_names_it(t):
     deployment = rex_config.get_deployment(config)
     assert type(deployment) is PlyDeployment and deployment._config == config
     assert type(any_config.validate_python({"type": "local"})) is rex_config.LocalDeploymentConfig
-    for wrong in ({"type": "plyfs", "image": "x"}, {"type": "plyfs", "kind": "docker"}):
+    for wrong in ({"type": "plyfs", "platform": "x"}, {"type": "plyfs", "kind": "docker"}):
         with plypy.raises(pydantic.ValidationError):
             PlyDeploymentConfig(**wrong)
+
+
+def test_the_image_of_an_instance_of_a_batch_is_the_state_to_begin_with(t):
+    # As SWE-agent's run-batch makes each instance's configuration of the common one. It sets the
+    # image of every type but its own local one, also where an instance names none.
+    store = t.store()
+    store.import_(t.tree({"a.txt": "1"}))
+    common = PlyDeploymentConfig(options={"store": store.path})
+
+    async def began(image, **fields):
+        t.surroundings()
+        config = common.model_copy(deep=True, update=fields)
+        config.image = image
+        d = config.get_deployment()
+        await d.start()
+        plypy.adopt(t, d.workspace)
+        await d.runtime.create_session(CreateBashSessionRequest(startup_timeout=10))
+        seen = await d.runtime.run_in_session(BashAction(command="cat a.txt; rm a.txt", timeout=10))
+        await d.stop()
+        return seen.output
+
+    assert asyncio.run(began("main")) == "1"
+    assert asyncio.run(began("main")) == "1"  # each is a fork of its own
+    with plypy.raises(rex.DeploymentStartupError):
+        asyncio.run(began("nothing"))
+    ply.write(t.at("dir/a.txt"), "3")
+    assert asyncio.run(began("", options={}, workdir=t.at("dir"))) == "3"
 
 
 def test_checkpoints_under_a_running_session(t):

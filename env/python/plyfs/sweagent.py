@@ -7,7 +7,8 @@ live in this process, without a server and without Docker.
 
 or from a SWE-agent configuration, as ``env.deployment: {type: plyfs, workdir: /src/project}``. Its
 models know a fixed list of types, so ours has to be added before sweagent is imported: call
-``plyfs.sweagent.register()`` first, or start sweagent as ``python -m plyfs.sweagent run ...``.
+``plyfs.sweagent.register()`` first, or start sweagent as ``python -m plyfs.sweagent run ...``. In a
+batch (``run-batch``) each instance begins with the branch or snapshot that its image_name is.
 
 With kind "local" or "git" paths are this machine's, as for SWE-ReX's own LocalDeployment; with kind
 "container" and the option root, the view is the root directory, and all of it comes back with a
@@ -314,8 +315,10 @@ class PlyDeployment(AbstractDeployment):
         """Mounts the workspace. DeploymentStartupError says why it does not work."""
         self._hooks.on_custom_step("Starting runtime")
         try:
-            workspace = Workspace(self._config.workdir, kind=self._config.kind,
-                                  **self._config.options)
+            options = dict(self._config.options)
+            if self._config.image:
+                options["from"] = self._config.image
+            workspace = Workspace(self._config.workdir, kind=self._config.kind, **options)
             await in_thread(workspace.open)
         except errors.PlyError as e:
             raise rex.DeploymentStartupError(str(e)) from e
@@ -350,6 +353,9 @@ class PlyDeploymentConfig(BaseModel):
     workdir: str | None = None
     #: Further options of libplyfs: {"root": true, "store": ..., "from": ...}
     options: dict[str, Any] = {}
+    #: The state to begin with, in place of the option "from". SWE-agent's run-batch sets it: the
+    #: image_name of each instance. Empty: none.
+    image: str = ""
     type: Literal["plyfs"] = "plyfs"
 
     model_config = ConfigDict(extra="forbid")
