@@ -250,8 +250,10 @@ static void *type_for_ever(void *arg)
 	const struct ply_session_run input = { .command = t->text, .interactive_quit = true };
 	struct ply_observation o;
 
-	t->status = ply_session_run(session, &input, &o);
-	ply_observation_free(&o);
+	do { /* the other one may be looking just now */
+		t->status = ply_session_run(session, &input, &o);
+		ply_observation_free(&o);
+	} while (t->status == PLY_STATE);
 	return NULL;
 }
 
