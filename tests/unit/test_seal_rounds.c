@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <sys/wait.h>
 
+#include "store/stage.h"
 #include "tests/unit/seal_fixture.h"
 
 /* ---- who waits ---- */
@@ -216,6 +217,22 @@ START_TEST(what_cannot_be_read_is_given_up_some_day_and_the_rest_saved)
 }
 END_TEST
 
+START_TEST(a_round_lets_go_of_stage_files_that_are_covered)
+{
+	struct branch *b = branch_make("main");
+	uint64_t unsealed, disk;
+
+	change_blob(b, 1, "text", 4);
+	ck_ok(store_sync(store));
+	ck_ok(store_sync(store)); /* whoever still had it as it was covered is done */
+	stage_give_back(store->stage, true);
+	stage_stats(store->stage, &unsealed, &disk);
+	ck_assert_uint_eq(unsealed, 0);
+	ck_assert_uint_eq(disk, 0);
+	branch_close(b);
+}
+END_TEST
+
 /* ---- numbers ---- */
 
 START_TEST(the_id_of_what_was_dropped_is_not_given_again)
@@ -317,6 +334,7 @@ int main(void)
 		a_row_of_failures_is_told_once_and_the_next_row_again,
 		a_round_that_failed_comes_again_each_second_and_not_more_often,
 		what_cannot_be_read_is_given_up_some_day_and_the_rest_saved,
+		a_round_lets_go_of_stage_files_that_are_covered,
 		the_id_of_what_was_dropped_is_not_given_again,
 		numbers_go_on_where_a_close_left_them,
 		what_was_given_out_before_a_power_cut_is_not_given_out_again,
