@@ -410,11 +410,15 @@ static int unmount(struct workspace *ws)
 {
 	const char *back[] = { "unmount", "--write-back", "--", ws->mount, NULL };
 	const char *off[] = { "unmount", "--", ws->mount, NULL };
+	const char *given_up[] = { "unmount", "--no-sync", "--", ws->mount, NULL };
 	int r;
 
 	closep(&ws->fd);
 	ws->fd = -1;
-	r = workspace_held_verb(ws->keeper, "/", ws->ending == WRITE_BACK ? back : off);
+	r = workspace_held_verb(ws->keeper, "/",
+				ws->ending == WRITE_BACK ? back :
+				ws->ending == DROP	 ? given_up :
+							   off);
 	return r < 0 ? fail_in(r, "the view on '%s' stays mounted", ws->mount) : 0;
 }
 

@@ -147,8 +147,13 @@ int add_options(char **argv, int argc, const struct mount_options *o,
  * and SIGHUP wait meanwhile: a mount whose descriptor nobody has is dead.
  */
 int mount_and_send(struct client *cl, const struct fuse_mount *m, int argc, char **argv);
-/* Ends a view and waits until the daemon has closed it. busy_lazy: detach when it is in use. */
-int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy);
+enum {
+	UNMOUNT_LAZY = 1,
+	UNMOUNT_BUSY_LAZY = 2, /* when it is in use */
+	UNMOUNT_NO_SYNC = 4,   /* what was in it need not be durable */
+};
+/* Ends a view and waits until the daemon has closed it, and what was in it is durable. */
+int unmount_view(struct client *cl, const char *mountpoint, unsigned how);
 
 /* Makes a git repository ask us (client_git.c). but: what a failure is told after, or "". */
 int fsmonitor_install(struct client *cl, const char *top, const char *but);

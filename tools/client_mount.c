@@ -590,14 +590,22 @@ static bool somebody_was_faster(const char *path, int r)
 	return r == -EINVAL && mounts_is_plyfs(path) == 0;
 }
 
-int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy_lazy)
+int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 {
 	char branch[PLYFS_NAME_SIZE], snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
 	const uint64_t dev = mount_users_dev(mountpoint);
-	bool here = false;
-	char *argv[] = { (char *)"unmount", (char *)"--", (char *)mountpoint,
-			 branch,	    snapshot,	  NULL };
-	int r;
+	bool here = false, lazy = how & UNMOUNT_LAZY;
+	char *argv[7];
+	int argc = 0, r;
+
+	argv[argc++] = (char *)"unmount";
+	if (how & UNMOUNT_NO_SYNC)
+		argv[argc++] = (char *)"--no-sync";
+	argv[argc++] = (char *)"--";
+	argv[argc++] = (char *)mountpoint;
+	argv[argc++] = branch;
+	argv[argc++] = snapshot;
+	argv[argc] = NULL;
 
 	/* A copy: who asks looks at "." on the way, and that may be another view. */
 	snprintf(branch, sizeof(branch), "%s", cl->info.branch);
@@ -615,7 +623,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	}
 	if (r == -EBUSY)
 		mount_users(mountpoint, users);
-	if (r == -EBUSY && busy_lazy && !lazy) {
+	if (r == -EBUSY && how & UNMOUNT_BUSY_LAZY && !lazy) {
 		lazy = true;
 		r = mounts_unmount(mountpoint, true);
 	}
@@ -655,7 +663,7 @@ int unmount_view(struct client *cl, const char *mountpoint, bool lazy, bool busy
 	r = client_use_store(cl, cl->info.store);
 	if (r)
 		return r;
-	r = client_send(cl, false, ARRAY_SIZE(argv) - 1, argv);
+	r = client_send(cl, false, argc, argv);
 	return r == NO_DAEMON ? DONE : r;
 }
 
@@ -674,9 +682,10 @@ static int write_back(struct client *cl, const char *dir, const char *how)
 
 int client_unmount(struct client *cl)
 {
-	bool lazy = false, back = false, dry = false, force = false;
+	bool lazy = false, no_sync = false, back = false, dry = false, force = false;
 	const struct option_def defs[] = {
 		{ .name = "lazy", .flag = &lazy },
+		{ .name = "no-sync", .flag = &no_sync },
 		{ .name = "write-back", .flag = &back },
 		{ .name = "dry-run", .flag = &dry },
 		{ .name = "force", .flag = &force },
@@ -743,7 +752,8 @@ int client_unmount(struct client *cl)
 	if (back && mount_users_elsewhere(mount_users_dev(path), path, users))
 		return client_fail(cl, "nothing is written back while the view is held by %s, too; "
 				       "umount that first", users);
-	r = unmount_view(cl, path, lazy, false);
+	r = unmount_view(cl, path,
+			 (lazy ? UNMOUNT_LAZY : 0) | (no_sync ? UNMOUNT_NO_SYNC : 0));
 	if (r && back && mounts_is_plyfs(path) == 0)
 		client_talk(cl, "nothing was written back; when its view has ended: plyfs "
 				"writeback DIR");

@@ -310,7 +310,8 @@ static void end_view(const struct run *run)
 	struct client *cl = run->cl;
 
 	snprintf(cl->info.branch, sizeof(cl->info.branch), "%s", run->made);
-	(void)unmount_view(cl, run->mountpoint, false, true); /* says why not */
+	(void)unmount_view(cl, run->mountpoint, /* says why not */
+			   UNMOUNT_BUSY_LAZY | (run->drop ? UNMOUNT_NO_SYNC : 0));
 	(void)rmdir(run->mountpoint);			      /* stays while it is mounted */
 }
 

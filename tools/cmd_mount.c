@@ -209,10 +209,14 @@ static int make_durable(struct cmd *c, const struct unmounted *u)
 int cmd_unmount(struct cmd *c)
 {
 	struct unmounted u = { .branch = "" };
+	bool no_sync = false;
+	const struct option_def defs[] = {
+		{ .name = "no-sync", .flag = &no_sync },
+	};
 	int r;
 
 	/* MOUNTPOINT BRANCH SNAPSHOT, from the client: the view that it has just unmounted. */
-	r = cmd_parse(c, NULL, 0, 1, 3);
+	r = cmd_parse(c, defs, ARRAY_SIZE(defs), 1, 3);
 	if (r)
 		return r;
 	u.at = c->args.v[0];
@@ -221,7 +225,7 @@ int cmd_unmount(struct cmd *c)
 	if (c->args.n > 2)
 		u.snapshot = strtoull(c->args.v[2], NULL, 16);
 	if (views_wait_gone(c->daemon, u.at, u.branch, u.snapshot, UNMOUNT_SECONDS, &c->cancel))
-		return make_durable(c, &u);
+		return no_sync ? CMD_DONE : make_durable(c, &u);
 	(void)views_each(c->daemon, find_users, &u);
 	return cmd_fail(c, 0, "'%s' is unmounted, but its view is still held by %s", u.at,
 			*u.users ? u.users : "something");

@@ -65,8 +65,10 @@
 	  "time its view goes on where it was.\n" \
 	  "  --fresh         import DIR anew\n" \
 	  "  --update        when the view holds nothing that was not written back\n") \
-	X(unmount, HOST, "[--lazy] MOUNTPOINT", "end a view; the branch stays in the store", \
+	X(unmount, HOST, "[--lazy | --no-sync] MOUNTPOINT", \
+	  "end a view; the branch stays in the store", \
 	  "  --lazy          detach now, end when the last process has left\n" \
+	  "  --no-sync       do not wait until what was in it is durable\n" \
 	  "After the short form of mount, what differs from the directory is told, and:\n" \
 	  "  --write-back    bring the differences into the directory\n" \
 	  "  --dry-run       with --write-back: only list them; nothing is unmounted\n" \

@@ -533,5 +533,28 @@ def test_so_is_what_was_in_a_view_that_was_unmounted(t):
         assert view.read(f"f{i}") == str(i) * 20000
 
 
+def test_nobody_waits_for_a_disk_to_give_a_fork_up(t):
+    """What a fork held need not be durable to be dropped; a commit would have saved all views'."""
+    t.env["PLYFSD_COMMIT_INTERVAL"] = "0"
+    t.unsupervised()
+    view = t.view({"a": "x"})
+    store, at = view.store, view.path
+    t.clean.append(lambda: store.ply("env", "destroy", "--force", "e", check=False))
+    for n in range(10):  # the sealer may have been there before
+        pid = store.daemon()
+        fork = ply.View(store, store.out("env", "create", "e", "--from", "main").strip())
+        fork.write("g", "x" * 20000)
+        view.write(f"f{n}", str(n) * 20000)
+        store.ply("env", "destroy", "e")
+        store.ply("run", "--fork", "--drop", "--", "mkdir", "d", cwd=at)
+        store.ply("unmount", "--no-sync", at)
+        t.env["PLYFS_TEST_BOOT_ID"] = f"boot {n}"
+        kill(t, store, pid)
+        view = store.mount(at=at)
+        if f"f{n}" not in view.ls():
+            return
+    assert False, "somebody waited"
+
+
 if __name__ == "__main__":
     ply.main(__name__)
