@@ -130,12 +130,11 @@ class Held:
 def rounds(t, rng, name="store"):
     store = t.store(name)
     store.import_(t.tree({"a/f": "f", "b/f": "f"}, "source-" + name))
-    held = Held(store.mount(), rng)
-    t.clean.append(held.close)
-    does = ([held.make] * 30 + [held.move] * 20 + [held.checkpoint] * 10 + [held.remove] * 3 + [held.hold] * 3 +
-            [held.look] * 8 + [held.restore] * 28)
-    for _ in range(STEPS):
-        held.rng.choice(does)()
+    with contextlib.closing(Held(store.mount(), rng)) as held:
+        does = ([held.make] * 30 + [held.move] * 20 + [held.checkpoint] * 10 + [held.remove] * 3 + [held.hold] * 3 +
+                [held.look] * 8 + [held.restore] * 28)
+        for _ in range(STEPS):
+            held.rng.choice(does)()
 
 
 def test_whoever_sits_in_a_directory_is_told_where_it_is(t):
