@@ -6,28 +6,42 @@
  *
  * Each such write of a view gets a number, which its vnode keeps with who wrote; and for each
  * thread that asks anything the number is kept that was the last one then. Who has asked again
- * after his write has his answer, and so has who has closed the descriptor: a file has one of this
- * kind at most, that which made it. No time says so: who wrote may wait for a CPU for any time. A
- * thread whose place in `heard` another one took, and one that is gone, are taken for some that
- * have asked nothing; then each look at the file is a request until it is closed.
+ * after his write has his answer. A thread whose place in `heard` another one took is taken for one
+ * that has asked nothing, and the clock decides.
  */
 
 #include "fs/view_internal.h"
 #include "store/base/util.h"
 
-int vnode_bind_to_write(struct view *v, uint64_t node, const int32_t *writer, struct bound *ret)
+/*
+ * So long after a write was handled the kernel may not have taken its answer: who wrote may have to
+ * wait for a CPU before. With a sync the answer itself comes late. Who waits longer is not waited
+ * for (README.md). A close says more than a time would, but the kernel tells of none once an open
+ * was answered by ENOSYS (no-open).
+ */
+#define TAKEN_MS 1000
+#define SYNC_MS 60000
+
+static uint32_t now_ms(void)
+{
+	return (uint32_t)(now_ns() / 1000000);
+}
+
+int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
+			struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n;
 	int r;
 
 	r = vnode_bind_locked(v, node, true, ret);
-	if (r < 0 || !writer)
+	if (r < 0 || !past)
 		return r;
 	n = vnode_by_node(v, node);
-	n->writer = *writer;
+	n->writer = past->thread;
 	n->write = v->writes + 1 ? v->writes + 1 : 1;
 	__atomic_store_n(&v->writes, n->write, __ATOMIC_RELAXED);
+	n->taken_ms = now_ms() + (past->sync ? SYNC_MS : TAKEN_MS);
 	return 0;
 }
 
@@ -75,14 +89,7 @@ bool view_is_written(struct view *v, uint64_t node)
 	LOCK_GUARD(&v->table_lock);
 	const struct vnode *n = vnode_by_node(v, node);
 
-	return n && n->write && !n->lost_priv && !has_gone_on(v, n);
-}
-
-void view_writer_left(struct view *v, uint64_t node)
-{
-	LOCK_GUARD(&v->table_lock);
-	struct vnode *n = vnode_by_node(v, node);
-
-	if (n)
-		n->write = 0;
+	return n && n->write && !n->lost_priv &&
+	       n->taken_ms - now_ms() - 1 < SYNC_MS && /* else over, 24 days or more ago as well */
+	       !has_gone_on(v, n);
 }

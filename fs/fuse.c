@@ -449,8 +449,6 @@ static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 	struct mount *m = mount_of(req);
 
 	fuse_reply_err(req, 0);
-	if (fi->fh == REPLY_AROUND)
-		view_writer_left(m->view, node);
 	if (m->how & MOUNT_PASSTHROUGH)
 		pass_release(m, node); /* K2 */
 }
@@ -526,11 +524,12 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 {
 	/* libfuse hands FUSE_WRITE_KILL_SUIDGID on from no version yet. */
 	const struct fuse_write_in *in = (const void *)(current.header + 1);
-	int32_t writer = (int32_t)current.header->pid;
+	struct past_cache past = { .thread = (int32_t)current.header->pid,
+				   .sync = in->flags & O_DSYNC };
 	bool around = fi->fh == REPLY_AROUND;
 	struct view *v = view_of(req);
 	int r = view_write(v, node, (uint64_t)off, buf, size,
-			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &writer : NULL);
+			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &past : NULL);
 
 	/*
 	 * Past its cache the kernel does not look at the mode it has, by which it would still run
@@ -538,7 +537,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	 */
 	if (r > 0)
 		mount_forget_attr(mount_of(req), node);
-	if (r >= 0 && around && in->flags & O_DSYNC) { /* RWF_DSYNC: no FSYNC follows this one */
+	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
 		(void)readers_step_aside();
 		r = view_sync(v);
 	}

@@ -760,14 +760,14 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 }
 
 static int write_once(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-		      bool kill_priv, const int32_t *writer)
+		      bool kill_priv, const struct past_cache *past)
 {
 	CHANGE_GUARD(v);
 	struct bound b;
 	uint64_t did;
 	int r;
 
-	r = vnode_bind_to_write(v, node, writer, &b);
+	r = vnode_bind_to_write(v, node, past, &b);
 	if (memo_was_done(MEMO_DATA, &did)) {
 		r = (int)did;
 	} else if (r >= 0) {
@@ -781,12 +781,12 @@ static int write_once(struct view *v, uint64_t node, uint64_t off, const void *b
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, const int32_t *writer)
+	       bool kill_priv, const struct past_cache *past)
 {
-	int r = write_once(v, node, off, buf, len, kill_priv, writer);
+	int r = write_once(v, node, off, buf, len, kill_priv, past);
 
 	if (r == -ENOSPC && made_room(v, len))
-		r = write_once(v, node, off, buf, len, kill_priv, writer);
+		r = write_once(v, node, off, buf, len, kill_priv, past);
 	return r;
 }
 

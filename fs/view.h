@@ -106,12 +106,14 @@ int view_same_in(struct view *v, uint64_t ino, uint64_t snap);
 /* Under the read lock: where the bytes are; then segments_read without it. */
 int view_map(struct view *v, uint64_t node, uint64_t off, uint64_t len, struct segments *ret);
 
-/*
- * 1: kill_priv took something (fs_write). writer: whose write goes past the kernel's cache, the
- * thread as his request names him (0: one that has no name here); NULL: it goes through it.
- */
+/* Who writes past the kernel's cache. */
+struct past_cache {
+	int32_t thread; /* as his request names him; 0: one that has no name here */
+	bool sync;	/* he is answered when it is durable, which may take long */
+};
+/* 1: kill_priv took something (fs_write). past: NULL for a write through the kernel's cache. */
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, const int32_t *writer);
+	       bool kill_priv, const struct past_cache *past);
 /*
  * Does somebody write to it past the kernel's cache, or did so just now? Then the kernel must not
  * take its size from what is told now (README.md, "Levers").
@@ -122,8 +124,6 @@ bool view_is_written(struct view *v, uint64_t node);
  * its last write was answered. READ does not say so: a write's memory may be a mapped file.
  */
 void view_hears(struct view *v, int32_t thread);
-/* The only descriptor of a node that writes past the cache is closed: all answers are taken. */
-void view_writer_left(struct view *v, uint64_t node);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
 /* As fs_seek, but what is not a hole as a whole block (st_blksize) is data. */
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);

@@ -72,6 +72,7 @@ struct vnode {
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
+	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
 	uint32_t dead_at;  /* under table_lock: where it is among the dead */
 	uint32_t asked;	   /* under table_lock: a directory: view->switches when it last was */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
@@ -254,7 +255,8 @@ int vnodes_resume(struct view *v);
 /* The thread whose request the calling one handles, as view_hears has it. */
 int32_t view_asker(void);
 /* table_lock not held, view->lock held: */
-/* vnode_bind_to_change for a write; `writer` as view_write has it. */
-int vnode_bind_to_write(struct view *v, uint64_t node, const int32_t *writer, struct bound *ret);
+/* vnode_bind_to_change for a write; `past` as view_write has it. */
+int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
+			struct bound *ret);
 /* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
 void vnode_lost_priv(struct view *v, uint64_t node);

@@ -109,27 +109,27 @@ END_TEST
 /* Of b a write past the cache took the set-id bits. */
 static void write_past_the_cache(void)
 {
-	const int32_t writer = 1;
+	const struct past_cache past = { .thread = 1 };
 	struct entry a, b;
 
 	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &a), 0);
 	ck_assert_int_eq(make(ROOT_NODE, "b", S_IFREG | 04755, &b), 0);
-	ck_assert_int_eq(view_write(view, a.node, 0, "1", 1, true, &writer), 0);
-	ck_assert_int_eq(view_write(view, b.node, 0, "1", 1, true, &writer), 1);
+	ck_assert_int_eq(view_write(view, a.node, 0, "1", 1, true, &past), 0);
+	ck_assert_int_eq(view_write(view, b.node, 0, "1", 1, true, &past), 1);
 	shared_id[0] = a.node;
 	shared_id[1] = b.node;
 }
 
 START_TEST(who_goes_on_writing_past_the_cache_is_known_to_others)
 {
-	const int32_t writer = 1;
+	const struct past_cache past = { .thread = 1 };
 
 	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
 	killed_after(write_past_the_cache);
 	killed_after(nothing);
 	begin();
 	for (int i = 0; i < 2; i++)
-		ck_assert_int_eq(view_write(view, shared_id[i], 1, "2", 1, true, &writer), 0);
+		ck_assert_int_eq(view_write(view, shared_id[i], 1, "2", 1, true, &past), 0);
 	ck_assert(view_is_written(view, shared_id[0]));
 	ck_assert(!view_is_written(view, shared_id[1])); /* the kernel has to take its mode */
 	end();

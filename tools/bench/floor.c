@@ -445,7 +445,7 @@ void segments_release(struct segments *s)
 }
 
 int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
-	       bool kill_priv, const int32_t *writer)
+	       bool kill_priv, const struct past_cache *past)
 {
 	struct node *n = node_at(v, node);
 
@@ -459,10 +459,6 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 bool view_is_written(struct view *v, uint64_t node)
 {
 	return false;
-}
-
-void view_writer_left(struct view *v, uint64_t node)
-{
 }
 
 void view_hears(struct view *v, int32_t thread)
