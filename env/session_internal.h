@@ -113,8 +113,11 @@ pid_t pty_foreground(struct shell *s);
  * stranger's. (A group whose first process has ended keeps its number to itself.)
  */
 int pty_signal(struct shell *s, pid_t whom, int signal);
-/* Types what fits: how much; -1: it is hung up. */
-ssize_t pty_write(struct shell *s, const char *data, size_t len);
+/*
+ * Types what fits, and leaves the rest in *data and *len. True: nothing is left to be typed, or it
+ * is hung up, and the end of the shell is what will be told.
+ */
+bool pty_write(struct shell *s, const char **data, size_t *len);
 /* A terminal whose reader is slow does not always wake its writer, who looks again then. */
 #define PTY_LOOK_MS 50
 /*

@@ -147,11 +147,17 @@ int pty_signal(struct shell *s, pid_t whom, int signal)
 	return kill(whom, signal);
 }
 
-ssize_t pty_write(struct shell *s, const char *data, size_t len)
+bool pty_write(struct shell *s, const char **data, size_t *len)
 {
-	ssize_t n = write(s->master, data, len);
+	while (*len) {
+		ssize_t n = write(s->master, *data, *len);
 
-	return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? 0 : -1;
+		if (n <= 0)
+			return n < 0 && errno != EAGAIN && errno != EINTR;
+		*data += n;
+		*len -= (size_t)n;
+	}
+	return true;
 }
 
 int pty_unread(void)
@@ -161,18 +167,10 @@ int pty_unread(void)
 
 int pty_type(struct shell *s, const char *data, size_t len, double end)
 {
-	while (len) {
-		ssize_t n = pty_write(s, data, len);
+	while (!pty_write(s, &data, &len)) {
 		struct pollfd p = { .fd = s->master, .events = POLLIN | POLLOUT };
 		int r;
 
-		if (n < 0)
-			return 0; /* the end of the shell is what will be told */
-		if (n > 0) {
-			data += n;
-			len -= (size_t)n;
-			continue;
-		}
 		if (now_seconds() >= end)
 			return pty_unread();
 		(void)poll(&p, 1, PTY_LOOK_MS);

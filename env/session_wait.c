@@ -580,19 +580,11 @@ static int wait_end(struct shell *s, struct goal *g)
 int shell_type_input(struct shell *s, struct goal *g, const char *data, size_t len)
 {
 	s->input = true;
-	while (len) {
+	while (!pty_write(s, &data, &len)) {
 		double look = now_seconds() + PTY_LOOK_MS / 1e3;
-		ssize_t n = pty_write(s, data, len);
 		struct news news = { .end = false };
 		int r;
 
-		if (n < 0)
-			return 0; /* the end of the shell is what will be told */
-		if (n > 0) {
-			data += n;
-			len -= (size_t)n;
-			continue;
-		}
 		if (g->end >= 0 && now_seconds() >= g->end)
 			return pty_unread();
 		r = wait_news(s, g, g->end >= 0 ? MIN(look, g->end) : look, true, &news);
