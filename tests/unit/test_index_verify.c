@@ -606,7 +606,7 @@ static int key_number(uint64_t node)
 static void expect_number_refused(uint64_t node, int number)
 {
 	uint8_t bytes[8];
-	char key[6];
+	char key[13]; /* for any int, as the compiler knows no better: here it is "kNNNN" */
 
 	memcpy(bytes, file_bytes + node + 8, sizeof(bytes));
 	snprintf(key, sizeof(key), "k%04d", number);
