@@ -5,6 +5,9 @@
 
 #include <errno.h>
 #include <git2.h>
+#if __has_include(<git2/sys/errors.h>)
+#include <git2/sys/errors.h> /* git_error_clear, since libgit2 1.8 */
+#endif
 #include <string.h>
 
 #include "env/dotgit.h"

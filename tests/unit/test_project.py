@@ -105,6 +105,12 @@ class Project(unittest.TestCase):
                     wrong.append("%s includes <%s>" % (name, inc))
         self.none(wrong)
 
+    def test_whoever_uses_libgit2_includes_its_errors(self):
+        # git_error_clear and its like: since libgit2 1.8 (Debian 13) git2.h does not bring them.
+        for name in sorted(HOMES["git2.h"]):
+            self.assertRegex(text(name), "#if __has_include\\(<git2/sys/errors.h>\\)\n"
+                                         "#include <git2/sys/errors.h>", name)
+
     def test_every_source_names_its_licence_at_once(self):
         ends = (".c", ".h", ".py", ".sh", "meson.build")
         for name in sources(*ends) + [f for f in FILES if f.startswith(("tools/", ".ci/")) and
