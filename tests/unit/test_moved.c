@@ -318,6 +318,22 @@ START_TEST(what_went_by_names_and_comes_back_by_epoch_is_told)
 }
 END_TEST
 
+START_TEST(what_moved_within_another_import_is_told)
+{
+	uint64_t id, other;
+
+	make_dir(ROOT_NODE, "d");
+	id = checkpoint();
+	other = make_other(id, 0, 0, NULL);
+	set_mode(_i);
+	ck_assert(!restore(other).moved);
+	(void)node_of(ROOT_NODE, "d");
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "e");
+	ck_assert(restore(other).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "d", NULL });
+}
+END_TEST
+
 /* Whoever does not ask, and restores all the time, fills no memory. */
 START_TEST(what_nobody_ever_asks_for_is_forgotten_in_the_end)
 {
@@ -392,6 +408,7 @@ int main(void)
 	tcase_add_test(t, what_becomes_another_by_its_path_is_told);
 	tcase_add_loop_test(t, what_was_in_a_directory_that_was_removed_meanwhile_is_told, 0, 3);
 	tcase_add_test(t, what_went_by_names_and_comes_back_by_epoch_is_told);
+	tcase_add_loop_test(t, what_moved_within_another_import_is_told, 0, 3);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
 	return run_case("moved", t);

@@ -393,6 +393,26 @@ START_TEST(without_epochs_a_directory_that_another_import_lacks_is_dead_at_once)
 }
 END_TEST
 
+/* Two of them, of which one has the number that the other one will have, and will have a third. */
+START_TEST(without_epochs_a_directory_whose_place_another_one_leaves_is_alive)
+{
+	uint64_t p = make_dir(ROOT_NODE, "p"), q = make_dir(ROOT_NODE, "q"), r, other;
+
+	view_forget(view, make_file(q, "of q", ""), 1);
+	r = make_dir(ROOT_NODE, "r");
+	view_forget(view, make_file(r, "of r", ""), 1);
+	view_forget(view, r, 1);
+	other = make_other(checkpoint(), 0, 2, (const char *const[][2]){ { "p", "q" },
+									   { "q", "r" } });
+	view_set_kernel(view, &old_recorder);
+	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
+	(void)node_of(p, "of q");
+	(void)node_of(q, "of r");
+	ck_assert_uint_eq(node_of(ROOT_NODE, "p"), p);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "q"), q);
+}
+END_TEST
+
 START_TEST(a_directory_that_made_room_is_dead_until_its_lineage_is_back)
 {
 	uint64_t d = make_dir(ROOT_NODE, "d"), id, other, with;
@@ -567,8 +587,150 @@ START_TEST(of_a_new_directory_in_the_place_of_another_one_all_names_are_told)
 	x = make_dir(ROOT_NODE, "x");
 	ck_assert_int_eq(look(x, "foo", &e), -ENOENT); /* which the kernel remembers */
 	restore(id);
-	ck_assert(was_told(x, "foo"));
+	ck_assert_uint_eq(times_told(x, "foo"), 1); /* it differs, too */
 	ck_assert_uint_eq(node_of(ROOT_NODE, "x"), x);
+}
+END_TEST
+
+START_TEST(a_dead_directory_that_a_state_has_as_removed_is_what_has_its_path)
+{
+	uint64_t e = make_dir(ROOT_NODE, "e"), without, with, removed, d;
+	struct entry none;
+
+	view_forget(view, make_file(e, "foo", ""), 1);
+	without = checkpoint();
+	d = make_dir(ROOT_NODE, "d");
+	with = checkpoint();
+	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* and is open */
+	ck_ok(rename_in_root("e", "d"));
+	view_forget(view, e, 1);
+	removed = checkpoint();
+	restore(with);
+	view_forget(view, d, 1);
+	d = node_of(ROOT_NODE, "d");
+	restore(without);
+	ck_assert_int_eq(look(d, "foo", &none), -ENOENT); /* which the kernel remembers */
+	ck_assert_int_eq(restore(removed).mode, RESTORE_NAMES);
+	ck_assert(was_told(d, "foo"));
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
+	(void)node_of(d, "foo");
+}
+END_TEST
+
+/*
+ * Two that will stand for others by their paths, whose names do not differ: "dead" is so already,
+ * "lost" is what the state has that is left. "gone" will stand for nothing.
+ */
+struct stand_ins {
+	uint64_t target, between; /* states */
+	uint64_t dead, lost, gone; /* node ids */
+};
+
+static struct stand_ins stand_ins_states(unsigned names)
+{
+	uint64_t dead = make_dir(ROOT_NODE, "dead"), lost = make_dir(ROOT_NODE, "lost");
+	struct stand_ins s;
+
+	many_files(dead, names);
+	many_files(lost, names);
+	s.target = checkpoint();
+	ck_ok(rename_in_root("dead", "one"));
+	ck_ok(rename_in_root("lost", "other"));
+	s.between = checkpoint();
+	view_close(view); /* the kernel knows none of them */
+	ck_ok(view_open(store, "main", NULL, &view));
+	view_set_kernel(view, &recorder);
+	return s;
+}
+
+static void make_stand_ins(struct stand_ins *s)
+{
+	struct entry e;
+
+	restore(s->between);
+	s->dead = make_dir(ROOT_NODE, "dead");
+	restore(s->between);
+	ck_assert_int_eq(look(s->dead, "f0", &e), -ENOENT);
+	s->lost = make_dir(ROOT_NODE, "lost");
+	ck_assert_int_eq(look(s->lost, "f0", &e), -ENOENT);
+	s->gone = make_dir(ROOT_NODE, "gone");
+}
+
+/* Nobody is in them any more. */
+static void forget_stand_ins(const struct stand_ins *s)
+{
+	view_forget(view, s->dead, 1);
+	view_forget(view, s->lost, 1);
+	view_forget(view, s->gone, 1);
+}
+
+START_TEST(who_has_no_memory_for_what_is_to_be_told_tells_all)
+{
+	struct stand_ins s = stand_ins_states(1);
+	unsigned by_names = 0, by_epoch = 0;
+	struct restore_info info;
+	struct entry e;
+
+	for (int n = 0, ticks = 0; ticks >= n; n++) {
+		int r;
+
+		make_stand_ins(&s);
+		told_nothing();
+		fault_arm(n, 1, ENOMEM);
+		r = view_restore(view, s.target, &info);
+		ticks = fault_ticks();
+		fault_disarm();
+		if (r < 0) {
+			ck_assert_int_eq(r, -ENOMEM);
+			forget_stand_ins(&s);
+			continue;
+		}
+		if (info.mode == RESTORE_NAMES) {
+			uint64_t others = make_dir(ROOT_NODE, "gone");
+
+			ck_assert(was_told(s.dead, "f0") && was_told_inode(s.dead));
+			ck_assert(was_told(s.lost, "f0"));
+			view_forget(view, make_file(others, "f", ""), 1);
+			view_forget(view, others, 1);
+			ck_assert_int_eq(look(s.gone, "f", &e), -ENOENT);
+			by_names++;
+		} else {
+			ck_assert_uint_eq(epochs, 2);
+			by_epoch++;
+		}
+		view_forget(view, node_of(s.dead, "f0"), 1);
+		view_forget(view, node_of(s.lost, "f0"), 1);
+		forget_stand_ins(&s);
+	}
+	ck_assert_uint_gt(by_names, 0);
+	ck_assert_uint_gt(by_epoch, 0);
+}
+END_TEST
+
+/* What is counted are objects and names, those of a dead directory as well. */
+START_TEST(as_many_as_may_be_are_told_by_names_and_one_more_is_too_many)
+{
+	struct view_kernel k = recorder;
+	struct stand_ins s = stand_ins_states(20);
+	uint64_t all = 0;
+
+	for (int less = 0; less < 3; less++) {
+		struct restore_info info;
+
+		make_stand_ins(&s);
+		if (_i == 0) { /* without them */
+			forget_stand_ins(&s);
+			many_files(ROOT_NODE, 20);
+		}
+		k.names_max = less ? (unsigned)all + 1 - (unsigned)less : UINT_MAX;
+		view_set_kernel(view, &k);
+		info = restore(s.target);
+		if (less == 0)
+			all = info.changed + told_names;
+		ck_assert_int_eq(info.mode, less == 2 ? RESTORE_EPOCH : RESTORE_NAMES);
+		if (_i > 0)
+			forget_stand_ins(&s);
+	}
 }
 END_TEST
 
@@ -644,6 +806,7 @@ int main(void)
 	tcase_add_test(t, a_dead_directory_that_comes_back_by_its_path_brings_nothing_along);
 	tcase_add_test(t, a_dead_directory_that_another_state_lacks_as_well_is_still_dead);
 	tcase_add_test(t, without_epochs_a_directory_that_another_import_lacks_is_dead_at_once);
+	tcase_add_test(t, without_epochs_a_directory_whose_place_another_one_leaves_is_alive);
 	tcase_add_test(t, a_directory_that_made_room_is_dead_until_its_lineage_is_back);
 	tcase_add_loop_test(t, a_directory_that_is_dead_stays_so_until_the_next_restore, 0, 2);
 	tcase_add_loop_test(t, a_directory_that_the_kernel_removed_is_another_one_when_it_is_back,
@@ -653,6 +816,9 @@ int main(void)
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, of_a_new_directory_in_the_place_of_another_one_all_names_are_told);
+	tcase_add_test(t, a_dead_directory_that_a_state_has_as_removed_is_what_has_its_path);
+	tcase_add_test(t, who_has_no_memory_for_what_is_to_be_told_tells_all);
+	tcase_add_loop_test(t, as_many_as_may_be_are_told_by_names_and_one_more_is_too_many, 0, 2);
 	tcase_add_test(t, many_dead_directories_come_back);
 	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
 	tcase_add_test(t, what_a_restore_expired_is_dropped_if_the_kernel_still_has_it);

@@ -52,6 +52,15 @@ _unused_ static bool was_told(uint64_t parent, const char *name)
 	return false;
 }
 
+_unused_ static unsigned times_told(uint64_t parent, const char *name)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < MIN(told_names, (unsigned)ARRAY_SIZE(told)); i++)
+		n += told[i].parent == parent && !strcmp(told[i].name, name);
+	return n;
+}
+
 _unused_ static bool was_told_inode(uint64_t node)
 {
 	for (unsigned i = 0; i < MIN(told_inodes, (unsigned)ARRAY_SIZE(told_node)); i++)
