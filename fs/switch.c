@@ -320,15 +320,14 @@ static int find_next(struct plan *p, const struct vnode *n, struct inode *ret)
 
 	if (n->realm->lineage == p->lineage)
 		r = fs_stat(&p->new_fs, n->ino, ret);
-	if (r >= 0 && inode_is_dir(ret) && !ret->nlink)
+	if (r >= 0 && !ret->nlink)
 		r = -ENOENT; /* removed there, and open as it was checkpointed */
 	if (r == -ENOENT && fs.tree) {
 		r = fs_path(&fs, n->ino, &path, &len);
 		if (r >= 0)
 			r = fs_resolve(&p->new_fs, path, len, ret);
 	}
-	if (r == -ENOENT || r == -ENOTDIR || r == -ENAMETOOLONG ||
-	    (r >= 0 && !inode_is_dir(ret)))
+	if (r == -ENOENT || r == -ENOTDIR || (r >= 0 && !inode_is_dir(ret)))
 		return ABSENT;
 	return MIN(r, 0);
 }
