@@ -168,9 +168,8 @@ int fs_orphans(const struct fs *fs, int (*fn)(void *arg, uint64_t ino), void *ar
 
 int fs_purge(const struct fs *fs, uint64_t ino)
 {
-	struct key first = item_key(ino, 0, 0);
+	const struct key first = item_key(ino, 0, 0), last = item_key(ino, UINT8_MAX, UINT64_MAX);
 	struct inode i;
-	struct val v;
 	uint8_t flags;
 	int r;
 
@@ -187,17 +186,9 @@ int fs_purge(const struct fs *fs, uint64_t ino)
 		return r < 0 ? r : 0;
 	}
 
-	for (;;) {
-		r = tree_first_from(fs->tree, &first, &first, &v);
-		if (r < 0)
-			return r;
-		if (r == END || first.a != ino)
-			break;
-
-		r = tree_del(fs->tree, &first);
-		if (r < 0)
-			return r;
-	}
+	r = tree_del_range(fs->tree, &first, &last);
+	if (r < 0)
+		return r;
 
 	r = orphan_del(fs, ino);
 	return r < 0 ? r : 0;

@@ -625,10 +625,8 @@ void view_forget(struct view *v, uint64_t node, uint64_t count)
 	(void)vnode_settle(v, n); /* on failure the orphan stays until the next mount purges it */
 	if (n->hashed && n->realm == v->cur) {
 		struct fs fs = { .store = v->store, .tree = v->cur->tree };
-		struct inode i;
 
-		if (fs_stat(&fs, n->ino, &i) >= 0 && i.nlink == 0)
-			(void)fs_purge(&fs, n->ino); /* likewise */
+		(void)fs_purge(&fs, n->ino); /* likewise; of one that has a name nothing */
 	}
 	vnode_free(v, n);
 }

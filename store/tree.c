@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Roots, trees and cursors. The invariants N1 to N6 are in node.h.
+ * Roots and trees. The invariants N1 to N6 are in node.h.
  *
  * A change goes in three steps. First the path to the leaf is found without touching anything;
  * then it is made the tree's own from the top down (a node of another generation is copied and
@@ -242,28 +242,6 @@ int tree_reset(struct tree *t, struct root *root)
 void tree_set_log(struct tree *t, struct oplog *log)
 {
 	t->log = log;
-}
-
-/* Lent; NULL when there is not even a leaf. */
-static int tree_top(const struct tree *t, struct node **ret)
-{
-	if (t->top) {
-		*ret = t->top;
-		return 0;
-	}
-	return root_top(t->base, ret);
-}
-
-/* The recent leaf that has, or would have, k; NULL: it must be searched for from the top. */
-static struct node *recent_leaf(const struct tree *t, const struct key *k)
-{
-	for (unsigned i = 0; i < RECENT_LEAVES; i++) {
-		const struct recent *r = &t->recent[i];
-
-		if (r->leaf && !key_less(k, &r->from) && key_less(k, &r->to))
-			return r->leaf;
-	}
-	return NULL;
 }
 
 int tree_get(const struct tree *t, const struct key *k, struct val *ret)
@@ -708,170 +686,90 @@ static void path_rebalance(struct tree *t, struct path *p)
 	}
 }
 
-/* Will the leaf at the end of the path be small enough to merge without this item? */
+/* Is there an item at the end of the path, or after it in the same leaf? */
+static bool at_item(const struct path *p)
+{
+	return p->depth > 0 && p->at[p->depth - 1].pos < p->at[p->depth - 1].node->count;
+}
+
+/* Will the leaf at the end of the path be small enough to merge without the item there? */
 static bool will_be_small(const struct path *p)
 {
 	const struct node *leaf = p->at[p->depth - 1].node;
 	const struct slot *s = node_slots(leaf) + p->at[p->depth - 1].pos;
 
-	return leaf->size - item_size(s->kind, s->len) < QUARTER;
+	return at_item(p) && leaf->size - item_size(s->kind, s->len) < QUARTER;
 }
 
-int tree_del(struct tree *t, const struct key *k)
+static int path_find_to_del(const struct tree *t, const struct key *k, struct path *p)
 {
+	int r = path_find_recent(t, k, p);
+
+	if (r == 0 && p->short_cut && will_be_small(p)) /* a merge is told above */
+		r = path_find(t, k, p);
+	return r;
+}
+
+/* Deletes the item at the end of the path, whose key is k. */
+static int path_del(struct tree *t, struct path *p, const struct key *k)
+{
+	struct node *leaf;
+	unsigned pos;
 	struct val old;
-	struct path p;
 	int r;
 
-	r = path_find_recent(t, k, &p);
-	if (r == 0 && p.short_cut && p.found && will_be_small(&p))
-		r = path_find(t, k, &p);
+	r = path_own(t, p);
 	if (r < 0)
 		return r;
-	if (!p.found)
-		return ABSENT;
-	r = path_own(t, &p);
-	if (r < 0)
-		return r;
-
-	leaf_val(p.at[p.depth - 1].node, p.at[p.depth - 1].pos, &old);
+	leaf = p->at[p->depth - 1].node;
+	pos = p->at[p->depth - 1].pos;
+	leaf_val(leaf, pos, &old);
 	r = t->log ? oplog_del(t->log, k, &old) : 0;
 	if (r < 0)
 		return r;
 
-	leaf_remove(p.at[p.depth - 1].node, p.at[p.depth - 1].pos);
+	leaf_remove(leaf, pos);
 	tree_changed(t);
-	if (!p.short_cut) {
-		recent_add(t, &p);
-		path_rebalance(t, &p);
+	if (!p->short_cut) {
+		recent_add(t, p);
+		path_rebalance(t, p);
 	}
 	return 0;
 }
 
-/* ---- cursors ---- */
-
-static struct node *cursor_node(const struct cursor *c, unsigned d)
+int tree_del(struct tree *t, const struct key *k)
 {
-	return (struct node *)c->path[d].node;
-}
-
-/* Goes down from `n` by key, or to one end. */
-enum way { WAY_KEY, WAY_FIRST, WAY_LAST };
-
-static int cursor_down(struct cursor *c, struct node *n, enum way way, const struct key *k)
-{
-	for (;;) {
-		uint32_t pos = 0;
-		int r;
-
-		if (way == WAY_LAST)
-			pos = n->count - 1; /* of an empty leaf: wraps, and is seen as before it */
-		else if (way == WAY_KEY)
-			pos = n->level > 0 ? inner_search(n, k) : leaf_search(n, k);
-		c->path[c->depth].node = n;
-		c->path[c->depth].pos = pos;
-		c->depth++;
-		if (n->level == 0)
-			return 0;
-		r = node_child(n, pos, &n);
-		if (r < 0) {
-			c->depth = 0;
-			return r;
-		}
-	}
-}
-
-/* From a position in or beyond a leaf to the item there or, step by step, the next one. */
-static int cursor_settle(struct cursor *c, int step)
-{
-	for (;;) {
-		struct node *n;
-		int r;
-
-		if (c->depth == 0)
-			return END;
-		n = cursor_node(c, c->depth - 1);
-		if (c->path[c->depth - 1].pos < n->count) {
-			uint32_t pos = c->path[c->depth - 1].pos;
-
-			if (n->level == 0) {
-				c->key = slot_key(node_slots(n) + pos);
-				leaf_val(n, pos, &c->val);
-				return 0;
-			}
-			r = node_child(n, pos, &n);
-			if (r < 0) {
-				c->depth = 0;
-				return r;
-			}
-			r = cursor_down(c, n, step > 0 ? WAY_FIRST : WAY_LAST, NULL);
-			if (r < 0)
-				return r;
-			continue;
-		}
-		/* past either end (before the first is a wrapped UINT32_MAX): on with the parent */
-		if (--c->depth > 0)
-			c->path[c->depth - 1].pos += step;
-	}
-}
-
-/* To the first item >= k in its leaf, or past that leaf's end. END in an empty tree. */
-static int cursor_start(struct cursor *c, const struct tree *t, const struct key *k)
-{
-	struct node *top;
+	struct path p;
 	int r;
 
-	c->tree = t;
-	c->depth = 0;
-	r = tree_top(t, &top);
+	r = path_find_to_del(t, k, &p);
 	if (r < 0)
 		return r;
-	return top ? cursor_down(c, top, WAY_KEY, k) : END;
+	return p.found ? path_del(t, &p, k) : ABSENT;
 }
 
-int cursor_seek(struct cursor *c, const struct tree *t, const struct key *k)
+int tree_del_range(struct tree *t, const struct key *first, const struct key *last)
 {
-	int r = cursor_start(c, t, k);
-
-	return r < 0 || r == END ? r : cursor_settle(c, 1);
-}
-
-int cursor_next(struct cursor *c)
-{
-	if (c->depth == 0)
-		return END;
-	c->path[c->depth - 1].pos++;
-	return cursor_settle(c, 1);
-}
-
-int cursor_seek_last(struct cursor *c, const struct tree *t, const struct key *k)
-{
-	int r = cursor_start(c, t, k);
-
-	if (r < 0 || r == END)
-		return r;
-	if (!leaf_has(cursor_node(c, c->depth - 1), c->path[c->depth - 1].pos, k))
-		c->path[c->depth - 1].pos--;
-	return cursor_settle(c, -1);
-}
-
-int tree_first_from(const struct tree *t, const struct key *k, struct key *ret_key,
-		    struct val *ret_val)
-{
-	struct node *n = recent_leaf(t, k);
-	unsigned pos = n ? leaf_search(n, k) : 0;
-	struct cursor c;
+	struct key k = *first;
+	struct path p;
+	struct val v;
 	int r;
 
-	if (n && pos < n->count) {
-		*ret_key = slot_key(node_slots(n) + pos);
-		leaf_val(n, pos, ret_val);
-		return 0;
+	for (;;) {
+		r = path_find_to_del(t, &k, &p);
+		if (r < 0)
+			return r;
+		if (at_item(&p)) {
+			k = slot_key(node_slots(p.at[p.depth - 1].node) + p.at[p.depth - 1].pos);
+			if (key_less(last, &k))
+				return 0;
+			r = path_del(t, &p, &k);
+		} else { /* what comes next is in another leaf */
+			r = tree_first_from(t, &k, &k, &v);
+			if (r == END)
+				return 0;
+		}
+		if (r < 0)
+			return r;
 	}
-	r = cursor_seek(&c, t, k);
-	if (r == 0) {
-		*ret_key = c.key;
-		*ret_val = c.val;
-	}
-	return r;
 }

@@ -128,6 +128,8 @@ int tree_first_from(const struct tree *t, const struct key *k, struct key *ret_k
 int tree_put(struct tree *t, const struct key *k, const struct val *v);
 /* 0 or ABSENT. */
 int tree_del(struct tree *t, const struct key *k);
+/* All items from first to last, both included. A failure leaves those after some item. */
+int tree_del_range(struct tree *t, const struct key *first, const struct key *last);
 /*
  * Makes the leaf that holds k the tree's own (copied if a frozen state shares it), so that
  * blob_is_sole() on a blob referred to from it tells whether only this tree sees the blob.

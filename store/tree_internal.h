@@ -46,6 +46,28 @@ struct tree {
 /* The top node, lent by the root; NULL for the empty state. */
 int root_top(struct root *r, struct node **ret);
 
+/* Lent; NULL when there is not even a leaf. */
+static inline int tree_top(const struct tree *t, struct node **ret)
+{
+	if (t->top) {
+		*ret = t->top;
+		return 0;
+	}
+	return root_top(t->base, ret);
+}
+
+/* The recent leaf that has, or would have, k; NULL: it must be searched for from the top. */
+static inline struct node *recent_leaf(const struct tree *t, const struct key *k)
+{
+	for (unsigned i = 0; i < RECENT_LEAVES; i++) {
+		const struct recent *r = &t->recent[i];
+
+		if (r->leaf && !key_less(k, &r->from) && key_less(k, &r->to))
+			return r->leaf;
+	}
+	return NULL;
+}
+
 /* The key just before k, which is not KEY_MIN. */
 struct key key_prev(const struct key *k);
 

@@ -425,13 +425,11 @@ void *os_realloc(void *p, size_t size)
 	return fault_tick() < 0 ? NULL : realloc(p, size);
 }
 
-int os_grow(void *array, size_t *cap, size_t want, size_t size)
+int os_grow_to(void *array, size_t *cap, size_t want, size_t size)
 {
 	size_t n = *cap ? *cap : 16;
 	void *p;
 
-	if (want <= *cap)
-		return 0;
 	while (n < want)
 		n *= 2;
 	p = os_realloc(*(void **)array, n * size);

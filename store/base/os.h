@@ -92,6 +92,10 @@ void *os_realloc(void *p, size_t size);
  * Makes room for `want` elements of `size` bytes in the array that `array` points to, doubling from
  * 16 on; *cap is the room. 0 or -ENOMEM: as it was.
  */
-int os_grow(void *array, size_t *cap, size_t want, size_t size);
+int os_grow_to(void *array, size_t *cap, size_t want, size_t size);
+static inline int os_grow(void *array, size_t *cap, size_t want, size_t size)
+{
+	return want <= *cap ? 0 : os_grow_to(array, cap, want, size);
+}
 /* Gives free pages of the heap back to the system. */
 void os_trim(void);

@@ -303,13 +303,29 @@ static void let_go(struct tree *t, struct root **state)
 
 static uint32_t version; /* of the last put */
 
+static void change_range(struct tree *t, struct model *m)
+{
+	unsigned first = below(KEYS), last = MIN(first + below(below(2) ? 4 : 200), KEYS - 1U);
+	unsigned behind = below(4) == 0; /* it begins just behind its first key: maybe at its end */
+	struct key from = key_of(first), to = key_of(last);
+
+	from.b += behind;
+	must(tree_del_range(t, &from, &to) == 0);
+	for (unsigned i = first + behind; i <= last; i++)
+		m->cells[i] = (struct cell){ 0 };
+}
+
 static void change(struct tree *t, struct model *m, unsigned style)
 {
 	static const uint16_t sizes[] = { 0, 8, 40, 200, VAL_MAX };
 	unsigned start = below(KEYS), count = 1 + below(style < 2 ? 400 : 60);
 
+	if (style == 5) {
+		change_range(t, m);
+		return;
+	}
 	for (unsigned n = 0; n < count; n++) {
-		/* style 0 up, 1 down, 2 anywhere; 3 and 4 delete: a run, anywhere */
+		/* style 0 up, 1 down, 2 anywhere; 3 to 5 delete: a run, anywhere, a range */
 		unsigned i = style == 0 || style == 3 ? (start + n) % KEYS :
 			     style == 1		      ? (start + KEYS - n % KEYS) % KEYS :
 							below(KEYS);
@@ -349,7 +365,7 @@ START_TEST(the_tree_agrees_with_a_sorted_array)
 		unsigned w = below(2), s = below(STATES), o = below(STATES);
 
 		/* in turn mostly growing and mostly shrinking, so that the height changes */
-		change(trees[w], &model[w], round / 100 % 2 || below(4) == 0 ? below(5) : below(3));
+		change(trees[w], &model[w], round / 100 % 2 || below(4) == 0 ? below(6) : below(3));
 		if (below(30) == 0)
 			change(trees[w], &model[w], 3), change(trees[w], &model[w], 4);
 		verify_probes(trees[w], &model[w]);
