@@ -536,57 +536,6 @@ START_TEST(a_snapshot_view_reads_and_refuses_to_change)
 }
 END_TEST
 
-static uint64_t collected(void)
-{
-	struct gc_stats stats;
-
-	ck_assert_int_eq(store_sync(store), 0);
-	ck_assert_int_eq(store_sync(store), 0);
-	ck_ok(store_gc(store, NULL, &stats));
-	return stats.chunks_dropped;
-}
-
-START_TEST(what_was_equal_is_known_when_the_state_that_was_restored_is_gone)
-{
-	static const char *const first[] = { "f1", "f2", "f3" };
-	struct view_kernel few = recorder;
-	uint64_t d = make_dir(ROOT_NODE, "d"), a, id, known[ARRAY_SIZE(first)];
-	struct inode i;
-
-	many_files(d, 3000);
-	id = checkpoint();
-	ck_assert_int_eq(store_sync(store), 0);
-	view_close(view);
-	ck_assert_int_eq(store_close(store), 0);
-	ck_ok(store_open(scratch.dir_fd, NULL, &store));
-	ck_ok(view_open(store, "main", NULL, &view));
-	few.names_max = 1;
-	view_set_kernel(view, &few);
-
-	/* Of what is to be restored nothing is in memory but what lies around the first files. */
-	d = node_of(ROOT_NODE, "d");
-	for (size_t n = 0; n < ARRAY_SIZE(first); n++)
-		rewrite(known[n] = node_of(d, first[n]), "left");
-	rewrite(node_of(d, "f1499"), "left");
-	view_forget(view, node_of(d, "f1499"), 2);
-	a = node_of(d, "f1500");
-	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
-	rewrite(node_of(d, "f2900"), "now");
-	rewrite(node_of(d, "f1499"), "now");
-	ck_ok(snap_drop(store, id));
-	(void)collected();
-	ck_assert_uint_eq(collected(), 0);
-	ck_assert_str_eq(text_of(a), "f1500");
-	ck_assert_uint_eq(node_of(d, "f1500"), a);
-
-	/* Its room comes back when nobody can ask for it any more. */
-	ck_ok(view_getattr(view, ROOT_NODE, &i));
-	for (size_t n = 0; n < ARRAY_SIZE(first); n++)
-		view_forget(view, known[n], 1);
-	ck_assert_uint_gt(collected(), 0);
-}
-END_TEST
-
 /* ---- little memory ---- */
 
 #define MANY 5000
@@ -662,26 +611,6 @@ START_TEST(nodes_beyond_the_budget_go_and_come_back)
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "open")), "changed");
 	restore(first);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "open")), "as it was");
-}
-END_TEST
-
-START_TEST(what_is_open_is_kept_from_gc_as_long_as_it_is)
-{
-	uint64_t a = make_file(ROOT_NODE, "a", "old"), id = checkpoint();
-	char text[4000] = "";
-
-	memset(text, 'x', sizeof(text) - 1); /* a chunk of its own */
-	rewrite(a, text);
-	for (int i = 0; i < 3; i++) { /* the state it is from is nobody's from the second on */
-		restore(id);
-		ck_assert_int_eq(store_sync(store), 0);
-		make_file(ROOT_NODE, "later", "");
-	}
-	(void)collected();
-	ck_assert_uint_eq(collected(), 0);
-	ck_assert_str_eq(text_of(a), text);
-	view_forget(view, a, 1);
-	ck_assert_uint_gt(collected(), 0);
 }
 END_TEST
 
@@ -777,12 +706,9 @@ int main(void)
 	tcase_add_test(t, a_fork_takes_nothing_of_what_its_parent_still_has_to_seal);
 	tcase_add_test(t, a_branch_has_one_view);
 	tcase_add_test(t, a_snapshot_view_reads_and_refuses_to_change);
-	tcase_add_test(t, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
-	tcase_add_test(t, what_is_open_is_kept_from_gc_as_long_as_it_is);
 	tcase_add_checked_fixture(tight, setup_tight, view_teardown);
 	tcase_set_timeout(tight, 240);
 	tcase_add_test(tight, nodes_beyond_the_budget_go_and_come_back);
-	tcase_add_test(tight, what_is_open_is_kept_from_gc_as_long_as_it_is);
 	tcase_add_test(tight, a_snapshot_view_lets_go_as_well);
 	tcase_add_test(tight, readers_notice_nothing);
 	return run_case("view", t) | run_case("view", tight);

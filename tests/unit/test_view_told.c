@@ -393,23 +393,26 @@ START_TEST(without_epochs_a_directory_that_another_import_lacks_is_dead_at_once)
 }
 END_TEST
 
-/* Two of them, of which one has the number that the other one will have, and will have a third. */
+/* Each has the number that the one before it will have: the last one has to go first. */
 START_TEST(without_epochs_a_directory_whose_place_another_one_leaves_is_alive)
 {
-	uint64_t p = make_dir(ROOT_NODE, "p"), q = make_dir(ROOT_NODE, "q"), r, other;
+	static const char *const names[] = { "p", "q", "r", "s" };
+	static const char *const in[] = { "in p", "in q", "in r", "in s" };
+	uint64_t node[ARRAY_SIZE(names)], other;
 
-	view_forget(view, make_file(q, "of q", ""), 1);
-	r = make_dir(ROOT_NODE, "r");
-	view_forget(view, make_file(r, "of r", ""), 1);
-	view_forget(view, r, 1);
-	other = make_other(checkpoint(), 0, 2, (const char *const[][2]){ { "p", "q" },
-									   { "q", "r" } });
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		node[i] = make_dir(ROOT_NODE, names[i]);
+		view_forget(view, make_file(node[i], in[i], ""), 1);
+	}
+	view_forget(view, node[3], 1);
+	other = make_other(checkpoint(), 0, 3,
+			   (const char *const[][2]){ { "p", "q" }, { "q", "r" }, { "r", "s" } });
 	view_set_kernel(view, &old_recorder);
 	ck_assert_int_eq(restore(other).mode, RESTORE_EPOCH);
-	(void)node_of(p, "of q");
-	(void)node_of(q, "of r");
-	ck_assert_uint_eq(node_of(ROOT_NODE, "p"), p);
-	ck_assert_uint_eq(node_of(ROOT_NODE, "q"), q);
+	for (size_t i = 0; i < 3; i++) {
+		(void)node_of(node[i], in[i + 1]);
+		ck_assert_uint_eq(node_of(ROOT_NODE, names[i]), node[i]);
+	}
 }
 END_TEST
 
