@@ -106,8 +106,8 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 
 			if (i >= v->n_slots)
 				return 0;
-			n = v->slots[i];
-			if (n && S_ISDIR(n->type) && n->hashed)
+			n = v->slots[i]; /* of another import it is another one's number */
+			if (n && S_ISDIR(n->type) && n->hashed && n->realm->lineage == m->lineage)
 				ino = n->ino;
 		}
 		if (!ino || fs_stat(after, ino, &is) < 0)

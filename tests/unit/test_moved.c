@@ -90,6 +90,8 @@ START_TEST(what_did_not_move_is_not_told)
 	/* nor, of another import, what has the same number */
 	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
 	ck_assert(!restore(other).moved);
+	rename_to(ROOT_NODE, "e", ROOT_NODE, "f");
+	ck_assert(!restore(other).moved);
 	ck_assert(!restore(id).moved);
 	assert_moved(ROOT_NODE, none);
 }
