@@ -16,9 +16,8 @@ struct name_note {
 	uint64_t old_node; /* the directory's node id before rebinding, or 0 */
 	uint64_t dir;      /* inode number of the directory in the tree the name is from */
 	uint64_t new_node; /* its node id afterwards, or 0 */
-	uint64_t child;    /* inode number behind the name before; 0: none */
+	uint64_t child;    /* inode number of the directory behind the name before; 0: none */
 	uint64_t retired;  /* the node id of the file that differs; 0: about something else */
-	bool child_is_dir;
 	bool expire; /* as inval_entry (view.h) has it */
 	uint32_t len;
 	size_t at; /* where the name, with a NUL, begins in notes.text */

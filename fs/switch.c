@@ -136,7 +136,6 @@ static int plan_dirent(struct plan *p, const struct key *k, const struct val *ol
 					   .old_node = dir ? dir->node : 0,
 					   .dir = k->a,
 					   .child = old ? item.ino : 0,
-					   .child_is_dir = old,
 					   .len = (uint32_t)item.len,
 				   },
 				   item.name);
@@ -269,23 +268,6 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 			return r;
 	}
 	return plan_dir(p, n, k, old_val, new_val);
-}
-
-/* A directory behind a name: does the same node id stand there afterwards, or live on elsewhere? */
-static bool dir_lives_on(struct plan *p, const struct name_note *note)
-{
-	struct vnode *child;
-	struct inode now;
-
-	if (fs_stat(&p->new_fs, note->child, &now) >= 0 && inode_is_dir(&now))
-		return true;
-	if (fs_lookup(&p->new_fs, note->dir, p->notes.text + note->at, note->len, &now) < 0)
-		return false;
-	/* Nobody known has that number: then the one behind the name will get it (by path, V5). */
-	child = vnode_by_ino(p->view, now.ino);
-	if (!child)
-		child = known(p->view, note->child);
-	return inode_is_dir(&now) && child && S_ISDIR(child->type);
 }
 
 struct appearing {
@@ -424,9 +406,13 @@ static int plan_names(struct plan *p, struct root *left, uint64_t left_lineage)
 		if (r < 0)
 			return r;
 	}
-	for (size_t i = 0; i < p->notes.n_names; i++)
-		if (p->notes.names[i].child_is_dir)
-			p->notes.names[i].expire = dir_lives_on(p, &p->notes.names[i]);
+	for (size_t i = 0; i < p->notes.n_names; i++) {
+		struct name_note *note = &p->notes.names[i];
+		struct inode now;
+
+		if (note->child) /* expired, if it lives on elsewhere */
+			note->expire = fs_stat(&p->new_fs, note->child, &now) >= 0;
+	}
 	r = vnodes_dead_room(p->view, p->n_lost + p->n_found);
 	if (r < 0)
 		return r;

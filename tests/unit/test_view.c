@@ -335,7 +335,7 @@ START_TEST(an_open_unlinked_file_survives_a_restore)
 	uint64_t a = make_file(ROOT_NODE, "a", "held"), id = checkpoint();
 
 	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
-	restore(id);
+	ck_assert_uint_eq(restore(id).changed, 2); /* and the root; that it is open is nothing */
 	ck_assert_str_eq(text_of(a), "held");
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "held");
 	view_forget(view, a, 1);
@@ -415,17 +415,20 @@ END_TEST
  */
 static void restore_short_of_memory(const struct view_kernel *kernel, unsigned files)
 {
+	const struct fs_set set = { .mask = SET_MODE, .mode = 0600 };
 	uint64_t a = make_file(ROOT_NODE, "a", "old"), d = make_dir(ROOT_NODE, "d");
-	uint64_t id = checkpoint();
+	uint64_t mode = make_file(ROOT_NODE, "mode", ""), id = checkpoint();
 	unsigned refused = 0, done = 0;
 
 	view_set_kernel(view, kernel);
 	for (int n = 0, ticks = 0; ticks >= n; n++) {
 		struct restore_info info;
+		struct inode i;
 		uint64_t later;
 		int r;
 
 		rewrite(a, "new");
+		ck_ok(view_setattr(view, mode, &set, &i));
 		later = make_dir(d, "later");
 		many_files(d, files);
 		told_nothing();
@@ -448,6 +451,10 @@ static void restore_short_of_memory(const struct view_kernel *kernel, unsigned f
 			done++;
 		}
 		ck_assert_str_eq(text_of(a), "new"); /* its descriptors */
+		ck_ok(view_getattr(view, mode, &i));
+		ck_assert_uint_eq(i.mode & 07777, 0600);
+		ck_assert_uint_ne(node_of(ROOT_NODE, "mode"), mode);
+		mode = node_of(ROOT_NODE, "mode");
 		ck_assert_uint_ne(node_of(ROOT_NODE, "a"), a);
 		a = node_of(ROOT_NODE, "a");
 		ck_assert_str_eq(text_of(a), "old");

@@ -141,6 +141,11 @@ _unused_ static struct restore_info restore(uint64_t id)
 	return info;
 }
 
+_unused_ static int rename_in_root(const char *from, const char *to)
+{
+	return view_rename(view, ROOT_NODE, from, strlen(from), ROOT_NODE, to, strlen(to), 0);
+}
+
 _unused_ static void many_files(uint64_t dir, unsigned n)
 {
 	char name[32];
