@@ -177,12 +177,53 @@ static void assert_restored(void)
 
 START_TEST(a_restore_that_was_over_is_not_done_again)
 {
+	struct entry e;
+
 	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
 	killed_after(restore_one);
 	ck_assert_uint_eq(first->head->switch_state, MEMO_NO_SWITCH);
 	begin();
+	ck_assert_int_eq(make(ROOT_NODE, "after", S_IFREG | 0644, &e), 0);
 	assert_restored();
+	ck_assert(is_there("after"));
 	ck_assert_uint_eq(epochs, 0);
+	end();
+}
+END_TEST
+
+/* Who is served while the kernel is told. */
+static int look_and_die(void *arg, uint64_t parent, const char *name, size_t len, bool expire)
+{
+	shared_id[0] = node_of(ROOT_NODE, "a");
+	_exit(0);
+}
+
+static void restore_and_die(void)
+{
+	struct view_kernel k = kernel;
+	struct restore_info info;
+	struct entry a;
+	uint64_t id;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &a), 0);
+	put(a.node, 0, "old");
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	put(a.node, 0, "new");
+	k.inval_entry = look_and_die;
+	view_set_kernel(view, &k);
+	ask(4, false);
+	(void)view_restore(view, id, &info);
+	ck_abort();
+}
+
+START_TEST(what_is_looked_up_while_the_kernel_is_told_stays_what_it_is)
+{
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_and_die);
+	begin();
+	ck_assert_int_eq(view_finish_restore(view), 0);
+	assert_holds(shared_id[0], "old");
+	ck_assert_uint_eq(node_of(ROOT_NODE, "a"), shared_id[0]);
 	end();
 }
 END_TEST
@@ -198,10 +239,80 @@ START_TEST(a_restore_that_nobody_was_told_of_is_told)
 	/* nor does the kernel know what it asks for (S6) */
 	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "same", 4), -ESTALE);
 	assert_restored();
-	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "same", 4), 0);
-	ck_assert_uint_ge(epochs, 1);
+	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), 0);
+	ck_assert_uint_eq(epochs, 2); /* once (S4) */
 	ck_assert_uint_ge(inodes, 2);
+	ck_assert_uint_eq(unsaid, 0);
+	ck_assert_int_eq(first->head->teller, 0);
 	ck_assert_uint_eq(first->head->switch_state, MEMO_NO_SWITCH);
+	end();
+}
+END_TEST
+
+/* Whoever restores next may come before that. */
+START_TEST(a_restore_that_nobody_was_told_of_is_told_before_another_one)
+{
+	struct restore_info info;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	first->head->switch_state = MEMO_SWITCHED;
+	begin();
+	ck_assert_int_eq(view_restore(view, shared_id[0], &info), 0);
+	ck_assert_uint_eq(epochs, 2);
+	ck_assert_uint_eq(unsaid, 0);
+	ck_assert_int_eq(first->head->teller, 0);
+	end();
+}
+END_TEST
+
+static int deaf(void *arg)
+{
+	return -EIO;
+}
+
+START_TEST(what_the_kernel_could_not_be_told_of_a_former_restore_is_said)
+{
+	struct view_kernel k = kernel;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_one);
+	first->head->switch_state = MEMO_SWITCHED;
+	begin();
+	k.inc_epoch = deaf;
+	view_set_kernel(view, &k);
+	ck_assert_int_eq(view_finish_restore(view), -EIO);
+	end();
+}
+END_TEST
+
+static void restore_and_undo(void)
+{
+	struct restore_info info;
+	uint64_t id;
+
+	restore_one();
+	memo_request_end();
+	ask(6, false);
+	ck_assert_int_eq(view_undo(view, &id, &info), 0);
+	shared_id[0] = id;
+	shared_id[2] = info.left;
+}
+
+START_TEST(an_undo_that_was_over_is_not_done_again)
+{
+	struct restore_info info;
+	uint64_t id;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_and_undo);
+	begin();
+	ask(6, true);
+	ck_assert_int_eq(view_undo(view, &id, &info), 0);
+	memo_request_end();
+	ck_assert_uint_eq(id, shared_id[0]);
+	ck_assert_uint_eq(info.left, shared_id[2]);
+	ck_assert(is_there("late"));
 	end();
 }
 END_TEST
@@ -380,6 +491,9 @@ static void restore_to(uint64_t id)
 	struct restore_info info;
 
 	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	view_tidy(view);
+	ck_assert_uint_eq(unsaid, 0);
+	ck_assert_int_eq(first->head->teller, 0);
 }
 
 /* One of each, settled or left after a restore by epoch. */
@@ -712,7 +826,11 @@ int main(void)
 	tcase_add_test(c, node_ids_mean_what_they_meant);
 	tcase_add_test(c, who_goes_on_writing_past_the_cache_is_known_to_others);
 	tcase_add_test(c, a_restore_that_was_over_is_not_done_again);
+	tcase_add_test(c, what_is_looked_up_while_the_kernel_is_told_stays_what_it_is);
 	tcase_add_test(c, a_restore_that_nobody_was_told_of_is_told);
+	tcase_add_test(c, a_restore_that_nobody_was_told_of_is_told_before_another_one);
+	tcase_add_test(c, what_the_kernel_could_not_be_told_of_a_former_restore_is_said);
+	tcase_add_test(c, an_undo_that_was_over_is_not_done_again);
 	tcase_add_loop_test(c, a_restore_that_was_cut_off_behind_its_record_is_finished, 0, 3);
 	tcase_add_test(
 		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);

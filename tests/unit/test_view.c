@@ -343,6 +343,24 @@ START_TEST(an_open_unlinked_file_survives_a_restore)
 }
 END_TEST
 
+START_TEST(an_unlinked_file_that_a_state_has_and_nobody_else_is_purged)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "held"), id;
+	struct branch *b = view_branch(view);
+	struct fs fs = { .store = store, .tree = b->tree };
+	struct inode i;
+
+	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
+	ck_ok(view_getattr(view, a, &i));
+	id = checkpoint();
+	view_forget(view, a, 1);
+	make_file(ROOT_NODE, "b", "");
+	restore(id);
+	READ_GUARD(&b->lock);
+	ck_assert_int_eq(fs_stat(&fs, i.ino, &i), -ENOENT);
+}
+END_TEST
+
 static void large_difference(const struct view_kernel *kernel, bool keep_mounts, bool epoch)
 {
 	uint64_t keep = make_file(ROOT_NODE, "keep", "k"), edit = make_file(ROOT_NODE, "edit", "1");
@@ -529,14 +547,18 @@ END_TEST
 
 START_TEST(a_snapshot_view_reads_and_refuses_to_change)
 {
-	uint64_t a = make_file(ROOT_NODE, "a", "1"), id = checkpoint();
+	uint64_t a = make_file(ROOT_NODE, "a", "1"), id = checkpoint(), made;
 	struct view *branch_view = view;
+	struct restore_info info;
 
 	rewrite(a, "2");
 	ck_assert_int_eq(view_open_snapshot(store, id, NULL, &view), 0);
 	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
 	ck_assert_int_eq(view_write(view, node_of(ROOT_NODE, "a"), 0, "x", 1, false, NULL), -EROFS);
 	ck_assert_int_eq(view_unlink(view, ROOT_NODE, "a", 1), -EROFS);
+	ck_assert_int_eq(view_checkpoint(view, NULL, false, &made), -EROFS);
+	ck_assert_int_eq(view_restore(view, id, &info), -EROFS);
+	ck_assert_int_eq(view_undo(view, &made, &info), -EROFS);
 	ck_assert_int_eq(snap_drop(store, id), -ERR_SNAP_IN_USE);
 	view_close(view);
 	view = branch_view;
@@ -702,6 +724,7 @@ int main(void)
 	tcase_add_test(t, a_directory_made_anew_at_its_path_is_followed);
 	tcase_add_test(t, hard_links_are_told_under_every_name);
 	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
+	tcase_add_test(t, an_unlinked_file_that_a_state_has_and_nobody_else_is_purged);
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
 	tcase_add_test(t, a_large_difference_is_told_by_names_where_mounts_lie_in_the_view);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);

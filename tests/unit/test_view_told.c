@@ -311,6 +311,63 @@ START_TEST(what_the_kernel_could_not_be_told_is_said_after_the_rest)
 }
 END_TEST
 
+static int failing_epoch; /* which one cannot be told; 0: each can */
+
+static int some_epochs(void *arg)
+{
+	(void)rec_epoch(arg);
+	return (int)epochs == failing_epoch ? -ENOMEM : 0;
+}
+
+/* Directories, the first or the second epoch. */
+START_TEST(what_the_kernel_could_not_be_told_by_epoch_is_said_after_the_rest)
+{
+	struct view_kernel few = recorder;
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+	struct restore_info info;
+
+	many_files(d, 8);
+	few.names_max = 1;
+	few.inc_epoch = some_epochs;
+	if (_i == 0)
+		few.inval_inode = inode_of_deaf;
+	failing_epoch = _i;
+	view_set_kernel(view, &few);
+	told_nothing();
+	ck_assert_int_eq(view_restore(view, id, &info), _i == 0 ? -EIO : -ENOMEM);
+	ck_assert(was_told(ROOT_NODE, "/") && was_told(d, "/"));
+}
+END_TEST
+
+static unsigned blocks;
+
+static void let_others_read(void *arg)
+{
+	ck_assert_uint_eq(told_names + epochs, 0);
+	blocks++;
+}
+
+static void are_others_reading(const char *name)
+{
+	ck_assert_uint_gt(blocks, 0);
+}
+
+/* S5: the kernel may have to ask something before it takes a notification. */
+START_TEST(others_read_requests_before_the_kernel_is_told)
+{
+	struct view_kernel k = recorder;
+	uint64_t id = checkpoint();
+
+	make_file(ROOT_NODE, "a", "");
+	k.will_block = let_others_read;
+	view_set_kernel(view, &k);
+	blocks = 0;
+	on_entry = are_others_reading;
+	restore(id);
+	ck_assert(was_told(ROOT_NODE, "a"));
+}
+END_TEST
+
 START_TEST(a_name_that_was_looked_up_anew_is_left_alone_afterwards)
 {
 	uint64_t id;
@@ -358,6 +415,9 @@ int main(void)
 	tcase_add_loop_test(t, rights_are_told_before_names, 0, 4);
 	tcase_add_test(t, an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there);
 	tcase_add_test(t, what_the_kernel_could_not_be_told_is_said_after_the_rest);
+	tcase_add_loop_test(t, what_the_kernel_could_not_be_told_by_epoch_is_said_after_the_rest, 0,
+			    3);
+	tcase_add_test(t, others_read_requests_before_the_kernel_is_told);
 	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
 	tcase_add_test(t, what_a_restore_expired_is_dropped_if_the_kernel_still_has_it);
 	return run_case("view_told", t);
