@@ -44,9 +44,7 @@ void moved_release(struct moved *m)
 
 int moved_compare(struct moved *m, const struct inode *before, const struct inode *after)
 {
-	if (!inode_is_dir(after) ||
-	    (before && (!inode_is_dir(before) || (before->parent == after->parent &&
-						  before->parent_off == after->parent_off))))
+	if (before && before->parent == after->parent && before->parent_off == after->parent_off)
 		return 0;
 	if (os_grow(&m->ino, &m->cap, m->n + 1, sizeof(*m->ino)) < 0)
 		return -ENOMEM;
@@ -58,7 +56,7 @@ int moved_compare(struct moved *m, const struct inode *before, const struct inod
  * Does the kernel have a directory that was not there before, and where? Not for sure, if it may
  * have thrown its name out.
  */
-static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct inode *ret)
+static bool kernel_has_it(struct view *v, uint64_t ino, struct inode *ret)
 {
 	READ_GUARD(v->lock);
 	struct fs fs = { .store = v->store };
@@ -72,11 +70,11 @@ static bool kernel_has_it(struct view *v, uint64_t ino, uint64_t lineage, struct
 		const struct vnode *n = vnode_by_ino(v, ino);
 
 		/*
-		 * What is settled was asked about since the switch: that may be no lookup. It may
-		 * be below a directory that the kernel removed, whose number another node id has.
+		 * What is settled (its realm has no base) was asked about since the switch: that
+		 * may be no lookup. It may be below a directory that the kernel removed, whose
+		 * number another node id has.
 		 */
-		if (!n || n->unnamed || n->realm == v->cur || !n->realm->base ||
-		    n->realm->lineage != lineage || v->n_removed)
+		if (!n || n->unnamed || !n->realm->base || v->n_removed)
 			return false;
 		realm = n->realm;
 		realm->refs++; /* while the disk may be read */
@@ -115,7 +113,7 @@ int moved_find(struct moved *m, struct view *v, const struct fs *before, const s
 		has_it = fs_stat(before, ino, &was) >= 0;
 		if (!has_it && (is.parent == back || fs_stat(before, is.parent, &was) < 0)) {
 			back = is.parent; /* it is not the highest */
-			has_it = kernel_has_it(v, ino, m->lineage, &was);
+			has_it = kernel_has_it(v, ino, &was);
 		}
 		r = moved_compare(m, has_it ? &was : NULL, &is);
 		if (r < 0)

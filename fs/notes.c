@@ -213,7 +213,7 @@ static bool is_left_behind(struct view *v, const struct name_note *note, const c
 	READ_GUARD(v->lock);
 	{
 		LOCK_GUARD(&v->table_lock);
-		if (!note->retired || !vnode_by_node(v, note->retired))
+		if (!vnode_by_node(v, note->retired))
 			return false;
 	}
 	if (vnode_bind_dir(v, note->old_node, &b) < 0 ||

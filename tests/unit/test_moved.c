@@ -4,6 +4,7 @@
 
 #include <limits.h>
 
+#include "store/base/fault.h"
 #include "tests/unit/view_recorder.h"
 
 static const char *const none[] = { NULL };
@@ -61,6 +62,7 @@ START_TEST(directories_with_another_parent_or_name_are_told)
 	rename_to(ROOT_NODE, "a", b, "other");
 	rename_to(b, "x", bb, "x");
 	rename_to(ROOT_NODE, "file", bb, "file");
+	view_forget(view, make_file(ROOT_NODE, "nobody knows", ""), 1);
 	now = checkpoint();
 	set_mode(_i);
 	ck_assert(restore(id).moved);
@@ -89,7 +91,10 @@ START_TEST(what_did_not_move_is_not_told)
 
 	/* nor, of another import, what has the same number */
 	other = make_other(id, 0, 1, (const char *const[][2]){ { "d", "e" } });
-	ck_assert(!restore(other).moved);
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "x");
+	ck_assert(restore(id).moved);
+	ck_assert(!restore(other).moved); /* and there is nobody to ask for it any more */
+	assert_moved(ROOT_NODE, none);
 	rename_to(ROOT_NODE, "e", ROOT_NODE, "f");
 	ck_assert(!restore(other).moved);
 	ck_assert(!restore(id).moved);
@@ -133,6 +138,29 @@ static uint64_t three_are_moved(char last, int mode)
 	ck_assert(restore(id).moved);
 	return id;
 }
+
+START_TEST(who_asks_without_memory_is_told_so)
+{
+	unsigned refused = 0, told_all = 0;
+
+	(void)three_are_moved('c', 0);
+	for (int n = 0, ticks = 0; ticks >= n; n++) {
+		uint64_t at = 0;
+		char buf[PATH_MAX];
+		size_t len;
+		int r;
+
+		fault_arm(n, 1, ENOMEM);
+		r = view_moved(view, ROOT_NODE, &at, buf, sizeof(buf), &len);
+		ticks = fault_ticks();
+		fault_disarm();
+		ck_assert(r == -ENOMEM || (r == 0 && len == sizeof("a\0b\0c")));
+		refused += r < 0;
+		told_all += r == 0;
+	}
+	ck_assert(refused > 0 && told_all > 0);
+}
+END_TEST
 
 /* Of two restores at once the first one's caller may come to ask behind the second. */
 START_TEST(what_nobody_asked_for_is_not_forgotten_with_the_next_restore)
@@ -225,6 +253,31 @@ START_TEST(what_comes_back_is_told_with_what_was_asked_for)
 	ck_assert(restore(late).moved);
 	assert_moved_by_epoch_or_names((const char *[]){ "q", "q/in", NULL },
 				       (const char *[]){ "q", "q/in", "q/in/deep", NULL }, _i);
+}
+END_TEST
+
+static uint64_t looked_at; /* while the kernel is told */
+
+static void look_at_it(const char *name)
+{
+	struct inode i;
+
+	ck_ok(view_getattr(view, looked_at, &i));
+}
+
+/* Or when it is asked for as soon as it is back: that may be no lookup. */
+START_TEST(what_is_asked_for_before_the_restore_is_over_is_told)
+{
+	uint64_t first = checkpoint(), q = make_dir(ROOT_NODE, "q"), late;
+
+	looked_at = make_dir(q, "in");
+	late = checkpoint();
+	set_mode(1);
+	ck_assert(!restore(first).moved);
+	on_entry = look_at_it;
+	ck_assert(restore(late).moved);
+	on_entry = NULL;
+	assert_moved(ROOT_NODE, (const char *[]){ "q", "q/in", NULL });
 }
 END_TEST
 
@@ -336,6 +389,39 @@ START_TEST(what_moved_within_another_import_is_told)
 }
 END_TEST
 
+/* Not once for each that the kernel has of it: it removed one. */
+START_TEST(what_is_known_twice_is_told_once)
+{
+	uint64_t d = make_dir(ROOT_NODE, "d"), id = checkpoint();
+
+	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* somebody is in it */
+	set_mode(_i);
+	restore(id);
+	assert_moved(ROOT_NODE, (const char *[]){ "d", NULL });
+	ck_assert_uint_ne(node_of(ROOT_NODE, "d"), d);
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "e");
+	ck_assert(restore(id).moved);
+	assert_moved(ROOT_NODE, (const char *[]){ "d", NULL });
+}
+END_TEST
+
+/* What was found before it turned out that too much differs is found again. */
+START_TEST(what_moved_beside_too_much_is_told_once)
+{
+	struct view_kernel few = recorder;
+	uint64_t id;
+
+	make_dir(ROOT_NODE, "d");
+	id = checkpoint();
+	rename_to(ROOT_NODE, "d", ROOT_NODE, "e");
+	many_files(ROOT_NODE, 20);
+	few.names_max = 10;
+	view_set_kernel(view, &few);
+	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
+	assert_moved(ROOT_NODE, (const char *[]){ "d", NULL });
+}
+END_TEST
+
 /* Whoever does not ask, and restores all the time, fills no memory. */
 START_TEST(what_nobody_ever_asks_for_is_forgotten_in_the_end)
 {
@@ -364,6 +450,7 @@ START_TEST(many_are_told_in_several_answers)
 {
 	static char names[MANY][LONG + 1];
 	const char *want[MANY + 2] = { 0 };
+	_cleanup_free_ char *short_name = NULL;
 	uint64_t deep = ROOT_NODE, id;
 	char name[LONG + 1];
 
@@ -372,6 +459,9 @@ START_TEST(many_are_told_in_several_answers)
 	for (int i = 0; i < PATH_MAX / LONG; i++)
 		deep = make_dir(deep, name);
 	make_dir(deep, name); /* the path of this one is too long */
+	name[PATH_MAX - PATH_MAX / LONG * (LONG + 1)] = '\0'; /* and this one's, with its NUL */
+	short_name = strdup(name);
+	make_dir(deep, short_name);
 	make_dir(ROOT_NODE, "short");
 	for (int i = 0; i < MANY; i++) {
 		memset(names[i], 'y', LONG);
@@ -381,7 +471,9 @@ START_TEST(many_are_told_in_several_answers)
 	}
 	want[MANY] = "short";
 	id = checkpoint();
+	memset(name, 'x', LONG);
 	rename_to(deep, name, ROOT_NODE, "deep");
+	rename_to(deep, short_name, ROOT_NODE, "as deep");
 	for (int i = 0; i < MANY; i++) {
 		snprintf(name, sizeof(name), "%d", i);
 		rename_to(ROOT_NODE, names[i], ROOT_NODE, name);
@@ -401,16 +493,20 @@ int main(void)
 	tcase_add_loop_test(t, directories_with_another_parent_or_name_are_told, 0, 3);
 	tcase_add_loop_test(t, what_did_not_move_is_not_told, 0, 3);
 	tcase_add_test(t, what_is_elsewhere_again_is_told_as_it_is_now);
+	tcase_add_test(t, who_asks_without_memory_is_told_so);
 	tcase_add_loop_test(t, what_nobody_asked_for_is_not_forgotten_with_the_next_restore, 0, 3);
 	tcase_add_loop_test(t, who_was_told_a_part_of_another_list_is_told_all_of_the_next, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_elsewhere_is_told, 0, 3);
 	tcase_add_loop_test(t, what_comes_back_is_told_with_what_was_asked_for, 0, 3);
+	tcase_add_test(t, what_is_asked_for_before_the_restore_is_over_is_told);
 	tcase_add_loop_test(t, what_was_asked_for_before_its_parent_went_is_told, 0, 3);
 	tcase_add_test(t, what_was_told_and_nobody_looked_at_is_told_when_it_comes_back);
 	tcase_add_test(t, what_becomes_another_by_its_path_is_told);
 	tcase_add_loop_test(t, what_was_in_a_directory_that_was_removed_meanwhile_is_told, 0, 3);
 	tcase_add_test(t, what_went_by_names_and_comes_back_by_epoch_is_told);
 	tcase_add_loop_test(t, what_moved_within_another_import_is_told, 0, 3);
+	tcase_add_loop_test(t, what_is_known_twice_is_told_once, 0, 3);
+	tcase_add_test(t, what_moved_beside_too_much_is_told_once);
 	tcase_add_test(t, what_nobody_ever_asks_for_is_forgotten_in_the_end);
 	tcase_add_loop_test(t, many_are_told_in_several_answers, 0, 3);
 	return run_case("moved", t);

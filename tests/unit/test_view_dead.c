@@ -284,28 +284,40 @@ START_TEST(of_a_new_directory_in_the_place_of_another_one_all_names_are_told)
 }
 END_TEST
 
-START_TEST(a_dead_directory_that_a_state_has_as_removed_is_what_has_its_path)
+START_TEST(dead_directories_that_a_state_has_as_removed_are_what_has_their_paths)
 {
-	uint64_t e = make_dir(ROOT_NODE, "e"), without, with, removed, d;
+	static const char *const names[] = { "a", "b" }, *const others[] = { "c", "d" };
+	uint64_t without, with, removed, other[2], node[2];
 	struct entry none;
 
-	view_forget(view, make_file(e, "foo", ""), 1);
+	for (int i = 0; i < 2; i++) {
+		other[i] = make_dir(ROOT_NODE, others[i]);
+		view_forget(view, make_file(other[i], "foo", ""), 1);
+	}
 	without = checkpoint();
-	d = make_dir(ROOT_NODE, "d");
+	for (int i = 0; i < 2; i++)
+		node[i] = make_dir(ROOT_NODE, names[i]);
 	with = checkpoint();
-	ck_ok(view_rmdir(view, ROOT_NODE, "d", 1)); /* and is open */
-	ck_ok(rename_in_root("e", "d"));
-	view_forget(view, e, 1);
+	for (int i = 0; i < 2; i++) {
+		ck_ok(view_rmdir(view, ROOT_NODE, names[i], 1)); /* and is open */
+		ck_ok(rename_in_root(others[i], names[i]));
+		view_forget(view, other[i], 1);
+	}
 	removed = checkpoint();
 	restore(with);
-	view_forget(view, d, 1);
-	d = node_of(ROOT_NODE, "d");
+	for (int i = 0; i < 2; i++) {
+		view_forget(view, node[i], 1);
+		node[i] = node_of(ROOT_NODE, names[i]);
+	}
 	restore(without);
-	ck_assert_int_eq(look(d, "foo", &none), -ENOENT); /* which the kernel remembers */
+	for (int i = 0; i < 2; i++) /* which the kernel remembers */
+		ck_assert_int_eq(look(node[i], "foo", &none), -ENOENT);
 	ck_assert_int_eq(restore(removed).mode, RESTORE_NAMES);
-	ck_assert(was_told(d, "foo"));
-	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), d);
-	(void)node_of(d, "foo");
+	for (int i = 0; i < 2; i++) {
+		ck_assert(was_told(node[i], "foo"));
+		ck_assert_uint_eq(node_of(ROOT_NODE, names[i]), node[i]);
+		(void)node_of(node[i], "foo");
+	}
 }
 END_TEST
 
@@ -338,6 +350,33 @@ static struct stand_ins stand_ins_states(unsigned names)
 	return s;
 }
 
+static void make_gone(uint64_t *nodes, unsigned n)
+{
+	char name[8];
+
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "gone%u", i);
+		nodes[i] = make_dir(ROOT_NODE, name);
+	}
+}
+
+/* Nobody who makes another one there makes one live again. */
+static void assert_gone(const uint64_t *nodes, unsigned n)
+{
+	char name[8];
+	struct entry e;
+
+	for (unsigned i = 0; i < n; i++) {
+		uint64_t other;
+
+		snprintf(name, sizeof(name), "gone%u", i);
+		other = make_dir(ROOT_NODE, name);
+		view_forget(view, make_file(other, "f", ""), 1);
+		view_forget(view, other, 1);
+		ck_assert_int_eq(look(nodes[i], "f", &e), -ENOENT);
+	}
+}
+
 static size_t ask_for_moved(void)
 {
 	char buf[PATH_MAX];
@@ -361,12 +400,7 @@ static void make_stand_ins(struct stand_ins *s)
 	ck_assert_int_eq(look(s->lost, "f0", &e), -ENOENT);
 	s->here = node_of(ROOT_NODE, "here");
 	ck_ok(rename_in_root("here", "there"));
-	for (unsigned i = 0; i < MANY_GONE; i++) {
-		char name[8];
-
-		snprintf(name, sizeof(name), "gone%u", i);
-		s->gone[i] = make_dir(ROOT_NODE, name);
-	}
+	make_gone(s->gone, MANY_GONE);
 	(void)ask_for_moved();
 }
 
@@ -383,7 +417,6 @@ static void forget_stand_ins(const struct stand_ins *s)
 static void assert_told_by_names(const struct stand_ins *s)
 {
 	char name[8];
-	struct entry e;
 
 	ck_assert(was_told(s->dead, "f0") && was_told_inode(s->dead) && was_told(s->lost, "f0"));
 	ck_assert(was_told(ROOT_NODE, "here") && was_told(ROOT_NODE, "there"));
@@ -394,15 +427,7 @@ static void assert_told_by_names(const struct stand_ins *s)
 
 	ck_assert_uint_eq(ask_for_moved(), sizeof("dead") + sizeof("lost") + sizeof("here"));
 
-	for (unsigned i = 0; i < MANY_GONE; i++) { /* nobody makes them live again */
-		uint64_t others;
-
-		snprintf(name, sizeof(name), "gone%u", i);
-		others = make_dir(ROOT_NODE, name);
-		view_forget(view, make_file(others, "f", ""), 1);
-		view_forget(view, others, 1);
-		ck_assert_int_eq(look(s->gone[i], "f", &e), -ENOENT);
-	}
+	assert_gone(s->gone, MANY_GONE);
 }
 
 /* Once, or twice in a row: then there is none either for what would do without. */
@@ -561,7 +586,7 @@ int main(void)
 	tcase_add_loop_test(t, a_directory_below_what_is_a_file_now_is_dead, 0, 2);
 	tcase_add_test(t, of_a_directory_that_takes_the_place_of_another_one_all_names_are_told);
 	tcase_add_test(t, of_a_new_directory_in_the_place_of_another_one_all_names_are_told);
-	tcase_add_test(t, a_dead_directory_that_a_state_has_as_removed_is_what_has_its_path);
+	tcase_add_test(t, dead_directories_that_a_state_has_as_removed_are_what_has_their_paths);
 	tcase_add_loop_test(t, who_has_no_memory_for_what_is_to_be_told_tells_all, 0, 2);
 	tcase_add_test(t, without_epochs_who_has_no_memory_does_nothing);
 	tcase_add_loop_test(t, as_many_as_may_be_are_told_by_names_and_one_more_is_too_many, 0, 2);

@@ -16,8 +16,10 @@ START_TEST(by_epoch_each_directory_gets_a_barrier_and_a_second_epoch_follows)
 	view_set_kernel(view, &few);
 	f = make_file(d, "f", "");
 	many_files(d, 8);
+	view_forget(view, make_dir(d, "nobody knows"), 1);
 	ck_assert_int_eq(restore(id).mode, RESTORE_EPOCH);
 	ck_assert(was_told(ROOT_NODE, "/") && was_told(d, "/") && !was_told(f, "/"));
+	ck_assert(!was_expired(ROOT_NODE, "/") && !was_told(0, "/"));
 	ck_assert_uint_eq(epochs, 2);
 }
 END_TEST
@@ -107,6 +109,14 @@ static void unlink_a(void)
 	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
 }
 
+/* Who has looked at one name has not at another. */
+static void unlink_a_after_z(void)
+{
+	again(view_unlink(view, ROOT_NODE, "z", 1));
+	again(view_unlink(view, ROOT_NODE, "a", 1));
+	ck_ok(view_unlink(view, ROOT_NODE, "a", 1));
+}
+
 /* One who has looked again is no other one's affair. */
 static void unlink_a_as_two(void)
 {
@@ -154,7 +164,8 @@ static uint64_t two_states_of_a(void)
 START_TEST(who_asks_by_what_was_there_before_looks_again)
 {
 	static void (*const asks[])(void) = {
-		rename_a, replace_a, unlink_a, unlink_a_as_two, change_what_is_the_same
+		rename_a,        replace_a,       unlink_a,
+		unlink_a_after_z, unlink_a_as_two, change_what_is_the_same
 	};
 	uint64_t id = two_states_of_a();
 
@@ -162,6 +173,28 @@ START_TEST(who_asks_by_what_was_there_before_looks_again)
 	ck_assert_uint_eq(epochs, 0);
 	ck_assert_uint_eq(told_names, 2); /* each once */
 	ck_ok(view_unlink(view, ROOT_NODE, "z", 1)); /* afterwards nobody has to */
+}
+END_TEST
+
+static uint64_t made_anew; /* a directory, in which "a" was not */
+
+static void unlink_a_of_it(void)
+{
+	again(view_unlink(view, made_anew, "a", 1));
+}
+
+/* Of a directory that another one stands for now. */
+START_TEST(who_asks_by_what_was_not_there_before_looks_again)
+{
+	uint64_t x = make_dir(ROOT_NODE, "x"), a = make_file(x, "a", ""), id = checkpoint();
+
+	ck_ok(view_unlink(view, x, "a", 1));
+	ck_ok(view_rmdir(view, ROOT_NODE, "x", 1));
+	view_forget(view, a, 1);
+	view_forget(view, x, 1);
+	made_anew = make_dir(ROOT_NODE, "x");
+	restore_and_ask(id, "x", unlink_a_of_it);
+	ck_assert(was_told(made_anew, "a") && !was_told(0, "a"));
 }
 END_TEST
 
@@ -264,7 +297,7 @@ START_TEST(an_inode_on_its_way_to_the_kernel_is_told_when_it_is_there)
 	ck_ok(view_setattr(view, e, &set, &i));
 	not_cached = e;
 	restore(id);
-	ck_assert(was_told(d, "/"));
+	ck_assert(!was_expired(d, "/"));
 	ck_assert_uint_eq(told_node[told_inodes - 1].node, e);
 	ck_assert_uint_eq(told_node[told_inodes - 1].names_before, 1);
 
@@ -368,34 +401,36 @@ START_TEST(others_read_requests_before_the_kernel_is_told)
 }
 END_TEST
 
-START_TEST(a_name_that_was_looked_up_anew_is_left_alone_afterwards)
+START_TEST(names_that_were_looked_up_anew_are_left_alone_afterwards)
 {
 	uint64_t id;
 
 	make_file(ROOT_NODE, "a", "old");
+	make_file(ROOT_NODE, "b", "old");
 	id = checkpoint();
-	rewrite(node_of(ROOT_NODE, "a"), "new"); /* and somebody has it open from now on */
+	rewrite(node_of(ROOT_NODE, "a"), "new"); /* and somebody has them open from now on */
+	rewrite(node_of(ROOT_NODE, "b"), "new");
 	restore(id);
-	(void)node_of(ROOT_NODE, "a"); /* something may be mounted on it now */
+	(void)node_of(ROOT_NODE, "a"); /* something may be mounted on them now */
+	(void)node_of(ROOT_NODE, "b");
 	told_nothing();
 	view_tidy(view);
-	ck_assert(!was_told(ROOT_NODE, "a"));
+	ck_assert_uint_eq(told_names, 0);
 }
 END_TEST
 
 START_TEST(what_a_restore_expired_is_dropped_if_the_kernel_still_has_it)
 {
-	uint64_t id = checkpoint(), b;
+	uint64_t id = checkpoint(), a = make_file(ROOT_NODE, "a", "");
 
-	make_file(ROOT_NODE, "a", "");
-	b = make_file(ROOT_NODE, "b", "");
+	make_file(ROOT_NODE, "b", "");
 	restore(id);
 	ck_assert(was_expired(ROOT_NODE, "a") && was_expired(ROOT_NODE, "b"));
-	view_forget(view, b, 1);
+	view_forget(view, a, 1);
 	told_nothing();
 	view_tidy(view);
 	ck_assert_uint_eq(told_names, 1);
-	ck_assert(!was_expired(ROOT_NODE, "a"));
+	ck_assert(!was_expired(ROOT_NODE, "b"));
 }
 END_TEST
 
@@ -407,7 +442,8 @@ int main(void)
 	tcase_add_test(t, by_epoch_each_directory_gets_a_barrier_and_a_second_epoch_follows);
 	tcase_add_test(t, a_directory_that_lives_on_elsewhere_keeps_its_path_until_it_is_walked);
 	tcase_add_test(t, what_one_restore_expired_the_next_one_drops);
-	tcase_add_loop_test(t, who_asks_by_what_was_there_before_looks_again, 0, 5);
+	tcase_add_loop_test(t, who_asks_by_what_was_there_before_looks_again, 0, 6);
+	tcase_add_test(t, who_asks_by_what_was_not_there_before_looks_again);
 	tcase_add_test(t, what_was_told_is_what_the_kernel_has);
 	tcase_add_test(t, what_was_looked_at_before_is_looked_at_again);
 	tcase_add_test(t, by_epoch_all_look_again);
@@ -418,7 +454,7 @@ int main(void)
 	tcase_add_loop_test(t, what_the_kernel_could_not_be_told_by_epoch_is_said_after_the_rest, 0,
 			    3);
 	tcase_add_test(t, others_read_requests_before_the_kernel_is_told);
-	tcase_add_test(t, a_name_that_was_looked_up_anew_is_left_alone_afterwards);
+	tcase_add_test(t, names_that_were_looked_up_anew_are_left_alone_afterwards);
 	tcase_add_test(t, what_a_restore_expired_is_dropped_if_the_kernel_still_has_it);
 	return run_case("view_told", t);
 }
