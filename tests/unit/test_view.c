@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -192,6 +193,50 @@ START_TEST(a_checkpoint_without_changes_is_the_last_one)
 	ck_assert_int_eq(view_checkpoint(view, NULL, false, &first), 0);
 	ck_assert_int_eq(view_checkpoint(view, NULL, false, &again), EXISTS);
 	ck_assert_uint_eq(first, again);
+}
+END_TEST
+
+static unsigned blocks;
+
+static void count_block(void *arg)
+{
+	blocks++;
+}
+
+START_TEST(a_synced_checkpoint_is_durable_when_it_is_answered)
+{
+	struct view_kernel k = recorder;
+	struct store_stats stats;
+	uint64_t first, again;
+
+	k.will_block = count_block; /* others have to be served meanwhile */
+	view_set_kernel(view, &k);
+	blocks = 0;
+	make_file(ROOT_NODE, "a", "x");
+	ck_assert_int_eq(view_checkpoint(view, NULL, false, &first), 0);
+	ck_assert_uint_eq(blocks, 0);
+	ck_assert_int_eq(view_checkpoint(view, NULL, true, &again), EXISTS);
+	ck_assert_uint_eq(again, first);
+	ck_assert_uint_eq(blocks, 1);
+	ck_ok(store_stats(store, &stats));
+	ck_assert_uint_eq(stats.unsealed_snapshots, 0);
+}
+END_TEST
+
+START_TEST(a_synced_checkpoint_tells_what_the_disk_could_not_give_back)
+{
+	uint64_t id, a = make_file(ROOT_NODE, "a", "");
+	char text[4000] = "", path[32];
+	struct stat st;
+
+	memset(text, 'x', sizeof(text) - 1);
+	rewrite(a, text);
+	snprintf(path, sizeof(path), "stage/%08x", 1);
+	ck_assert_int_eq(fstatat(scratch.dir_fd, path, &st, 0), 0);
+	fault_bad_sector(st.st_ino, 0, st.st_size);
+	for (int i = 0; i < 8; i++) /* it is tried again once or twice, and then given up */
+		ck_assert_int_eq(view_checkpoint(view, NULL, true, &id), -EIO);
+	fault_bad_sector(0, 0, 0);
 }
 END_TEST
 
@@ -560,6 +605,10 @@ START_TEST(a_snapshot_view_reads_and_refuses_to_change)
 	ck_assert_int_eq(view_restore(view, id, &info), -EROFS);
 	ck_assert_int_eq(view_undo(view, &made, &info), -EROFS);
 	ck_assert_int_eq(snap_drop(store, id), -ERR_SNAP_IN_USE);
+	ck_ok(view_fork(view, "fork"));
+	view_close(view);
+	ck_ok(view_open(store, "fork", NULL, &view));
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "1");
 	view_close(view);
 	view = branch_view;
 }
@@ -717,6 +766,8 @@ int main(void)
 	tcase_add_test(t, a_file_that_never_had_a_name_lives_until_forgotten);
 	tcase_add_test(t, what_opens_were_answered_with_goes_with_the_last_one_or_the_node);
 	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
+	tcase_add_test(t, a_synced_checkpoint_is_durable_when_it_is_answered);
+	tcase_add_test(t, a_synced_checkpoint_tells_what_the_disk_could_not_give_back);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
 	tcase_add_test(t, a_changed_file_nobody_looks_at_is_let_go_after_the_answer);
 	tcase_add_test(t, undo_brings_the_left_state_back);
