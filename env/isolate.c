@@ -114,7 +114,7 @@ static bool is_own(const char *name)
 static int put_shown(struct isolate_mounts *m, const char *path)
 {
 	char target[PATH_MAX];
-	mode_t type;
+	mode_t type = 0; /* for gcc 14, to which errno could be 0 */
 	ssize_t len;
 	int r = look_at(path, &type);
 
