@@ -88,11 +88,12 @@ int os_random(void *buf, size_t len);
 void *os_malloc(size_t size);
 void *os_calloc(size_t n, size_t size);
 void *os_realloc(void *p, size_t size);
+/* os_grow, where there is no room. */
+int os_grow_to(void *array, size_t *cap, size_t want, size_t size);
 /*
  * Makes room for `want` elements of `size` bytes in the array that `array` points to, doubling from
  * 16 on; *cap is the room. 0 or -ENOMEM: as it was.
  */
-int os_grow_to(void *array, size_t *cap, size_t want, size_t size);
 static inline int os_grow(void *array, size_t *cap, size_t want, size_t size)
 {
 	return want <= *cap ? 0 : os_grow_to(array, cap, want, size);
