@@ -34,6 +34,8 @@
 /* Numbers skipped where the newest ones may be missing: as many as a commit is ahead (seal.c). */
 #define SEQ_SKIP (UINT64_C(1) << 16)
 
+#define DATA "index/data.mdb"
+
 struct entry_found {
 	struct name name;
 	struct chunk_loc loc;
@@ -236,6 +238,24 @@ static int remove_index(int dir_fd)
 	return r == -ENOENT ? 0 : r;
 }
 
+/* Of the index's directory that cannot be renamed, the file. A crash leaves none: see above. */
+static int move_file_aside(int dir_fd, const char *name)
+{
+	char path[48];
+	int r;
+
+	r = os_mkdirat(dir_fd, name, 0700);
+	if (r < 0)
+		return r;
+	(void)snprintf(path, sizeof(path), "%s/data.mdb", name);
+	r = os_renameat(dir_fd, DATA, path);
+	return r == 0 || r == -ENOENT ? EXISTS : r; /* else the next salvage takes another name */
+}
+
+/*
+ * EXISTS: the directory is still there, without a file. Overlayfs renames none that came with a
+ * lower layer (EXDEV), as when a container's image has the store.
+ */
 static int move_aside(int dir_fd, char name[static 32])
 {
 	struct stat st;
@@ -247,11 +267,24 @@ static int move_aside(int dir_fd, char name[static 32])
 	for (unsigned i = 0;; i++) {
 		(void)snprintf(name, 32, i ? "index.damaged.%u" : "index.damaged", i);
 		r = os_statat(dir_fd, name, &st);
-		if (r == -ENOENT)
-			return os_renameat(dir_fd, "index", name);
+		if (r == -ENOENT) {
+			r = os_renameat(dir_fd, "index", name);
+			return r == -EXDEV ? move_file_aside(dir_fd, name) : r;
+		}
 		if (r < 0)
 			return r;
 	}
+}
+
+static int put_file_in_place(int dir_fd)
+{
+	_cleanup_close_ int fd = -1;
+	int r;
+
+	r = os_renameat(dir_fd, "salvage/index/data.mdb", DATA);
+	if (r == 0)
+		r = os_openat(dir_fd, "index", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0, &fd);
+	return r < 0 ? r : os_fsync(fd);
 }
 
 static int put_in_place(struct salvage *s, int dir_fd)
@@ -259,7 +292,9 @@ static int put_in_place(struct salvage *s, int dir_fd)
 	int r;
 
 	r = move_aside(dir_fd, s->stats.old);
-	if (r == 0)
+	if (r == EXISTS)
+		r = put_file_in_place(dir_fd);
+	else if (r == 0)
 		r = os_renameat(dir_fd, "salvage/index", "index");
 	if (r == 0)
 		r = os_fsync(dir_fd);
@@ -406,7 +441,7 @@ int store_is_broken(int dir_fd, const struct noter *noter)
 	r = take_store(dir_fd, &lock_fd, uuid, &known);
 	if (r < 0)
 		return r;
-	r = known ? os_statat(dir_fd, "index/data.mdb", &st) : -ENOENT;
+	r = known ? os_statat(dir_fd, DATA, &st) : -ENOENT;
 	if (r < 0) /* nobody may open what is not there: it would be made, empty */
 		return r == -ENOENT ? EXISTS : r;
 	r = index_open(dir_fd, noter, &index);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# group: bad-input
+# timeout: 180
+"""What filesystems do that a store may lie on, beside the one that the tests use anyway."""
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import ply
+
+
+def layered(t, lower):
+    """An overlayfs with that directory as its lower layer: what a container has of its image."""
+    ply.need_root()
+    at = t.at("overlay")
+    for name in ("upper", "work", "overlay"):
+        os.mkdir(t.at(name))
+    p = t.run(["mount", "-t", "overlay", "overlay", at, "-o", "redirect_dir=off,lowerdir=%s,upperdir=%s,workdir=%s" %
+               (lower, t.at("upper"), t.at("work"))], check=False)
+    if p.returncode:
+        ply.skip("no overlay here: " + p.stderr.strip())
+
+
+def test_a_store_that_came_with_an_image(t):
+    os.mkdir(t.at("image"))
+    old = t.store("image/store")
+    files = {"f%d" % i: "%d\n" % i * 3000 for i in range(50)}
+    old.import_(t.tree(files))
+    view = old.mount()
+    view.write("sealed", "1")
+    first = view.checkpoint("first")
+    view.unmount()
+    old.stop()
+    layered(t, t.at("image"))
+
+    store = t.store("overlay/store", init=False)
+    view = store.mount()
+    assert view.read("sealed") == "1" and view.read("f7") == files["f7"]
+    view.write("sealed", "2")
+    os.unlink(view.at("f7"))
+    second = view.checkpoint("second")
+    view.restore(first)
+    assert view.read("sealed") == "1" and view.read("f7") == files["f7"]
+    store.kill()
+    assert view.read("f8") == files["f8"]
+    view.restore(second)
+    digest = view.digest()
+    view.unmount()
+    store.ply("gc")
+    store.ply("check", "--read-data")
+    store.stop()
+    view = store.mount()
+    assert view.digest() == digest
+    view.unmount()
+    # The image is as it was.
+    store.stop()
+    ply.wait_for("the end of the supervisor, too",
+                 lambda: t.run(["umount", t.at("overlay")], check=False).returncode == 0)
+    old.ply("check", "--read-data")
+    assert [s["label"] for s in old.json("log")][0] == "first"
+
+
+def test_and_whose_index_is_damaged(t):
+    """The directories of a lower layer are not renamed: EXDEV."""
+    os.mkdir(t.at("image"))
+    old = t.store("image/store")
+    old.import_(t.tree({"a": "precious"}))
+    old.stop()
+    os.truncate(old.path + "/index/data.mdb", 8192)
+    layered(t, t.at("image"))
+    store = t.store("overlay/store", init=False)
+    store.fails("log", says="salvage")
+    for _ in range(2):
+        store.ply("salvage")
+        store.ply("check", "--read-data")
+        view = store.mount()
+        assert view.read("a") == "precious"
+        view.unmount()
+        store.stop()
+    assert {"index.damaged", "index.damaged.1"} <= set(os.listdir(store.path)), os.listdir(store.path)
+    assert os.path.getsize(store.path + "/index.damaged/data.mdb") == 8192
+    assert "salvage" not in os.listdir(store.path)
+    os.unlink(store.path + "/index/data.mdb")
+    store.ply("salvage")
+    store.ply("check", "--read-data")
+
+
+if __name__ == "__main__":
+    ply.main()
