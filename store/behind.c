@@ -177,8 +177,11 @@ static int make_file(struct behind *b)
 	void *map;
 	int r;
 
-	/* Elsewhere a full disk would be a SIGBUS, or EIO for a request. */
-	if (!os_overwrites_in_place(b->stage_fd))
+	/*
+	 * Elsewhere a full disk would be a SIGBUS, or EIO for a request. So it is if somebody clones
+	 * the file, until pages are made writable again: 10 ms.
+	 */
+	if (os_overwrites(b->stage_fd) == OS_ELSEWHERE)
 		return -EOPNOTSUPP;
 	r = os_free_bytes(b->stage_fd, &free_bytes);
 	if (r < 0)

@@ -194,7 +194,7 @@ int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
 	r = os_openat(dir_fd, "journal", O_RDONLY | O_DIRECTORY, 0, &j->dir_fd);
 	if (r < 0)
 		return r;
-	j->in_place = os_overwrites_in_place(j->dir_fd);
+	j->in_place = os_overwrites(j->dir_fd) == OS_IN_PLACE;
 	r = os_unlinkat(j->dir_fd, SPARE, 0);
 	if (r == 0 || r == -ENOENT)
 		r = os_unlinkat(j->dir_fd, ANEW, 0);

@@ -78,7 +78,7 @@ struct journal {
 	struct noter noter;
 	uint8_t boot[BOOT_BYTES]; /* immutable */
 	size_t segment_bytes;     /* immutable: SEGMENT_BYTES, but in tests */
-	bool in_place;            /* immutable: os_overwrites_in_place */
+	bool in_place;            /* immutable: OS_IN_PLACE */
 
 	pthread_mutex_t lock; /* everything below */
 	struct segment *oldest, *newest;

@@ -307,14 +307,21 @@ int os_memory_file(const char *what, int *ret_fd)
 	return 0;
 }
 
-bool os_overwrites_in_place(int fd)
+enum os_overwrites os_overwrites(int fd)
 {
 	struct statfs st;
 
 	if (RETRY(fstatfs(fd, &st)) < 0)
-		return false;
-	return st.f_type == EXT4_SUPER_MAGIC || st.f_type == XFS_SUPER_MAGIC ||
-	       st.f_type == TMPFS_MAGIC;
+		return OS_ELSEWHERE;
+	switch (st.f_type) {
+	case EXT4_SUPER_MAGIC: /* ext2 and ext3 as well */
+	case TMPFS_MAGIC:
+		return OS_IN_PLACE;
+	case XFS_SUPER_MAGIC:
+		return OS_ELSEWHERE_IF_SHARED;
+	default:
+		return OS_ELSEWHERE;
+	}
 }
 
 /* No tick: tests count calls, and whether this is one depends on the filesystem. */

@@ -57,7 +57,12 @@ int os_memory_file(const char *what, int *ret_fd);
  * Does a write to blocks that a file of fd's filesystem has go to just these? Where it does not, or
  * nobody knows, a full disk is met by a mapped page that was allocated, too: as SIGBUS.
  */
-bool os_overwrites_in_place(int fd);
+enum os_overwrites {
+	OS_ELSEWHERE,           /* each time, perhaps */
+	OS_ELSEWHERE_IF_SHARED, /* the next time, once somebody has cloned the file (cp does) */
+	OS_IN_PLACE,
+};
+enum os_overwrites os_overwrites(int fd);
 /*
  * Bytes of a mapping are in memory, and mapped. -EFAULT: they cannot be read, and who touches them
  * gets a SIGBUS; -EINVAL: before Linux 5.14.

@@ -3,8 +3,9 @@
 # group: bad-input
 # timeout: 180
 # serial: yes
-"""A full disk where even allocated blocks are written elsewhere (btrfs). A mapped page then meets it
-as SIGBUS; the view must say ENOSPC, and its daemon lives on with everything."""
+"""A full disk where even allocated blocks are written elsewhere (btrfs, or xfs once the store was copied).
+A mapped page then meets it as SIGBUS; the view must say ENOSPC, and its daemon lives on with everything."""
+import contextlib
 import errno
 import os
 import sys
@@ -18,18 +19,17 @@ TRIES = 12
 
 def take_all(path):
     """Leaves nothing for anybody, whatever btrfs finds when it looks again."""
-    for n in range(4):
-        fd = os.open("%s%d" % (path, n), os.O_WRONLY | os.O_CREAT, 0o644)
-        try:
+    with contextlib.ExitStack() as ends:
+        # On a full xfs no file can be made.
+        files = [ends.enter_context(open("%s%d" % (path, n), "wb", 0)) for n in range(4)]
+        for f in files:
             for size in (1 << 20, 4096):
                 try:
                     while True:
-                        os.write(fd, bytes(size))
+                        f.write(bytes(size))
                 except OSError as e:
                     assert e.errno == errno.ENOSPC, e
             os.sync()
-        finally:
-            os.close(fd)
 
 
 def try_all(view, files, prefix):
@@ -72,6 +72,42 @@ def test_a_full_disk_is_enospc_and_not_the_daemons_end(t):
     assert try_all(view, files, "after") == 0
     expect(view, files)
     assert store.json("status")["daemon"]["pid"] == daemon
+    view.checkpoint("whole")
+    store.ply("check", "--read-data")
+
+
+def test_nor_is_it_when_a_copy_shares_the_stores_blocks(t):
+    ply.small_disk(t, 300, "xfs")  # mkfs makes no smaller one
+    t.env["PLYFS_TEST_SEGMENT_BYTES"] = str(256 << 10)
+    store = t.store("disk/store")
+    view = store.mount()
+    view.write("f", "1")
+
+    def fill_the_journal(records):
+        """Some 200 bytes each. How many found no room."""
+        full = 0
+        for n in range(records):
+            try:
+                os.utime(view.at("f"), (n, n))
+            except OSError as e:
+                assert e.errno == errno.ENOSPC, e
+                full += 1
+        return full
+
+    for _ in range(8):  # its files are used again: all of their blocks are written
+        assert fill_the_journal(1000) == 0
+        store.ply("checkpoint", "--sync", view.path)
+    os.sync()
+    # (Not its socket.)
+    t.run(["sh", "-c", "mkdir copy && cp -r --reflink=always store/journal store/stage copy"], cwd=t.at("disk"))
+    daemon = store.daemon()
+    take_all(t.at("disk/filler"))
+    assert fill_the_journal(1000) > 0, "the disk was never full"  # xfs gives 128 KiB at once
+    assert view.read("f") == "1"
+    for n in range(4):
+        os.unlink(t.at("disk/filler%d" % n))
+    os.sync()
+    assert fill_the_journal(200) == 0 and store.daemon() == daemon
     view.checkpoint("whole")
     store.ply("check", "--read-data")
 

@@ -815,7 +815,7 @@ static bool is_possible(void)
 	const char *tmp = getenv("TMPDIR");
 	_cleanup_close_ int fd = open(tmp ? tmp : "/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	return fd >= 0 && os_overwrites_in_place(fd);
+	return fd >= 0 && os_overwrites(fd) != OS_ELSEWHERE;
 }
 
 int main(void)
