@@ -178,8 +178,8 @@ static int make_file(struct behind *b)
 	int r;
 
 	/*
-	 * Elsewhere a full disk would be a SIGBUS, or EIO for a request. So it is if somebody clones
-	 * the file, until pages are made writable again: 10 ms.
+	 * Elsewhere a full disk would be a SIGBUS, or EIO for a request. So it is if the file was
+	 * just cloned, until pages are made writable again: 10 ms.
 	 */
 	if (os_overwrites(b->stage_fd) == OS_ELSEWHERE)
 		return -EOPNOTSUPP;
