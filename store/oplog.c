@@ -257,7 +257,9 @@ void oplog_take_back(struct oplog *l, struct tree *t)
 	while (l->n_formers > 0) {
 		const struct former *f = &l->formers[l->n_formers - 1];
 		const struct val v = {
-			.data = l->former_bytes + f->at, .len = f->len, .ref = f->ref
+			.data = f->len > 0 ? l->former_bytes + f->at : NULL,
+			.len = f->len,
+			.ref = f->ref,
 		};
 		int r;
 
