@@ -168,6 +168,7 @@ static void pack(const uint8_t *data, size_t size)
 
 struct reading {
 	uint64_t count, last, hash;
+	uint64_t copies; /* a hash of them: whoever reads again, in this boot, is handed none */
 };
 
 static int any_name(void *arg, const struct name *name)
@@ -184,7 +185,7 @@ static int record(void *arg, uint64_t lsn, enum journal_kind kind, const uint8_t
 
 	if (kind == JOURNAL_MARK) { /* before all others */
 		MUST(len >= sizeof(struct journal_mark_bytes) && rd->count == 0);
-		rd->hash = hash64(payload, len, rd->hash ^ lsn);
+		rd->copies = hash64(payload, len, rd->copies ^ lsn); /* all of it can be read */
 		return 0;
 	}
 	MUST(lsn > rd->last);
@@ -303,7 +304,7 @@ static void journal(const uint8_t *data, size_t size)
 		MUST(journal_open(dir_fd, NULL, &j) == 0);
 		MUST(journal_read(j, record, &again, &found) == 0);
 		MUST(again.count == first.count && again.last == first.last &&
-		     again.hash == first.hash);
+		     again.hash == first.hash && again.copies == 0);
 	}
 	journal_close(j);
 	MUST(os_each_name(journal_fd, ".", remove_one, &journal_fd) == 0);
