@@ -32,7 +32,7 @@
 #include <string.h>
 
 #include "fs/compare.h"
-#include "fs/format.h"
+#include "fs/model.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
@@ -65,7 +65,7 @@ struct side {
 	size_t n_entries, entries_cap;
 	struct named *named; /* owned */
 	size_t n_named, named_cap;
-	uint64_t *seen;		 /* owned: set of directories that were expanded; 0: free slot */
+	uint64_t *seen;		 /* owned: set of directories that were entered; 0: free slot */
 	size_t n_seen, seen_cap; /* cap: 0 or a power of two */
 	uint64_t path_dir;	 /* the directory whose path was asked for last, */
 	char *path;		 /* owned: and its path; NULL: none */
@@ -564,6 +564,15 @@ static int walk_pair(struct diff *d, struct todo *todo, const struct pending *p,
 	return 0;
 }
 
+/* What lies in two places, or in itself, damage has put there: the walk would not end. */
+static int enter(struct side *s, uint64_t dir)
+{
+	const struct key k = item_key(dir, ITEM_INODE, 0);
+	int r = dir ? seen_before(s, dir) : 0;
+
+	return r > 0 ? item_damaged(&s->fs, &k, "a directory that lies in two places") : r;
+}
+
 static int walk_both(struct diff *d)
 {
 	_cleanup_(todo_release) struct todo todo = { 0 };
@@ -581,7 +590,11 @@ static int walk_both(struct diff *d)
 		struct pending p = todo.p[--todo.n];
 		struct children as = { 0 }, bs = { 0 };
 
-		r = walk_pair(d, &todo, &p, &as, &bs);
+		r = enter(&d->a, p.a);
+		if (r == 0)
+			r = enter(&d->b, p.b);
+		if (r == 0)
+			r = walk_pair(d, &todo, &p, &as, &bs);
 		children_release(&as);
 		children_release(&bs);
 		free(p.path);

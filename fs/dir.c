@@ -15,10 +15,22 @@
 #include "store/base/err.h"
 
 /*
- * A chain of parents longer than this is a loop that damage made. Real trees cannot be deeper than
- * they have directories; a million levels of one-byte names are a path of 2 MiB.
+ * A way up. In a ring of parents, which damage alone makes, it comes again to where it was after
+ * the last 1, 2, 4, ... steps (Brent); a chain of them without one ends.
  */
-#define DEPTH_MAX (1 << 20)
+struct climb {
+	uint64_t mark, steps;
+};
+
+static bool climb_is_ring(struct climb *c, uint64_t ino)
+{
+	if (c->steps > 0 && ino == c->mark)
+		return true;
+	c->steps++;
+	if ((c->steps & (c->steps - 1)) == 0)
+		c->mark = ino;
+	return false;
+}
 
 int name_check(const char *name, size_t len)
 {
@@ -105,10 +117,11 @@ int dir_is_empty(const struct fs *fs, uint64_t dir)
 int dir_is_below(const struct fs *fs, uint64_t dir, uint64_t above)
 {
 	struct key k = item_key(dir, ITEM_INODE, 0);
+	struct climb climb = { 0 };
 	struct inode i;
 	int r;
 
-	for (int depth = 0; depth < DEPTH_MAX; depth++) {
+	while (!climb_is_ring(&climb, dir)) {
 		if (dir == above)
 			return 1;
 		if (dir == ROOT_INO || dir == 0)
@@ -203,6 +216,7 @@ int fs_path(const struct fs *fs, uint64_t ino, char **ret, size_t *ret_len)
 	struct key at = item_key(ino, ITEM_INODE, 0);
 	_cleanup_free_ char *buf = NULL;
 	size_t cap = 256, used = 1; /* filled from its end, the NUL first */
+	struct climb climb = { 0 };
 	struct inode i;
 	int r;
 
@@ -215,14 +229,14 @@ int fs_path(const struct fs *fs, uint64_t ino, char **ret, size_t *ret_len)
 	if (r < 0)
 		return r;
 
-	for (int depth = 0; i.ino != ROOT_INO; depth++) {
+	while (i.ino != ROOT_INO) {
 		struct key k = item_key(i.parent, ITEM_DIRENT, i.parent_off);
 		struct dirent_item d;
 		struct val v;
 
 		if (i.parent == 0)
 			return -ENOENT;
-		if (depth == DEPTH_MAX)
+		if (climb_is_ring(&climb, i.ino))
 			return item_damaged(fs, &at, "its parents never end");
 
 		r = tree_get(fs->tree, &k, &v);

@@ -47,3 +47,12 @@ static inline bool inode_is_dir(const struct inode *i)
 {
 	return S_ISDIR(i->mode);
 }
+
+/*
+ * Is the entry at `pos` of `dir` the one name that this directory has? Who walks down goes through
+ * such alone: damage may have made more, or a ring of them, and there would be no end.
+ */
+static inline bool dir_is_at(const struct inode *i, uint64_t dir, uint64_t pos)
+{
+	return i->parent == dir && i->parent_off == pos && i->ino != ROOT_INO;
+}

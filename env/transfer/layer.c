@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 
 #include "store/base/os.h"
 #include "store/hash.h"
@@ -81,6 +82,19 @@ static int first_entry(void *arg, const char *name, size_t len, uint64_t ino, un
 	return 0;
 }
 
+/* Of a directory in another, on the way down. */
+static int enter(struct layer *l, struct frames *f, const struct entry *e)
+{
+	struct inode i;
+	int r = fs_stat(&l->b->fs, e->ino, &i);
+
+	if (r == 0 && !dir_is_at(&i, f->at[f->n - 1].dir, e->cookie))
+		return talk_fail(&l->b->talk, -ERR_ITEM_DAMAGED,
+				 "directory '%s' (inode %" PRIu64 ") lies in two places", e->name,
+				 e->ino);
+	return r < 0 ? r : frames_push(f, e->ino, e->name, e->len);
+}
+
 static int remove_name(struct layer *l, uint64_t dir, const char *name, size_t len)
 {
 	struct inode i;
@@ -114,7 +128,7 @@ int layer_hide_below(struct layer *l, uint64_t dir)
 		top->cookie = e.cookie;
 		r = talk_cancelled(&l->b->talk);
 		if (r == 0 && e.type == DT_DIR)
-			r = frames_push(&f, e.ino, e.name, e.len);
+			r = enter(l, &f, &e);
 		else if (r == 0)
 			r = remove_name(l, top->dir, e.name, e.len);
 	}

@@ -4,9 +4,8 @@
  * Walking a state in order of path, for the exporters.
  *
  * The walk keeps its own stack: a tree may be deeper than a thread's stack allows. What comes from
- * disk is not believed: a name must be plain, and a directory must say that the directory it was
- * found in is its parent. Since each directory names one parent, the second rule also rules out
- * circles.
+ * disk is not believed: a name must be plain, and a directory must say that this is its name. Since
+ * each says so of one, the second rule also rules out circles.
  */
 
 #include "env/transfer/transfer_internal.h"
@@ -21,7 +20,7 @@ struct listing {
 	size_t len, cap;
 	struct listed {
 		size_t name; /* offset into names */
-		uint64_t ino;
+		uint64_t ino, pos;
 		unsigned type; /* DT_*, as the entry says */
 	} * entries;	       /* owned */
 	size_t n, n_cap;
@@ -77,7 +76,9 @@ static int list_one(void *arg, const char *name, size_t len, uint64_t ino, unsig
 		a->r = os_grow(&l->entries, &l->n_cap, l->n + 1, sizeof(*l->entries));
 	if (a->r < 0)
 		return 1;
-	l->entries[l->n++] = (struct listed){ .name = l->len, .ino = ino, .type = type };
+	l->entries[l->n++] = (struct listed){
+		.name = l->len, .ino = ino, .pos = next_cookie, .type = type
+	};
 	memcpy(l->names + l->len, name, len);
 	l->names[l->len + len] = '\0';
 	l->len += len + 1;
@@ -149,7 +150,7 @@ static int walk_next(struct walk *w, const struct walk_ops *ops, void *arg)
 	if (r < 0)
 		return talk_fail(w->talk, r, "'%s' (inode %" PRIu64 ") cannot be read", w->path,
 				 d->ino);
-	if (inode_is_dir(&i) && (i.parent != l->dir.ino || i.ino == ROOT_INO))
+	if (inode_is_dir(&i) && !dir_is_at(&i, l->dir.ino, d->pos))
 		return talk_fail(w->talk, -ERR_ITEM_DAMAGED,
 				 "directory '%s' (inode %" PRIu64 ") lies in two places", w->path,
 				 d->ino);
