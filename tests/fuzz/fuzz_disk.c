@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Whole files of a store from arbitrary bytes: a pack, read from end to end; segments of the
- * journal, alone and replayed by a store that opens; the index with some of its bytes changed. The
- * first byte chooses. Checksums are mended as if the bytes had been meant (no fuzzer guesses one),
- * but where a byte that no reader looks at says that they should stay.
+ * Whole files of a store from arbitrary bytes: a pack, read from end to end, and as one of a store
+ * whose index is made of its packs; segments of the journal, alone and replayed by a store that
+ * opens, with what write-behind had pending; the index with some of its bytes changed, or with
+ * other records of snapshots, branches and counters. The first byte chooses. Checksums are mended
+ * as if the bytes had been meant (no fuzzer guesses one), but where a byte that no reader looks at
+ * says that they should stay.
  */
 
 #include <fcntl.h>
@@ -15,6 +17,7 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/behind.h"
 #include "store/chunk.h"
 #include "store/format.h"
 #include "store/index.h"
@@ -24,7 +27,9 @@
 #include "store/oplog.h"
 #include "store/pack.h"
 #include "store/scan.h"
+#include "store/stage.h"
 #include "store/store_internal.h"
+#include "store/table.h"
 #include "store/table_log.h"
 #include "store/tableop.h"
 #include "tests/fuzz/fuzz.h"
@@ -133,23 +138,30 @@ static void mend_pack(uint8_t *bytes, size_t size)
 	free(raw);
 }
 
-static void pack(const uint8_t *data, size_t size)
+static void write_pack(int to_fd, const char *name, const uint8_t *data, size_t size)
 {
 	const size_t head = sizeof(struct pack_header_bytes);
 	uint8_t *bytes = malloc(size + 1);
-	struct table_log_stats log_stats;
-	struct pack_walk w = { 0 };
-	struct scan_stats stats;
-	int fd, r;
+	int fd;
 
 	MUST(bytes);
 	memcpy(bytes, data, size);
 	mend_pack(bytes, size);
-	fd = openat(dir_fd, "packs/00000001.pack", O_RDWR | O_CREAT, 0600);
+	fd = openat(to_fd, name, O_RDWR | O_CREAT, 0600);
 	MUST(fd >= 0 && ftruncate(fd, 0) == 0);
 	MUST(size == 0 || pwrite(fd, bytes, size, (off_t)head) == (ssize_t)size);
 	close(fd);
 	free(bytes);
+}
+
+static void pack(const uint8_t *data, size_t size)
+{
+	struct table_log_stats log_stats;
+	struct pack_walk w = { 0 };
+	struct scan_stats stats;
+	int r;
+
+	write_pack(dir_fd, "packs/00000001.pack", data, size);
 
 	MUST(table_log_new(&w.log) == 0);
 	MUST(packs_scan(packs, scanned, &w, NULL, &stats) == 0);
@@ -429,9 +441,9 @@ static void change_index(const uint8_t *data, size_t size)
 
 static struct {
 	int fd, index_fd, packs_fd, stage_fd, journal_fd;
-	uint8_t *index; /* the file as it was, owned */
-	size_t index_len;
-	off_t pack_len;
+	uint8_t *index, *pack; /* the files as they were, owned */
+	size_t index_len, pack_len;
+	struct name root; /* of its snapshot */
 } made;
 
 static int open_dir(int at, const char *name)
@@ -442,20 +454,34 @@ static int open_dir(int at, const char *name)
 	return fd;
 }
 
-/* With one branch and a snapshot of it. */
+static size_t read_file(int at, const char *name, uint8_t **ret)
+{
+	int fd = openat(at, name, O_RDONLY);
+	ssize_t len;
+
+	*ret = malloc(INDEX_BASE_MAX);
+	MUST(fd >= 0 && *ret);
+	len = read(fd, *ret, INDEX_BASE_MAX);
+	MUST(len > 0); /* of the index the beginning: zeros follow */
+	close(fd);
+	return (size_t)len;
+}
+
+/* With one branch and a snapshot of it. Its ids are the same each time. */
 static void make_store(void)
 {
+	static const uint8_t uuid[16] = { 0 };
 	struct timens now = { .sec = 1 };
+	struct snap_info info;
 	struct fs fs = { 0 };
 	struct branch *b;
 	struct root *root;
-	struct stat st;
 	uint64_t id;
-	int fd;
 
 	MUST(mkdirat(dir_fd, "store", 0700) == 0);
 	made.fd = open_dir(dir_fd, "store");
-	MUST(store_init(made.fd) == 0 && store_open(made.fd, NULL, &fs.store) == 0);
+	MUST(store_init(made.fd) == 0 && store_write_format(made.fd, uuid) == 0);
+	MUST(store_open(made.fd, NULL, &fs.store) == 0);
 	MUST(root_empty(store_nodes(fs.store), &root) == 0);
 	MUST(tree_new(store_nodes(fs.store), root, &fs.tree) == 0);
 	root_unref(root);
@@ -465,42 +491,35 @@ static void make_store(void)
 	tree_free(fs.tree);
 	MUST(branch_checkpoint(b, "first", 0, &id) == 0);
 	branch_close(b);
+	MUST(store_sync(fs.store) == 0 && snap_get(fs.store, id, &info) == 0 && info.has_root);
+	made.root = info.root;
 	MUST(store_close(fs.store) == 0);
 
 	made.index_fd = open_dir(made.fd, "index");
 	made.packs_fd = open_dir(made.fd, "packs");
 	made.stage_fd = open_dir(made.fd, "stage");
 	made.journal_fd = open_dir(made.fd, "journal");
-	MUST(fstatat(made.packs_fd, "00000001.pack", &st, 0) == 0);
-	made.pack_len = st.st_size;
-	made.index = malloc(INDEX_BASE_MAX);
-	fd = openat(made.index_fd, "data.mdb", O_RDONLY);
-	MUST(made.index && fd >= 0);
-	made.index_len = (size_t)pread(fd, made.index, INDEX_BASE_MAX, 0);
-	close(fd);
-	MUST(made.index_len > 0);
+	made.index_len = read_file(made.index_fd, "data.mdb", &made.index);
+	made.pack_len = read_file(made.packs_fd, "00000001.pack", &made.pack);
 }
 
-static int remove_new_pack(void *arg, const char *name)
+static void write_file(int at, const char *name, const uint8_t *bytes, size_t len)
 {
-	if (strcmp(name, "00000001.pack") == 0)
-		return 0;
-	return remove_one(arg, name);
+	int fd = openat(at, name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	MUST(fd >= 0 && write(fd, bytes, len) == (ssize_t)len);
+	close(fd);
 }
 
 static void reset_store(void)
 {
 	int fd;
 
-	MUST(os_each_name(made.packs_fd, ".", remove_new_pack, &made.packs_fd) == 0);
+	MUST(os_each_name(made.packs_fd, ".", remove_one, &made.packs_fd) == 0);
 	MUST(os_each_name(made.stage_fd, ".", remove_one, &made.stage_fd) == 0);
 	MUST(os_each_name(made.journal_fd, ".", remove_one, &made.journal_fd) == 0);
-	fd = openat(made.packs_fd, "00000001.pack", O_WRONLY);
-	MUST(fd >= 0 && ftruncate(fd, made.pack_len) == 0);
-	close(fd);
-	fd = openat(made.index_fd, "data.mdb", O_WRONLY | O_TRUNC);
-	MUST(fd >= 0 && write(fd, made.index, made.index_len) == (ssize_t)made.index_len);
-	close(fd);
+	write_file(made.packs_fd, "00000001.pack", made.pack, made.pack_len);
+	write_file(made.index_fd, "data.mdb", made.index, made.index_len);
 	fd = openat(made.stage_fd, "00000001", O_WRONLY | O_CREAT | O_EXCL, 0600);
 	MUST(fd >= 0 && ftruncate(fd, STAGED) == 0);
 	close(fd);
@@ -508,7 +527,7 @@ static void reset_store(void)
 
 struct look_store {
 	struct store *store;
-	uint64_t hash;
+	uint64_t hash, snaps;
 };
 
 /* All items, in order. */
@@ -539,30 +558,211 @@ static int look_branch(void *arg, const struct branch_info *info)
 	return 0;
 }
 
-/* As `journal` has it; what the store holds then, it holds when it was closed and opened again. */
-static void replay(const uint8_t *data, size_t size)
+static int look_snap(void *arg, const struct snap_info *info)
+{
+	struct look_store *l = arg;
+
+	MUST(strlen(info->branch) <= BRANCH_NAME_MAX && strlen(info->label) <= LABEL_MAX);
+	MUST(info->parent != info->id);
+	/* A sum: in a journal with odd numbers their order and parents are not what they were. */
+	l->snaps += hash64(info->label, strlen(info->label), info->id);
+	return 0;
+}
+
+static void look(struct look_store *l)
+{
+	MUST(snap_each(l->store, look_snap, l) == 0);
+	MUST(branch_each(l->store, look_branch, l) == 0);
+}
+
+/* What the store holds, it holds when it was closed and opened again. */
+static void open_twice(void)
 {
 	struct look_store first = { 0 }, again = { 0 };
 	struct check_ops ops = { 0 };
 	struct check_stats stats;
-	size_t cut;
 
-	if (size < 3)
-		return;
-	reset_store();
-	cut = MIN(get_le16(data + 1), size - 3);
-	write_segment(made.journal_fd, data + 3, cut, 1, data[0] & 1);
-	write_segment(made.journal_fd, data + 3 + cut, size - 3 - cut, 2, data[0] & 2);
 	if (store_open(made.fd, NULL, &first.store) < 0)
 		return;
-	MUST(branch_each(first.store, look_branch, &first) == 0);
+	look(&first);
 	MUST(store_check(first.store, CHECK_READ_DATA, &ops, NULL, &stats) >= 0);
 	if (store_close(first.store) < 0)
 		return;
 	MUST(store_open(made.fd, NULL, &again.store) == 0);
-	MUST(branch_each(again.store, look_branch, &again) == 0);
-	MUST(again.hash == first.hash);
+	look(&again);
+	MUST(again.hash == first.hash && again.snaps == first.snaps);
 	(void)store_close(again.store);
+}
+
+#define PIECE_BYTES 24
+#define PIECES 2 /* of 12: what follows is for the segments */
+#define SLOTS 4
+
+/* Of a slot, as behind.c has it: magic, boot, and where which bytes belong. */
+static size_t write_behind(const uint8_t *data, size_t size, bool other_boot)
+{
+	static const char magic[8] = "plybehi1";
+	struct name boot = name_of(BOOT, strlen(BOOT), other_boot);
+	size_t len = MIN(size / PIECE_BYTES, (size_t)PIECES) * PIECE_BYTES;
+	int fd = openat(made.stage_fd, BEHIND_NAME, O_WRONLY | O_CREAT | O_EXCL, 0600);
+
+	MUST(fd >= 0 && ftruncate(fd, (off_t)SLOTS * STAGE_SLOT_BYTES) == 0);
+	MUST(pwrite(fd, magic, sizeof(magic), 0) == sizeof(magic));
+	MUST(pwrite(fd, boot.b, sizeof(boot.b), sizeof(magic)) == sizeof(boot.b));
+	MUST(pwrite(fd, data, len, sizeof(magic) + sizeof(boot.b)) == (ssize_t)len);
+	close(fd);
+	return len;
+}
+
+#define BEHIND 0x80 /* in the flags: what was pending comes before the segments */
+
+/* As `journal` has it. */
+static void replay(const uint8_t *data, size_t size)
+{
+	size_t cut, behind = 0;
+
+	if (size < 3)
+		return;
+	reset_store();
+	if (data[0] & BEHIND)
+		behind = write_behind(data + 3, size - 3, data[0] & 4);
+	size -= behind;
+	cut = MIN(get_le16(data + 1), size - 3);
+	write_segment(made.journal_fd, data + 3 + behind, cut, 1, data[0] & 1);
+	write_segment(made.journal_fd, data + 3 + behind + cut, size - 3 - cut, 2, data[0] & 2);
+	open_twice();
+}
+
+/* ---- what a store's records say ---- */
+
+#define FEW 64
+
+/* A small number stands for the snapshot with that number: no fuzzer guesses an id. */
+static uint64_t id_of(uint64_t number)
+{
+	return number > 0 && number < FEW ? snap_id_of(0, number) : number;
+}
+
+/* 1 and zeros stand for the state that there is. */
+static void root_of(struct name *name)
+{
+	static const struct name meant = { .b = { 1 } };
+
+	if (name_eq(name, &meant))
+		*name = made.root;
+}
+
+static int put_record(void *arg, bool put, enum index_table which, const void *key, size_t key_len,
+		      const void *value, size_t value_len)
+{
+	uint8_t id[SNAP_KEY_BYTES], again[SNAP_RECORD_MAX];
+	struct index_txn *t = arg;
+	struct snap_record snap;
+	struct branch_record b;
+	int r;
+
+	if (key_len > 511) /* of LMDB, as index_put has it */
+		return 0;
+	if (which == INDEX_SNAPS && snap_record_decode(value, value_len, &snap) == 0) {
+		snap.parent = id_of(snap.parent);
+		root_of(&snap.root);
+		value_len = snap_record_encode(&snap, again);
+		value = again;
+		snap_key_encode(snap_id_of(0, snap.seq), id);
+		key = id;
+		key_len = sizeof(id);
+	} else if (which == INDEX_BRANCHES && branch_record_decode(value, value_len, &b) == 0) {
+		b.head = id_of(b.head);
+		b.undo = id_of(b.undo);
+		root_of(&b.root);
+		branch_record_encode(&b, again);
+		value = again;
+		value_len = BRANCH_RECORD_BYTES;
+	}
+	r = put ? index_put(t, which, key, key_len, value, value_len)
+		: index_del(t, which, key, key_len);
+	MUST(r == 0 || r == ABSENT);
+	return 0;
+}
+
+static int use_branch(void *arg, const struct branch_info *info)
+{
+	struct branch *b;
+	uint64_t id;
+
+	if (branch_open(arg, info->name, &b) < 0)
+		return 0;
+	(void)branch_undo(b, &id);
+	if (info->head)
+		(void)branch_restore(b, info->head);
+	(void)branch_checkpoint(b, "again", 0, &id);
+	branch_close(b);
+	return 0;
+}
+
+static int drop_one(void *arg, const struct snap_info *info)
+{
+	if (info->seq % 2)
+		(void)snap_drop(arg, info->id);
+	return 0;
+}
+
+/* Operations on the index, as table records have them. */
+static void records(const uint8_t *data, size_t size)
+{
+	struct index_txn *t;
+	struct store *s;
+	struct gc_stats gc;
+	struct index *ix;
+
+	reset_store();
+	MUST(index_open(made.fd, NULL, &ix) == 0 && index_begin(ix, &t) == 0);
+	(void)index_ops_each(data, size, put_record, t);
+	MUST(index_commit(&t) == 0);
+	index_close(ix);
+	open_twice();
+
+	if (store_open(made.fd, NULL, &s) < 0)
+		return;
+	MUST(branch_each(s, use_branch, s) == 0);
+	MUST(snap_each(s, drop_one, s) == 0);
+	(void)store_gc(s, NULL, &gc);
+	if (store_close(s) < 0)
+		return;
+	open_twice();
+}
+
+/* ---- packs of which a new index is made, and a store that is mended ---- */
+
+static void take_back_index(void)
+{
+	if (renameat(made.fd, "index.damaged", made.fd, "index.former") < 0)
+		return;
+	MUST(unlinkat(made.fd, "index/data.mdb", 0) == 0);
+	(void)unlinkat(made.fd, "index/lock.mdb", 0); /* there may be none */
+	MUST(unlinkat(made.fd, "index", AT_REMOVEDIR) == 0);
+	MUST(renameat(made.fd, "index.former", made.fd, "index") == 0);
+}
+
+static void salvage(const uint8_t *data, size_t size)
+{
+	const struct noter noter = { 0 };
+	struct salvage_stats salvaged;
+	struct check_ops ops = { 0 };
+	struct check_stats stats;
+	struct store *s;
+
+	reset_store();
+	write_pack(made.packs_fd, "00000002.pack", data, size);
+	if (store_salvage(made.fd, &noter, NULL, &salvaged) == 0) {
+		open_twice();
+		if (store_open(made.fd, NULL, &s) == 0) {
+			MUST(store_repair(s, &ops, NULL, &stats) >= 0);
+			(void)store_close(s);
+			open_twice();
+		}
+	}
+	take_back_index();
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -582,8 +782,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const kinds[])(const uint8_t *, size_t) = { pack, journal, change_index,
-								  replay };
+	static void (*const kinds[])(const uint8_t *, size_t) = { pack,	  journal, change_index,
+								  replay, records, salvage };
 
 	if (size > 0)
 		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);
