@@ -20,6 +20,11 @@
 #define MAP_BYTES ((size_t)4 << 30)
 
 #define LOCK_NAME "lock.mdb" /* LMDB's */
+#define DATA_NAME "data.mdb"
+
+/* A directory in memory, where there is one; with 16 digits. */
+#define LINKS "/dev/shm/plyfs-index-"
+#define LINKS_MAX sizeof(LINKS "0123456789abcdef")
 
 /*
  * How far the file is kept ahead of the last page in use (sparse, no disk space). LMDB counts
@@ -151,19 +156,84 @@ static int verify_file(struct index *ix)
  * file has a hole or its filesystem writes elsewhere than before (btrfs). As nobody but this
  * process has the index open (the store is locked), it is in memory, and LMDB finds it by a link.
  */
-static int lock_in_memory(struct index *ix, int *ret_fd)
+static int link_lock(struct index *ix, int fd)
 {
 	char target[32];
 	int r;
 
-	r = os_memory_file("plyfs-index-lock", ret_fd);
-	if (r < 0)
-		return r;
 	r = os_unlinkat(ix->dir_fd, LOCK_NAME, 0); /* that of an older plyfs, or a killed one */
 	if (r < 0 && r != -ENOENT)
 		return r;
-	(void)snprintf(target, sizeof(target), "/proc/self/fd/%d", *ret_fd);
+	(void)snprintf(target, sizeof(target), "/proc/self/fd/%d", fd);
 	return os_symlinkat(target, ix->dir_fd, LOCK_NAME);
+}
+
+static void unlink_elsewhere(const char *dir, int dir_fd)
+{
+	(void)os_unlinkat(dir_fd, LOCK_NAME, 0);
+	(void)os_unlinkat(dir_fd, DATA_NAME, 0);
+	(void)os_unlinkat(AT_FDCWD, dir, AT_REMOVEDIR);
+}
+
+/*
+ * A full disk may have no room for the link (xfs makes none then), and whoever follows a daemon
+ * that was killed has to open the store all the same: so both links are in a directory in memory.
+ */
+static int link_elsewhere(struct index *ix, int fd, char dir[static LINKS_MAX], int *ret_dir_fd)
+{
+	_cleanup_close_ int dir_fd = -1;
+	char target[48];
+	uint64_t any;
+	int r;
+
+	r = os_random(&any, sizeof(any));
+	if (r < 0)
+		return r;
+	(void)snprintf(dir, LINKS_MAX, LINKS "%016" PRIx64, any);
+	r = os_mkdirat(AT_FDCWD, dir, 0700);
+	if (r == 0)
+		r = os_openat(AT_FDCWD, dir, O_RDONLY | O_DIRECTORY, 0, &dir_fd);
+	if (r < 0)
+		return r;
+	(void)snprintf(target, sizeof(target), "/proc/self/fd/%d", fd);
+	r = os_symlinkat(target, dir_fd, LOCK_NAME);
+	(void)snprintf(target, sizeof(target), "/proc/self/fd/%d/" DATA_NAME, ix->dir_fd);
+	if (r == 0)
+		r = os_symlinkat(target, dir_fd, DATA_NAME);
+	if (r < 0) {
+		unlink_elsewhere(dir, dir_fd);
+		return r;
+	}
+	*ret_dir_fd = TAKE_FD(dir_fd);
+	return 0;
+}
+
+/* LMDB's return code, once what it opens by name is there. */
+static int open_linked(struct index *ix, int *ret_rc)
+{
+	_cleanup_close_ int lock_fd = -1; /* LMDB opens it anew */
+	_cleanup_close_ int links_fd = -1;
+	char links[LINKS_MAX], path[64];
+	int r, fd = ix->dir_fd;
+
+	r = os_memory_file("plyfs-index-lock", &lock_fd);
+	if (r == 0)
+		r = link_lock(ix, lock_fd);
+	if ((r == -ENOSPC || r == -EDQUOT) &&
+	    link_elsewhere(ix, lock_fd, links, &links_fd) == 0) {
+		fd = links_fd;
+		r = 0;
+	}
+	if (r < 0)
+		return r;
+	/* LMDB wants a path; this one means the directory we hold whatever was renamed meanwhile */
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	*ret_rc = mdb_env_open(ix->env, path, MDB_NOTLS, 0600);
+	if (links_fd >= 0)
+		unlink_elsewhere(links, links_fd);
+	else
+		(void)os_unlinkat(ix->dir_fd, LOCK_NAME, 0); /* else the next open does */
+	return 0;
 }
 
 /*
@@ -207,8 +277,6 @@ static void index_freep(struct index **p)
 /* Not on a second environment beside one that is open: LMDB's locks would go with either. */
 static int env_open(struct index *ix)
 {
-	_cleanup_close_ int lock_fd = -1; /* LMDB opens it anew */
-	char path[64];
 	MDB_stat stat;
 	int r, rc;
 
@@ -225,13 +293,9 @@ static int env_open(struct index *ix)
 	if (rc != 0)
 		return index_fail(ix, rc, "setting it up");
 
-	/* LMDB wants a path; this one means the directory we hold whatever was renamed meanwhile */
-	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", ix->dir_fd);
-	r = lock_in_memory(ix, &lock_fd);
+	r = open_linked(ix, &rc);
 	if (r < 0)
 		return note(&ix->noter, r, "index/" LOCK_NAME ": %s", err_str(r));
-	rc = mdb_env_open(ix->env, path, MDB_NOTLS, 0600);
-	(void)os_unlinkat(ix->dir_fd, LOCK_NAME, 0); /* else the next open does */
 	if (rc == MDB_INVALID || rc == MDB_VERSION_MISMATCH || rc == MDB_CORRUPTED)
 		return note(&ix->noter, -ERR_INDEX_BROKEN, "index/data.mdb: %s", mdb_strerror(rc));
 	if (rc != 0) {

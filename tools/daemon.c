@@ -134,7 +134,7 @@ static int lock_store(struct daemon *d)
  * D1: we have the lock. Under its name only when somebody listens: clients that find no socket take
  * it that there is no daemon, while a dead one's socket makes them wait for the next.
  */
-static int listen_on_socket(struct daemon *d, int *ret_fd)
+int daemon_listen(struct daemon *d, int *ret_fd)
 {
 	_cleanup_close_ int sock =
 		socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -264,7 +264,13 @@ static int begin(struct daemon *d, struct loop *l)
 		return r;
 	}
 	resume_views(d);
-	r = listen_on_socket(d, &l->listen_fd);
+	r = daemon_listen(d, &l->listen_fd);
+	if ((r == -ENOSPC || r == -EDQUOT) && views_count(d)) {
+		/* A full xfs makes no file at all. Who works in the views needs no socket. */
+		daemon_log("listening on '%s/sock': %s, trying again each second", d->store_path,
+			   err_str(r));
+		r = 0;
+	}
 	if (r == 0)
 		r = loop_open(l);
 	if (r < 0)

@@ -69,11 +69,14 @@ void daemon_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void daemon_wake(struct daemon *d);
 bool daemon_may(const struct daemon *d, uid_t uid);
 
+/* Makes the store's socket, and listens on it. -errno: nobody does. */
+int daemon_listen(struct daemon *d, int *ret_fd);
+
 /* ---- the main loop (loop.c) ---- */
 
 struct loop {
 	struct daemon *daemon; /* borrowed */
-	int listen_fd;	       /* the store's socket; the caller's */
+	int listen_fd;	       /* the store's socket; the caller's. -1: there is no room yet */
 	int epoll_fd, signal_fd;
 	struct conn *conns;
 	int idle_ms; /* so long without views and clients, and it ends */

@@ -186,7 +186,7 @@ int loop_open(struct loop *l)
 	l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (l->signal_fd < 0 || l->epoll_fd < 0)
 		return -errno;
-	r = watch(l, l->listen_fd, EPOLLIN, EVENT_LISTEN);
+	r = l->listen_fd < 0 ? 0 : watch(l, l->listen_fd, EPOLLIN, EVENT_LISTEN);
 	if (r == 0)
 		r = watch(l, l->signal_fd, EPOLLIN, EVENT_SIGNAL);
 	if (r == 0)
@@ -256,6 +256,19 @@ static void read_signal(struct loop *l)
 	l->told = true;
 }
 
+/* There was no room for a socket. */
+static void listen_now(struct loop *l)
+{
+	if (daemon_listen(l->daemon, &l->listen_fd) < 0)
+		return;
+	if (watch(l, l->listen_fd, EPOLLIN, EVENT_LISTEN) < 0) { /* as rare as it is: once more */
+		closep(&l->listen_fd);
+		l->listen_fd = -1;
+		return;
+	}
+	daemon_log("listening on '%s/sock'", l->daemon->store_path);
+}
+
 static int64_t now_ms(void)
 {
 	return (int64_t)(now_ns() / 1000000);
@@ -280,7 +293,7 @@ void loop_run(struct loop *l)
 
 		if (busy) {
 			idle_since = -1;
-			wait = calls ? 1000 : -1; /* calls expire by time */
+			wait = calls || l->listen_fd < 0 ? 1000 : -1; /* calls expire by time */
 		} else {
 			if (idle_since < 0)
 				idle_since = now_ms();
@@ -304,6 +317,8 @@ void loop_run(struct loop *l)
 				continue; /* spurious: nothing to reset */
 		}
 		reap(l);
+		if (n == 0 && l->listen_fd < 0)
+			listen_now(l);
 	}
 }
 

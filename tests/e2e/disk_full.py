@@ -68,7 +68,7 @@ def test_what_finds_no_room_when_a_store_is_opened_is_named(t):
     except OSError as e:
         assert e.errno == errno.ENOSPC, e
     says = store.fails("log")
-    assert says == ("plyfs log: opening store '%s': index/lock.mdb: No space left on device\n" % store.path), says
+    assert says == ("plyfs log: listening on '%s/sock': No space left on device\n" % store.path), says
     for name in filter(os.path.exists, names):
         os.unlink(name)
     store.ply("check", "--read-data")

@@ -241,14 +241,14 @@ def test_why_a_repair_cannot_begin_is_told_once(t):
     store.import_(t.tree({"a": "1"}))
     store.stop()
     made = []
-    try:  # no inode is left for LMDB's lock
+    try:  # no inode is left for a socket
         while True:
             made.append(t.at("disk/f%d" % len(made)))
             ply.write(made[-1], "")
     except OSError as e:
         assert e.errno == errno.ENOSPC, e
     said = store.fails("check", "--repair")
-    assert said == "plyfs check: '%s': index/lock.mdb: No space left on device\n" % store.path, said
+    assert said == "plyfs check: listening on '%s/sock': No space left on device\n" % store.path, said
     for path in made[:-1]:
         os.unlink(path)
     assert "clean" in store.out("check", "--repair")

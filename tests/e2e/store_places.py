@@ -3,7 +3,10 @@
 # group: bad-input
 # timeout: 180
 """What filesystems do that a store may lie on, beside the one that the tests use anyway."""
+import contextlib
+import errno
 import os
+import signal
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
@@ -84,6 +87,53 @@ def test_and_whose_index_is_damaged(t):
     os.unlink(store.path + "/index/data.mdb")
     store.ply("salvage")
     store.ply("check", "--read-data")
+
+
+def a_killed_daemon_is_followed(t, megabytes, kind):
+    ply.need_followed_daemon()
+    ply.small_disk(t, megabytes, kind)
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "precious"}))
+    view = store.mount()
+    view.write("b", "new")
+    os.sync()
+    with contextlib.ExitStack() as ends:
+        # Once the disk is full xfs makes no more.
+        fillers = [ends.enter_context(open(t.at("disk/filler%d" % n), "wb", 0)) for n in range(3)]
+        for f in fillers:
+            for size in (1 << 20, 4096, 512):
+                with contextlib.suppress(OSError):
+                    while True:
+                        f.write(bytes(size))
+            os.sync()
+        ply.raises(errno.ENOSPC, fillers[0].write, bytes(1 << 16))
+    pids = [store.daemon()]  # later it may have no socket to be asked by
+    supervisor = int(ply.read("/proc/%d/stat" % pids[0]).rsplit(")", 1)[1].split()[1])
+    for n in range(3):
+        os.kill(pids[-1], signal.SIGKILL)
+        assert view.read("a") == "precious" and view.read("b") == "new"
+        with contextlib.suppress(OSError):  # ENOSPC, if it is
+            view.write("c%d" % n, "x")
+        pids.append(int(ply.read("/proc/%d/task/%d/children" % (supervisor, supervisor))))
+    assert len(set(pids)) == 4, pids
+    for n in range(3):
+        os.unlink(t.at("disk/filler%d" % n))
+    os.sync()
+    view.write("d", "later")
+    store.ply("checkpoint", "--sync", view.path)
+    store.ply("check", "--read-data")
+
+
+def test_a_killed_daemon_is_followed_on_a_full_ext4(t):
+    a_killed_daemon_is_followed(t, 96, "ext4")
+
+
+def test_and_on_a_full_xfs_which_makes_no_file_then(t):
+    a_killed_daemon_is_followed(t, 300, "xfs")
+
+
+def test_and_on_a_full_btrfs(t):
+    a_killed_daemon_is_followed(t, 160, "btrfs")
 
 
 if __name__ == "__main__":
