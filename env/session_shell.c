@@ -597,15 +597,33 @@ static void drop_first(struct shell *s, const char *prompt)
 		shell_drop(s, (size_t)(found - s->out.data), len);
 }
 
-/* With -v a line is printed as it is read. */
+/*
+ * With -v a line is printed as it is read. A program may print millions: what is kept moves once,
+ * as far as all that was dropped before it.
+ */
 static void drop_trigger(struct shell *s)
 {
 	const size_t len = sizeof(trigger) - 1;
-	char *found;
+	size_t from = s->mark, to = s->mark;
+	char *found = NULL;
 
-	while (s->mark < s->out.len && (found = memmem(s->out.data + s->mark, s->out.len - s->mark,
-						       trigger, len)))
-		shell_drop(s, (size_t)(found - s->out.data), len);
+	while (from < s->out.len) {
+		size_t left = s->out.len - from, keep;
+
+		found = memmem(s->out.data + from, left, trigger, len);
+		keep = found ? (size_t)(found - s->out.data) - from : left;
+		memmove(s->out.data + to, s->out.data + from, keep);
+		from += keep;
+		to += keep;
+		if (!found)
+			break;
+		from += len;
+		if (s->cut != SIZE_MAX && s->cut > to)
+			s->cut -= MIN(len, s->cut - to);
+		s->changed_at = 0; /* as in shell_drop */
+	}
+	if (s->mark < s->out.len)
+		s->out.len = to;
 }
 
 /* Nothing can be run in it any more, or nothing be told of that. */

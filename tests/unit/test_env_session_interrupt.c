@@ -72,6 +72,48 @@ START_TEST(a_shell_that_reads_what_an_interrupt_left_gets_it_whole)
 }
 END_TEST
 
+/* The line that the shell is told to read, as our own program has it: into a file. */
+static void write_line(void)
+{
+	static const char behind_brace[] = " builtin eval \"builtin unset -v __ply";
+	static char program[64 << 20], path[128]; /* far more than it has */
+	const char *line = program, *end;
+	FILE *f = fopen("/proc/self/exe", "re");
+
+	ck_assert_ptr_nonnull(f);
+	end = program + fread(program, 1, sizeof(program), f);
+	fclose(f);
+	do { /* the one above is not it */
+		line = memmem(line + 1, (size_t)(end - line - 1), behind_brace,
+			      strlen(behind_brace));
+		ck_assert_ptr_nonnull(line);
+	} while (line[-1] != '{');
+	snprintf(path, sizeof(path), "%s/line", dir);
+	f = fopen(path, "we");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_gt(fprintf(f, "%.*s", (int)strcspn(line, "\n") + 2, line - 1), 500);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+/*
+ * Of a command that is aborted they are taken out. Once each was for itself, and all behind it
+ * moved, which for 200 MB, what a second or two print, takes hours.
+ */
+START_TEST(a_flood_of_our_own_lines_is_taken_out_in_one_go)
+{
+	struct ply_text left = { 0 };
+
+	write_line();
+	hangs("bash -c 'trap \"yes \\\"\\$(<line)\\\" | head -c 200M; trap - INT;"
+	      " kill -INT \\$\\$\" INT; echo begun; while :; do sleep 0.1; done'",
+	      "begun\n");
+	ok(ply_session_interrupt(session, LONG, 1, &left));
+	ck_assert_uint_lt(left.len, 4096);
+	ply_text_free(&left);
+	gives("echo one", "one\n");
+}
+END_TEST
+
 /* To bash the next command's status is then that of the program it had started. */
 START_TEST(a_pipeline_that_is_interrupted_while_it_starts_ends_no_session)
 {
@@ -439,6 +481,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, after_an_interrupt_that_fails_every_output_is_its_own_commands);
 	tcase_add_test(t, a_shell_that_reads_what_an_interrupt_left_gets_it_whole);
+	tcase_add_test(t, a_flood_of_our_own_lines_is_taken_out_in_one_go);
 	tcase_add_test(t, a_pipeline_that_is_interrupted_while_it_starts_ends_no_session);
 	tcase_add_test(t, a_command_that_no_interrupt_ends_has_its_own_end);
 	tcase_add_test(t, what_comes_after_a_kill_is_the_waiting_commands);
