@@ -552,6 +552,16 @@ static int writer_get(struct packs *p)
 
 #define ROOM_BYTES ((uint64_t)1 << 20) /* the free space is asked for so often: 1 us each */
 
+/*
+ * Under write_lock: what the filesystem has set aside behind the ends of packs for what it expects
+ * there (xfs, up to as much as they hold). A cut that cuts nothing off gives it back.
+ */
+static void give_back(struct packs *p)
+{
+	for (struct writer *w = p->writers; w; w = w->next)
+		(void)os_ftruncate(w->fd, w->end); /* as below */
+}
+
 /* Under write_lock. -ENOSPC when the reserve would be touched. */
 static int check_room(struct packs *p, size_t len)
 {
@@ -562,6 +572,10 @@ static int check_room(struct packs *p, size_t len)
 	if (p->unasked < ROOM_BYTES)
 		return 0;
 	r = os_free_bytes(p->dir_fd, &free_bytes);
+	if (r == 0 && free_bytes < PACK_RESERVE + len) {
+		give_back(p);
+		r = os_free_bytes(p->dir_fd, &free_bytes);
+	}
 	if (r < 0)
 		return r;
 	if (free_bytes < PACK_RESERVE + len)

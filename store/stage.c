@@ -211,16 +211,21 @@ static void file_emptied(struct stage *s, struct stage_file *file)
 	}
 }
 
-/* Lock held: gives room that nothing lives in back to the disk. */
+/*
+ * Lock held: gives room that nothing lives in back to the disk. What the filesystem has set aside
+ * behind a file's end for what it expects there (xfs) goes by a cut that cuts nothing off.
+ */
 static void give_back(struct stage *s)
 {
-	struct stage_file *file = s->current;
-
 	spares_delete(s, 0);
-	if (!file || file->size == file->end || os_ftruncate(file->fd, file->end) < 0)
-		return;
-	s->disk -= file->size - file->end;
-	file->size = file->end;
+	for (struct stage_file *file = s->files; file; file = file->next) {
+		uint64_t size = file == s->current ? file->end : file->size;
+
+		if (os_ftruncate(file->fd, size) < 0)
+			continue;
+		s->disk -= file->size - size;
+		file->size = size;
+	}
 }
 
 void stage_give_back(struct stage *s, bool at_once)

@@ -136,5 +136,30 @@ def test_and_on_a_full_btrfs(t):
     a_killed_daemon_is_followed(t, 160, "btrfs")
 
 
+def test_on_a_full_xfs_what_is_deleted_makes_room(t):
+    """It keeps blocks behind the end of files that are appended to, and did for good."""
+    ply.small_disk(t, 300, "xfs")  # mkfs makes no smaller one
+    store = t.store("disk/store")
+    view = store.mount()
+    block = os.urandom(1 << 20)
+
+    def write(megabytes):
+        """Whether there is room for so many."""
+        with contextlib.suppress(OSError), open(view.at("f"), "wb", 0) as f:
+            for i in range(megabytes):
+                n = f.write(block[i:] + block[:i])
+                if n < 1 << 20:
+                    return False
+            return True
+        return False
+
+    for n in range(6):
+        assert not write(1000)
+        os.unlink(view.at("f"))
+        ply.wait_for("room", lambda: write(10))  # what gc unlinked it frees a moment later
+        os.unlink(view.at("f"))
+    store.ply("check", "--read-data")
+
+
 if __name__ == "__main__":
     ply.main()
