@@ -383,6 +383,9 @@ def test_nothing_answered_is_lost_when_the_mount_dies_as_well(t):
 def test_what_was_answered_and_not_copied_is_there_when_all_died(t):
     if b"PLYFS_TEST_DIE_BEHIND" not in open(ply.PLYFSD, "rb").read():
         ply.skip("a release build")
+    where = t.run(["stat", "-f", "-c", "%T", t.path]).stdout.strip()
+    if where not in ("ext2/ext3", "xfs", "tmpfs"):  # as stat calls what os_overwrites() does not give up
+        ply.skip("all is copied before it is answered on " + where)
     die = t.env["PLYFS_TEST_DIE_BEHIND"] = t.at("die")
     view = t.view({"keep": "x"})
     store, at, files = view.store, view.path, {}
