@@ -120,7 +120,8 @@ def a_killed_daemon_is_followed(t, megabytes, kind):
         os.unlink(t.at("disk/filler%d" % n))
     os.sync()
     view.write("d", "later")
-    store.ply("checkpoint", "--sync", view.path)
+    ply.wait_for("sealing, which is tried each second",
+                 lambda: store.ply("checkpoint", "--sync", view.path, check=False).returncode == 0)
     store.ply("check", "--read-data")
 
 
