@@ -6,8 +6,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -18,7 +20,34 @@
 /* A log this long is set aside as daemon.log.old when a daemon starts: years of quiet work. */
 #define LOG_MAX (1024 * 1024)
 
-static int log_fd = -1; /* set before there are threads */
+static int log_fd = -1; /* set before there are threads, but for the store's */
+
+/*
+ * A store that was copied, or whose log was removed, has none while it is opened: what that has to
+ * tell waits here. 16 KiB are some hundred lines; the first ones say most.
+ */
+static char early[16 << 10];
+static size_t early_len; /* under early_lock */
+static pthread_mutex_t early_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_early(const char *line, size_t len)
+{
+	LOCK_GUARD(&early_lock);
+
+	if (len > sizeof(early) - early_len)
+		return;
+	memcpy(early + early_len, line, len);
+	early_len += len;
+}
+
+static void write_early(int fd)
+{
+	LOCK_GUARD(&early_lock);
+
+	if (early_len > 0 && write(fd, early, early_len) < 0)
+		return; /* a full disk: there is nowhere to say so */
+	early_len = 0;
+}
 
 int log_open(int dir_fd, bool owned)
 {
@@ -35,6 +64,7 @@ int log_open(int dir_fd, bool owned)
 		return -errno;
 	closep(&log_fd);
 	log_fd = fd;
+	write_early(fd);
 
 	/* What a library or a sanitizer prints goes there as well. */
 	(void)dup2(fd, 1);
@@ -59,6 +89,8 @@ void daemon_log(const char *fmt, ...)
 	va_end(ap);
 	len = strlen(line_clean(line));
 	line[len++] = '\n';
+	if (log_fd < 0)
+		keep_early(line, len);
 	if (write(log_fd >= 0 ? log_fd : 2, line, len) < 0)
 		return; /* a full disk: there is nowhere to say so */
 }
