@@ -177,6 +177,7 @@ int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
 	if (!j)
 		return -ENOMEM;
 	j->dir_fd = j->fd = -1;
+	j->begins = UINT64_MAX;
 	if (noter)
 		j->noter = *noter;
 	pthread_mutex_init(&j->lock, NULL);

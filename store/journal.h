@@ -65,7 +65,15 @@ struct journal_found {
 	bool damaged;     /* there are records behind a place that cannot be read */
 	uint32_t segment; /* of that place */
 	bool missing;     /* the file of that segment is not there */
+	bool behind;      /* it was the first: see journal_follows */
 };
+
+/*
+ * Before journal_read: no record beyond `covered` was let go of (J6). A journal that begins behind
+ * that is damaged: its oldest segments are gone, or the index is older than it, as in a store that
+ * was copied while it was in use.
+ */
+void journal_follows(struct journal *j, uint64_t covered);
 
 /*
  * Hands out each record but marks, in order; fn's < 0 stops and is returned. Once, before

@@ -24,7 +24,8 @@
  *     bytes that were just being written; no record up to n refers to those, and the next copy has
  *     them again.
  *  J6 A segment is deleted (or recycled) only when each of its records is covered: its effect is in
- *     the index. The caller says so with journal_release.
+ *     the index. The caller says so with journal_release. No number that goes so is beyond the one
+ *     that the index has by then (`lsn` in meta): by that a journal without its beginning is known.
  *  J7 Before a mark is appended, every segment before its own is durable, and so are all names, the
  *     absence of those that went included. So what a power cut leaves in pieces, or brings back, is
  *     followed by no mark, but by one that was under way in the same segment. For the same reason
@@ -90,6 +91,7 @@ struct journal {
 	uint64_t lsn;          /* of the last record */
 	_Atomic uint64_t last; /* of those that are no marks; written under the lock */
 	uint64_t read_last; /* the last record that was read and kept */
+	uint64_t begins;    /* the first segment goes on after this record, or an earlier one */
 	struct segment *damaged; /* where reading ended for damage, in the list; and the place */
 	size_t damaged_at;
 	bool fresh;         /* no segment was made since: its base may be ahead of `after` */

@@ -112,8 +112,10 @@ static void found_damage(struct reader *rd, struct segment *s, size_t at)
 static void found_gap(struct reader *rd, struct segment *s, size_t at)
 {
 	found_damage(rd, s, at);
-	rd->found->missing = rd->before->number + 1 < s->number;
-	rd->found->segment = rd->before->number + rd->found->missing;
+	rd->found->behind = s == rd->first;
+	rd->found->missing = rd->found->behind || rd->before->number + 1 < s->number;
+	rd->found->segment = rd->found->behind ? s->number - 1 :
+						 rd->before->number + rd->found->missing;
 }
 
 static int read_mark(struct reader *rd, struct segment *s, uint64_t lsn, const uint8_t *payload,
@@ -142,6 +144,10 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 
 	if (given_up(s))
 		return 0;
+	if (s == rd->first && s->after > rd->j->begins) {
+		found_gap(rd, s, at);
+		return END;
+	}
 	r = segment_load(rd->j, s, &bytes);
 	if (r < 0)
 		return r;
@@ -208,6 +214,11 @@ static int read_all(struct reader *rd, uint64_t *ret_last)
 	}
 	*ret_last = last;
 	return 0;
+}
+
+void journal_follows(struct journal *j, uint64_t covered)
+{
+	j->begins = covered;
 }
 
 int journal_read(struct journal *j,

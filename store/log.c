@@ -30,17 +30,17 @@ int log_begin(struct store *s, struct table_log *ret)
 
 uint64_t log_write(struct table_log *log, const struct table_op *op)
 {
-	struct store *s = log->store;
 	uint8_t buf[TABLE_OP_MAX + LOG_ITEMS_MAX];
+	uint64_t lsn;
 	size_t len;
 
 	if (log->reserved == 0)
 		return 0;
 	len = table_op_encode(op, buf);
-	s->last_table = journal_append(s->journal, JOURNAL_TABLE, buf, len, log->reserved, NULL,
-				       NULL, NULL);
+	lsn = journal_append(log->store->journal, JOURNAL_TABLE, buf, len, log->reserved, NULL,
+			     NULL, NULL);
 	log->reserved = 0;
-	return s->last_table;
+	return lsn;
 }
 
 void log_end(struct table_log *log)

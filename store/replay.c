@@ -344,7 +344,6 @@ static int replay_table(struct replay *rp, uint64_t lsn, const uint8_t *payload,
 
 	if (lsn <= s->table_lsn)
 		return 0;
-	s->last_table = lsn;
 	r = table_op_decode(payload, len, &op);
 	if (r < 0)
 		return r;
@@ -529,15 +528,20 @@ void store_commit_lost(struct store *s)
 
 static void report(struct store *s, const struct journal_found *found)
 {
-	if (found->damaged) {
+	if (found->behind)
+		(void)note(&s->noter, 0,
+			   "the journal goes on behind what the index has, as in a store that was "
+			   "copied while it was in use, or when its oldest segments are gone: what "
+			   "it holds is given up");
+	else if (found->damaged)
 		(void)note(&s->noter, 0,
 			   "the journal is damaged in segment %08" PRIx32 "%s: %" PRIu64
 			   " operation%s before that place %s kept, those behind it are lost",
 			   found->segment, found->missing ? ", which is missing" : "",
 			   found->records, plural(found->records),
 			   found->records == 1 ? "was" : "were");
+	if (found->damaged)
 		report_lost(s);
-	}
 	if (found->lost)
 		(void)note(&s->noter, 0,
 			   "%" PRIu64 " operation%s not synced %s lost with the power",

@@ -492,8 +492,12 @@ static bool anything_to_write(struct store *s, const struct batch *batch)
 	if (batch->seq_limit != s->seq_limit || batch->ino_limit != s->ino_limit ||
 	    batch->lineage_limit != s->lineage_limit)
 		return true;
-	if (batch_is_whole(batch) && s->last_table > s->table_lsn)
-		return true; /* what was made and dropped again: its records are to be covered */
+	/*
+	 * What was made and dropped again: its records are to be covered. Marks alone, too: where
+	 * their segment goes, the index has to have said so (J6).
+	 */
+	if (batch->table_lsn > s->table_lsn)
+		return true;
 	chunks_pending(s->chunks, &count, &bytes);
 	return count > 0;
 }
@@ -652,10 +656,6 @@ int seal_round(struct store *s, enum seal_mode mode)
 			r = batch_commit(s, &batch, &broken);
 			if (r == 0)
 				batch_settle(s, &batch);
-		} else if (batch_is_whole(&batch)) {
-			LOCK_GUARD(&s->table);
-
-			s->table_lsn = batch.table_lsn; /* no table record since then */
 		}
 		if (r == 0)
 			let_go(s);

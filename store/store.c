@@ -285,6 +285,16 @@ static int read_table_lsn(struct store *s)
 	return read_meta(s, "lsn", 0, least, &s->table_lsn);
 }
 
+/* Else it is a guess, or there was no commit yet, and the journal may well go on later. */
+static bool has_table_lsn(struct store *s)
+{
+	_cleanup_free_ void *value = NULL;
+	size_t len;
+
+	return index_get(s->index, INDEX_META, "lsn", strlen("lsn"), &value, &len) == 0 &&
+	       len == META_BYTES;
+}
+
 static int store_new(const struct noter *noter, struct store **ret)
 {
 	pthread_condattr_t monotonic;
@@ -484,9 +494,11 @@ static int load(struct store *s, const struct store_options *options)
 		r = read_table_lsn(s);
 	if (r == 0)
 		r = journal_open(s->dir_fd, &s->noter, &s->journal);
-	if (r == 0)
-		r = store_replay(s, options);
-	return r;
+	if (r < 0)
+		return r;
+	if (has_table_lsn(s))
+		journal_follows(s->journal, s->table_lsn);
+	return store_replay(s, options);
 }
 
 static int start(struct store *s, const struct store_options *options)

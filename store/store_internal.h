@@ -313,7 +313,6 @@ struct store {
 	int noted_error;      /* of the present row of failures */
 	uint64_t seq_limit, ino_limit, lineage_limit; /* as committed; inside a round */
 	uint64_t table_lsn; /* table records up to it are in the index (L1) */
-	uint64_t last_table; /* the last table record */
 };
 
 /* store.c */

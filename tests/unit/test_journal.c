@@ -285,6 +285,51 @@ START_TEST(a_segment_that_is_missing_is_named_and_what_it_cuts_off_counted)
 }
 END_TEST
 
+static void read_behind(uint64_t less)
+{
+	n_seen = 0;
+	ck_ok(journal_open(scratch.dir_fd, NULL, &journal));
+	ck_assert_uint_gt(journal->oldest->after, less);
+	journal_follows(journal, journal->oldest->after - less);
+	ck_ok(journal_read(journal, see, NULL, &found));
+}
+
+/* J6: of a segment that is not there the index has all, or the journal is of another time. */
+START_TEST(a_journal_that_goes_on_behind_what_is_covered_is_given_up)
+{
+	unsigned lost = 0, all;
+	uint64_t covered;
+
+	(void)three_segments();
+	ck_assert_int_eq(unlinkat(scratch.dir_fd, "journal/00000001", 0), 0);
+	read_behind(0);
+	ck_assert(!found.damaged);
+	all = n_seen;
+	ck_assert_uint_gt(all, 0);
+	journal_close(journal);
+
+	read_behind(1);
+	ck_assert(found.damaged && found.missing && found.behind);
+	ck_assert_uint_eq(found.segment, 1);
+	ck_assert_uint_eq(n_seen, 0);
+	ck_ok(journal_each_lost(journal, count_lost, &lost));
+	ck_assert_uint_eq(lost, all);
+
+	/* What comes now counts, and what was given up never again. */
+	covered = journal->oldest->after - 1;
+	journal_start(journal, covered);
+	add(77, 100);
+	journal_close(journal);
+	n_seen = 0;
+	ck_ok(journal_open(scratch.dir_fd, NULL, &journal));
+	journal_follows(journal, covered);
+	ck_ok(journal_read(journal, see, NULL, &found));
+	ck_assert(!found.damaged);
+	ck_assert_uint_eq(n_seen, 1);
+	ck_assert_uint_eq(seen[0], 77);
+}
+END_TEST
+
 /* Each call that reads, writes, ... meets an error of the disk in turn. */
 START_TEST(what_cannot_be_read_is_given_up_and_the_rest_counted)
 {
@@ -786,6 +831,7 @@ int main(void)
 		a_segment_that_was_cut_to_nothing_is_told,
 		a_header_that_is_damaged_is_told,
 		a_segment_that_is_missing_is_named_and_what_it_cuts_off_counted,
+		a_journal_that_goes_on_behind_what_is_covered_is_given_up,
 		what_cannot_be_read_is_given_up_and_the_rest_counted,
 		every_flipped_byte_is_noticed,
 		another_boot_believes_only_what_was_marked,
