@@ -6,6 +6,7 @@
 import fcntl
 import functools
 import glob
+import json
 import os
 import pty
 import re
@@ -208,6 +209,36 @@ def test_fish_does_so(t):
                           "plyfs import %s/here/s" % t.path, "plyfs fork x"])
     assert offered == [{"main"}, {"main", "@a b"}, {"awake"}, {"container"},
                        {t.at("here") + "/some file"}, set()], offered
+
+
+def keys(value):
+    """Of all objects in a value of JSON."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys(v) for v in value.values()))
+
+
+def test_the_manual_names_the_keys_of_json(t):
+    section = ply.read(TOOLS + "/plyfs.1").split("\n.Sh JSON\n")[1].split("\n.Sh ")[0]
+    told = set(re.findall(r"[a-z_]+", section))
+    view = t.view({"a": "1", "b": "2"})
+    os.unlink(view.at("a"))
+    view.write("b", "3")
+    view.write("c", "4")
+    store = view.store
+    store.ply("env", "create", "one")
+    store.ply("session", "start", "--in", view.path, "two")
+    for line in ("log --json", "tree --json", "diff --json main~0 main", "env list --json",
+                 "session list --json", "test --json --in %s -- true" % view.path,
+                 "export --json main --tar %s" % t.at("tar"),
+                 "import --json --branch other %s" % t.tree({"x": "1"}, name="other")):
+        got = keys(json.loads(store.out(*line.split())))
+        assert got, line
+        assert got <= told, "%s: %s" % (line, sorted(got - told))
+    store.ply("session", "end", "--in", view.path, "two")
+    store.ply("env", "destroy", "one")
 
 
 if __name__ == "__main__":
