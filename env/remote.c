@@ -398,7 +398,7 @@ static int count_of(const json_t *answer, const char *key, uint64_t *ret)
 	r = remote_number(answer, key, &n);
 	if (r < 0)
 		return r;
-	if (n < 0)
+	if (n < 0 || (uint64_t)n > PLY_TESTS_MAX)
 		return fail(PLY_REMOTE, "the server's answer has %lld '%s'", (long long)n, key);
 	*ret = (uint64_t)n;
 	return 0;
@@ -410,7 +410,7 @@ static void read_extras(const json_t *answer, struct ply_tests *ret)
 	const char *runner = json_string_value(json_object_get(answer, "runner"));
 	json_int_t skipped = json_integer_value(json_object_get(answer, "skipped"));
 
-	ret->skipped = skipped > 0 ? (uint64_t)skipped : 0;
+	ret->skipped = skipped > 0 ? MIN((uint64_t)skipped, PLY_TESTS_MAX) : 0;
 	ret->exit_code = (int)json_integer_value(json_object_get(answer, "exit_code"));
 	ret->timed_out = json_is_true(json_object_get(answer, "timed_out"));
 	if (runner)

@@ -299,7 +299,9 @@ def test_remote_answers_that_make_no_sense(t):
                      b'{"stdout":"\\udc80","stderr":"","exit_code":0}'):
             server.tricks["/execute"] = lambda h: h.answer(200, body)
             fails("PLY_REMOTE", env.run, "true")
-        for body in (b'{"passed":-1,"failed":0,"errors":0,"output":""}', b'{"passed":1}'):
+        many = 2**63 - 1
+        for body in (b'{"passed":-1,"failed":0,"errors":0,"output":""}', b'{"passed":1}',
+                     b'{"passed":%d,"failed":%d,"errors":3,"output":""}' % (many, many)):
             server.tricks["/tests/run"] = lambda h: h.answer(200, body)
             fails("PLY_REMOTE", env.run_tests)
         server.tricks["/checkpoint"] = lambda h: h.answer(200, b'{"checkpoint_id":7}')
