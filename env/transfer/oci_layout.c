@@ -13,6 +13,11 @@
 #include <sys/utsname.h>
 
 #define JSON_BYTES_MAX (4 << 20) /* of an index, manifest or configuration: what registries take */
+/*
+ * Values in one of these. "{}," are three bytes of it, and 230 when it was read; a descriptor has
+ * some 20 for each of its own.
+ */
+#define JSON_VALUES_MAX (JSON_BYTES_MAX / 16)
 #define LAYERS_MAX 4096		 /* far above the 127 that union filesystems can stack */
 #define INDEX_DEPTH_MAX 4	 /* an index in an index; two are seen in practice */
 #define INDEX_BYTES_MAX (16 << 20) /* of all inner ones: one may be named a thousand times */
@@ -124,6 +129,16 @@ int oci_open_layer(struct talk *t, int dir_fd, const struct oci_layer *layer, in
 
 /* ---- JSON ---- */
 
+/* At least as many as there are: each begins behind one of these, and texts have some, too. */
+static size_t values_in(const char *json, size_t len)
+{
+	size_t n = 1;
+
+	for (size_t i = 0; i < len; i++)
+		n += json[i] == ',' || json[i] == '{' || json[i] == '[';
+	return n;
+}
+
 /* digest: what it must have; NULL: not known. name: for notes. */
 static int parse_file(struct talk *t, int fd, uint64_t size, const char *name, const char *digest,
 		      json_t **ret)
@@ -159,6 +174,9 @@ static int parse_file(struct talk *t, int fd, uint64_t size, const char *name, c
 			return talk_fail(t, -ERR_SOURCE, "%s is damaged: its content has %s", name,
 					 text);
 	}
+	if (values_in(buf, len) > JSON_VALUES_MAX)
+		return talk_fail(t, -ERR_SOURCE, "%s has too many values in it (over %d)", name,
+				 JSON_VALUES_MAX);
 	json = json_loadb(buf, len, 0, &why);
 	if (!json_is_object(json))
 		return talk_fail(t, -ERR_SOURCE, "%s: %s", name,
@@ -237,8 +255,7 @@ struct search {
 	struct talk *talk;
 	int dir_fd;
 	const char *tag, *digest; /* one of them, or neither */
-	json_t *found;		  /* borrowed of `keep`: the manifest's descriptor */
-	json_t *keep;		  /* owned: the indices that were read */
+	json_t *found;		  /* owned: the manifest's descriptor */
 	char seen[512];		  /* names of what is there, for a note */
 	uint64_t bytes;		  /* of the inner indices */
 	unsigned others;	  /* manifests of other platforms */
@@ -292,8 +309,6 @@ static int search_index(struct search *s, const json_t *index, bool wanted, unsi
 			r = parse_blob(s->talk, s->dir_fd, d, "index", &inner);
 			if (r < 0)
 				return r;
-			if (json_array_append(s->keep, inner) < 0)
-				return -ENOMEM;
 			r = search_index(s, inner, this, depth + 1);
 			if (r < 0)
 				return r;
@@ -307,7 +322,7 @@ static int search_index(struct search *s, const json_t *index, bool wanted, unsi
 			continue;
 		}
 		if (!s->found)
-			s->found = d;
+			s->found = json_incref(d);
 		else if (strcmp(string_of(s->found, "digest"), digest) != 0)
 			s->several = true;
 	}
@@ -331,8 +346,6 @@ static int find_manifest(struct search *s, int dir_fd, const char *ref)
 	r = parse_file(s->talk, fd, size, "index.json", NULL, &index);
 	if (r < 0)
 		return r;
-	if (json_array_append(s->keep, index) < 0)
-		return -ENOMEM;
 	r = search_index(s, index, !ref, 0);
 	if (r < 0)
 		return r;
@@ -345,7 +358,7 @@ static int find_manifest(struct search *s, int dir_fd, const char *ref)
 	if (s->others)
 		return talk_fail(s->talk, -ERR_SOURCE, "%u image%s in it, none for linux/%s",
 				 s->others, s->others == 1 ? " is" : "s are", architecture());
-	if (!*s->seen)
+	if (!*s->seen || !ref)
 		return talk_fail(s->talk, -ERR_SOURCE, "no image is in it");
 	return talk_fail(s->talk, -ERR_SOURCE, "no image '%s' is in it, but %s", ref, s->seen);
 }
@@ -427,21 +440,18 @@ static int read_image(struct talk *t, int dir_fd, const json_t *found, struct oc
 
 int oci_find(struct talk *t, int dir_fd, const char *ref, struct oci_image *ret)
 {
-	_cleanup_json_ json_t *keep = json_array();
-	struct search s = { .talk = t, .dir_fd = dir_fd, .keep = keep };
+	struct search s = { .talk = t, .dir_fd = dir_fd };
 	struct oci_image image = { 0 };
 	int r;
 
-	if (!keep)
-		return -ENOMEM;
 	if (ref && ref[0] == '@')
 		s.digest = ref + 1;
 	else
 		s.tag = ref;
 	r = find_manifest(&s, dir_fd, ref);
-	if (r < 0)
-		return r;
-	r = read_image(t, dir_fd, s.found, &image);
+	if (r == 0)
+		r = read_image(t, dir_fd, s.found, &image);
+	json_decref(s.found);
 	if (r < 0) {
 		oci_image_release(&image);
 		return r;

@@ -216,6 +216,12 @@ def test_what_is_not_as_its_digest_says_is_refused_and_leaves_nothing(t):
     for _ in range(20):
         layout.add(inner)
     refused(layout, "too large together")
+    layout = Layout(t.at("values"))  # three bytes each, and seventy times as many when it was read
+    layout.add(layout.blob({"manifests": [], "filler": [{}] * 300000}, ocilayout.INDEX))
+    refused(layout, "too many values")
+    layout = Layout(t.at("nothing"))
+    layout.add(layout.blob({"manifests": []}, ocilayout.INDEX))
+    refused(layout, "no image is in it$")
 
     layout = image(t, BASE, name="symlinked")
     os.rename(layout.blob_path(base), t.at("outside"))

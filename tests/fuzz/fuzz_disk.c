@@ -765,6 +765,35 @@ static void salvage(const uint8_t *data, size_t size)
 	take_back_index();
 }
 
+/*
+ * How many changes, and these (where in the store's pack, and the byte); then another pack, in which
+ * a repair may find what they damaged.
+ */
+static void mend(const uint8_t *data, size_t size)
+{
+	size_t changes = MIN(size ? data[0] % 16 : 0, (size - (size > 0)) / 3);
+	struct check_ops ops = { 0 };
+	struct check_stats stats;
+	struct store *s;
+	int fd;
+
+	reset_store();
+	fd = openat(made.packs_fd, "00000001.pack", O_WRONLY);
+	MUST(fd >= 0);
+	for (size_t i = 0; i < changes; i++)
+		MUST(pwrite(fd, data + 3 + 3 * i, 1, get_le16(data + 1 + 3 * i) % made.pack_len) ==
+		     1);
+	close(fd);
+	if (size > 0)
+		write_pack(made.packs_fd, "00000002.pack", data + 1 + 3 * changes,
+			   size - 1 - 3 * changes);
+	if (store_open(made.fd, NULL, &s) < 0)
+		return;
+	MUST(store_repair(s, &ops, NULL, &stats) >= 0);
+	(void)store_close(s);
+	open_twice();
+}
+
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	dir_fd = open(fuzz_dir(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -783,7 +812,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static void (*const kinds[])(const uint8_t *, size_t) = { pack,	  journal, change_index,
-								  replay, records, salvage };
+								  replay, records, salvage,
+								  mend };
 
 	if (size > 0)
 		kinds[data[0] % (sizeof(kinds) / sizeof(kinds[0]))](data + 1, size - 1);
