@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Whole files of a store from arbitrary bytes: a pack, read from end to end, and as one of a store
- * whose index is made of its packs; segments of the journal, alone and replayed by a store that
- * opens, with what write-behind had pending; the index with some of its bytes changed, or with
- * other records of snapshots, branches and counters. The first byte chooses. Checksums are mended
- * as if the bytes had been meant (no fuzzer guesses one), but where a byte that no reader looks at
- * says that they should stay.
+ * Whole files of a store from arbitrary bytes: a pack, read from end to end, as one of a store
+ * whose index is made of its packs, and as one of a store that is mended; segments of the
+ * journal, alone and replayed by a store that opens, with what write-behind had pending; the
+ * index with some of its bytes changed, or with other records of snapshots, branches and
+ * counters. The first byte chooses. Checksums are mended as if the bytes had been meant (no
+ * fuzzer guesses one), but where a byte that no reader looks at says that they should stay.
  */
 
 #include <fcntl.h>
@@ -766,7 +766,7 @@ static void salvage(const uint8_t *data, size_t size)
 }
 
 /*
- * How many changes, and these (where in the store's pack, and the byte); then another pack, in which
+ * How many changes of the store's pack, and these: where, and the byte. Then another pack, in which
  * a repair may find what they damaged.
  */
 static void mend(const uint8_t *data, size_t size)
