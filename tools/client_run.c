@@ -29,6 +29,7 @@
 #include "env/place.h"
 #include "env/tree.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "tools/guard.h"
 #include "tools/mounts.h"
 
@@ -56,7 +57,14 @@ static bool is_limited(const struct proc_limits *l)
 
 static int start_failed(struct client *cl, int error)
 {
-	client_talk(cl, "'%s': %s", cl->args.v[0], strerror(error));
+	const char *command = cl->args.v[0];
+	_cleanup_free_ char *word = NULL;
+
+	/* As a shell takes it, and ssh(1) and plyfs test do. */
+	if (error == ENOENT && cl->args.n == 1 && strpbrk(command, " \t\n|;&<>"))
+		word = shell_word(command);
+	client_talk(cl, "'%s': %s%s%s", command, strerror(error),
+		    word ? "; a line for the shell: plyfs run -- sh -c " : "", word ? word : "");
 	return error == ENOENT ? EXIT_NOT_FOUND : EXIT_NOT_RUNNABLE;
 }
 

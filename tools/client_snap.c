@@ -42,6 +42,18 @@ static int find_view(struct client *cl, const char *dir, const char *branch, con
 	return DONE;
 }
 
+/* A word that is no directory was meant for a label, as other programs take it. */
+static int is_no_directory(struct client *cl, const char *dir)
+{
+	_cleanup_free_ char *word = NULL;
+
+	if (access(dir, F_OK) == 0 || errno != ENOENT)
+		return DONE;
+	word = shell_word(dir);
+	return client_fail(cl, "'%s': %s; a label is given by -m %s", dir, strerror(ENOENT),
+			   word ? word : "LABEL");
+}
+
 int client_checkpoint(struct client *cl)
 {
 	const char *label = "", *branch = NULL;
@@ -58,7 +70,10 @@ int client_checkpoint(struct client *cl)
 		return r;
 	if (strlen(label) >= sizeof(c.label))
 		return client_misuse(cl, "a label has at most %zu bytes", sizeof(c.label) - 1);
-	r = find_view(cl, cl->args.n ? cl->args.v[0] : NULL, branch, "checkpoint DIR");
+	if (cl->args.n && !*label)
+		r = is_no_directory(cl, cl->args.v[0]);
+	if (r == DONE)
+		r = find_view(cl, cl->args.n ? cl->args.v[0] : NULL, branch, "checkpoint DIR");
 	if (r)
 		return r;
 	if (!cl->in_view)

@@ -38,6 +38,14 @@ def test_the_commands_own_exit_code(t):
     assert view.store.ply("run", "--", "./a.txt", cwd=view.path, check=False).returncode == 126
 
 
+def test_a_line_for_the_shell_is_told_how(t):
+    view = t.view()
+    said = view.store.fails("run", "ls | wc", cwd=view.path, code=127, says="No such file")
+    assert said.endswith("plyfs run -- sh -c 'ls | wc'\n"), said
+    said = view.store.fails("run", "no such", "|", cwd=view.path, code=127)
+    assert said.endswith("No such file or directory\n"), said
+
+
 def test_output_and_input_are_passed_through(t):
     view = t.view()
     p = view.store.ply("run", "sh", "-c", "cat; echo out; echo err >&2", cwd=view.path,

@@ -183,6 +183,13 @@ def test_checkpoint_prints_the_id_and_nothing_else(t):
     assert out == view.info()["head"]
 
 
+def test_a_label_without_its_option_is_told(t):
+    view = t.view({"a": "1"})
+    view.store.fails("checkpoint", "before it", cwd=view.path, code=1,
+                     says=["'before it': No such file", "-m 'before it'"])
+    assert len(view.store.json("log")) == 1
+
+
 def test_labels_and_relative_names(t):
     view = t.view({"f": "0"})
     ids = []
