@@ -201,7 +201,7 @@ int fs_readdir(const struct fs *fs, uint64_t dir, uint64_t cookie,
 			return 0;
 
 		r = dirent_decode(&c.val, &d);
-		if (r < 0)
+		if (r < 0 || !dirent_place_ok(c.key.b))
 			return item_damaged(fs, &c.key, "not a directory entry");
 
 		r = fn(arg, d.name, d.len, d.ino, d.type, c.key.b);

@@ -40,6 +40,11 @@ static inline struct key item_key(uint64_t ino, enum item_type type, uint64_t b)
 
 /* The first position of a name: 54 bits of hash above the slot, over 2 (".."), below 2^62. */
 uint64_t dirent_base(const char *name, size_t len);
+/* Can a name be there? A listing that goes on behind another place would begin again, or end. */
+static inline bool dirent_place_ok(uint64_t pos)
+{
+	return pos > 2 && pos < UINT64_C(1) << 62;
+}
 uint64_t link_base(uint64_t parent, uint64_t off);
 uint64_t xattr_base(const char *name, size_t len);
 

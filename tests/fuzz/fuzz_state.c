@@ -406,6 +406,16 @@ static int see(void *arg, const char *n, size_t len, uint64_t i, unsigned type, 
 	return 0;
 }
 
+/* Who goes on behind an entry is not at the beginning again, nor at what no offset can be. */
+static int see_entry(void *arg, const char *n, size_t len, uint64_t i, unsigned type,
+		     uint64_t cookie)
+{
+	bool dots = n[0] == '.' && (len == 1 || (len == 2 && n[1] == '.'));
+
+	MUST(cookie <= INT64_MAX && (dots ? cookie == len : cookie > 2));
+	return see(arg, n, len, i, type, cookie);
+}
+
 static int see_name(void *arg, uint64_t parent, const char *n, size_t len)
 {
 	return see(arg, n, len, parent, 0, 0);
@@ -425,7 +435,7 @@ static void look(const struct fs *fs)
 		struct inode n;
 		char *path;
 
-		(void)fs_readdir(fs, i, 0, see, NULL);
+		(void)fs_readdir(fs, i, 0, see_entry, NULL);
 		(void)fs_names(fs, i, see_name, NULL);
 		if (fs_path(fs, i, &path, &len) == 0) {
 			MUST(strlen(path) == len);
