@@ -825,6 +825,11 @@ static int add_pack(void *arg, uint32_t pack, uint64_t size)
 	return 0;
 }
 
+struct room *chunks_room(struct chunks *c)
+{
+	return packs_room(c->packs);
+}
+
 uint64_t chunks_appended(struct chunks *c)
 {
 	return packs_appended(c->packs);

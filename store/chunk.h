@@ -22,6 +22,7 @@
 struct index;
 struct index_txn;
 struct noter;
+struct room;
 struct chunks;
 
 /*
@@ -175,6 +176,8 @@ int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_s
 
 /* Bytes that went to pack files since they were opened. No lock. */
 uint64_t chunks_appended(struct chunks *c);
+/* Of the disk they are on. Lent until they are closed. */
+struct room *chunks_room(struct chunks *c);
 /* Bytes of pack files on disk, number of packs, number of committed chunks. */
 int chunks_stats(struct chunks *c, uint64_t *ret_pack_bytes, uint64_t *ret_packs,
 		 uint64_t *ret_chunks);

@@ -11,6 +11,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/codec.h"
+#include "store/room.h"
 
 /*
  * Pack files: packs/NNNNNNNN.pack, numbers counting up from 1 and never used twice in a process.
@@ -69,6 +70,7 @@ struct packs {
 	uint64_t became_bad;    /* under write_lock: how many have */
 	bool continue_last;     /* under write_lock: the last pack is an earlier process's */
 	bool dir_dirty;         /* under write_lock: a new name in it is not synced yet */
+	struct room room;
 	_Atomic uint64_t appended; /* changes under write_lock, read without it */
 	uint64_t unasked; /* under write_lock: bytes appended since the disk's room was asked */
 
@@ -234,6 +236,7 @@ int packs_open(int dir_fd, struct packs **ret)
 	r = os_openat(dir_fd, "packs", O_RDONLY | O_DIRECTORY, 0, &p->dir_fd);
 	if (r < 0)
 		return r;
+	room_init(&p->room, p->dir_fd);
 	r = packs_each(p, note_last, p);
 	if (r < 0)
 		return r;
@@ -571,10 +574,10 @@ static int check_room(struct packs *p, size_t len)
 	p->unasked += len;
 	if (p->unasked < ROOM_BYTES)
 		return 0;
-	r = os_free_bytes(p->dir_fd, &free_bytes);
+	r = room_ask(&p->room, PACK_RESERVE + len, &free_bytes);
 	if (r == 0 && free_bytes < PACK_RESERVE + len) {
 		give_back(p);
-		r = os_free_bytes(p->dir_fd, &free_bytes);
+		r = room_ask(&p->room, PACK_RESERVE + len, &free_bytes);
 	}
 	if (r < 0)
 		return r;
@@ -610,7 +613,13 @@ int pack_append(struct packs *p, const uint8_t *bytes, size_t len, uint32_t *ret
 	*ret_off = w->end;
 	w->end += len;
 	atomic_fetch_add_explicit(&p->appended, len, memory_order_relaxed);
+	room_wrote(&p->room, len);
 	return 0;
+}
+
+struct room *packs_room(struct packs *p)
+{
+	return &p->room;
 }
 
 uint64_t packs_appended(struct packs *p)

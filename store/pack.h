@@ -15,6 +15,7 @@
 #include "store/index.h"
 
 struct packs;
+struct room;
 
 /*
  * A pack is finished at this size: large enough that a store of 100 GB has 400 files, small enough
@@ -123,6 +124,8 @@ void packs_forget_bad(struct packs *p);
 
 /* Bytes appended since the packs were opened. No lock. */
 uint64_t packs_appended(struct packs *p);
+/* Of the disk they are on. Lent until they are closed. */
+struct room *packs_room(struct packs *p);
 
 /* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
 int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg);

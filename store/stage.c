@@ -18,7 +18,9 @@
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/chunk.h"
 #include "store/format.h"
+#include "store/room.h"
 
 /*
  * Every byte written to a view goes through a stage file, and writing over blocks that are there
@@ -257,6 +259,7 @@ static void file_take(struct stage *s, struct stage_file *file, uint64_t len)
 	file_end(s, file, file->end + len);
 	file->live += len;
 	s->since_check += len;
+	room_wrote(chunks_room(s->chunks), len);
 	if (file->end > file->size) {
 		uint64_t to = file_grow(file, len);
 
@@ -275,10 +278,10 @@ static void file_release(struct stage *s, struct stage_file *file, uint64_t len)
 		file_emptied(s, file);
 }
 
-static int ask_free_bytes(struct stage *s)
+static int ask_free_bytes(struct stage *s, uint64_t need)
 {
 	uint64_t share;
-	int r = os_free_bytes(s->dir_fd, &s->free_bytes);
+	int r = room_ask(chunks_room(s->chunks), need, &s->free_bytes);
 
 	if (r < 0)
 		return r;
@@ -299,7 +302,7 @@ static uint64_t kept_free(const struct stage *s, uint64_t len)
 int stage_room(struct stage *s, uint64_t *ret_bytes)
 {
 	uint64_t free_bytes;
-	int r = os_free_bytes(s->dir_fd, &free_bytes);
+	int r = room_ask(chunks_room(s->chunks), RESERVE_BYTES, &free_bytes);
 
 	if (r < 0)
 		return r;
@@ -318,7 +321,7 @@ static int check_room(struct stage *s, uint64_t len)
 	s->staged_ns = now;
 	if (s->since_check >= CHECK_BYTES || now < s->checked_ns ||
 	    now - s->checked_ns >= CHECK_NS) {
-		r = ask_free_bytes(s);
+		r = ask_free_bytes(s, need);
 		if (r < 0)
 			return r;
 	}
@@ -327,7 +330,7 @@ static int check_room(struct stage *s, uint64_t len)
 
 	/* Nobody is refused on an old number, nor for room that nothing lives in. */
 	give_back(s);
-	r = ask_free_bytes(s);
+	r = ask_free_bytes(s, need);
 	if (r < 0)
 		return r;
 	return s->free_bytes >= need ? 0 : -ENOSPC;

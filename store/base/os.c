@@ -363,6 +363,12 @@ int os_fsync(int fd)
 	return RETRY(fsync(fd)) < 0 ? failed(fd) : 0;
 }
 
+int os_syncfs(int fd)
+{
+	TICK();
+	return RETRY(syncfs(fd)) < 0 ? failed(fd) : 0;
+}
+
 int os_lock(int fd)
 {
 	TICK();

@@ -72,6 +72,7 @@ int os_make_readable(const void *p, size_t len);
 int os_make_writable(void *p, size_t len);
 int os_fdatasync(int fd);
 int os_fsync(int fd);
+int os_syncfs(int fd);
 
 /* Takes an exclusive flock without waiting; -EWOULDBLOCK when another process has it. */
 int os_lock(int fd);

@@ -76,6 +76,34 @@ def test_a_full_disk_is_enospc_and_not_the_daemons_end(t):
     store.ply("check", "--read-data")
 
 
+def test_a_view_that_fills_its_disk_can_remove_what_it_wrote(t):
+    """What is not written back yet btrfs does not count: the room that is kept for commits was gone."""
+    ply.small_disk(t, 160, "btrfs")
+    store = t.store("disk/store")
+    view = store.mount()
+    view.write("a", "precious")
+    block = os.urandom(1 << 20)
+
+    def write(megabytes):
+        """How many there was room for."""
+        n = 0
+        try:
+            with open(view.at("big"), "wb", 0) as f:
+                while n < megabytes and f.write(block[n % 4096:] + block[:n % 4096]) == 1 << 20:
+                    n += 1
+        except OSError as e:
+            assert e.errno == errno.ENOSPC, e
+        return n
+
+    for n in range(8):
+        assert 30 < write(1000) < 1000, n
+        os.unlink(view.at("big"))
+        ply.wait_for("room", lambda: write(10) == 10)
+        os.unlink(view.at("big"))
+    assert view.read("a") == "precious"
+    store.ply("check", "--read-data")
+
+
 def test_nor_is_it_when_a_copy_shares_the_stores_blocks(t):
     ply.small_disk(t, 300, "xfs")  # mkfs makes no smaller one
     t.env["PLYFS_TEST_SEGMENT_BYTES"] = str(256 << 10)
