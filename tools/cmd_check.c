@@ -87,15 +87,24 @@ static int push_name(struct walk *w, const char *name, size_t len)
 	return 0;
 }
 
-/* A damaged tree may hold rings of directories; deeper than this is one. */
+/* Each level takes some of the stack; nobody needs names that are deeper. */
 #define DEPTH_MAX 4096
 
 struct level {
 	struct walk *walk;
+	uint64_t dir;
 	int depth;
 };
 
 static int walk_directory(struct walk *w, uint64_t ino, int depth);
+
+/* Or not known to be another's: what cannot be read is told when it is entered. */
+static bool is_its_name(struct level *l, uint64_t ino, uint64_t pos)
+{
+	struct inode i;
+
+	return fs_stat(&l->walk->fs, ino, &i) < 0 || dir_is_at(&i, l->dir, pos);
+}
 
 static int walk_entry(void *arg, const char *name, size_t len, uint64_t ino, unsigned type,
 		      uint64_t next_cookie)
@@ -114,7 +123,7 @@ static int walk_entry(void *arg, const char *name, size_t len, uint64_t ino, uns
 		return r;
 	if (in_range(w->damage, ino))
 		found_path(w, w->path, "path");
-	if (type == DT_DIR && l->depth < DEPTH_MAX)
+	if (type == DT_DIR && l->depth < DEPTH_MAX && is_its_name(l, ino, next_cookie))
 		r = walk_directory(w, ino, l->depth + 1);
 	w->len = kept;
 	w->path[kept] = 0;
@@ -123,7 +132,7 @@ static int walk_entry(void *arg, const char *name, size_t len, uint64_t ino, uns
 
 static int walk_directory(struct walk *w, uint64_t ino, int depth)
 {
-	struct level l = { .walk = w, .depth = depth };
+	struct level l = { .walk = w, .dir = ino, .depth = depth };
 	int r = fs_readdir(&w->fs, ino, 0, walk_entry, &l);
 
 	if (r == -ENOMEM || r == 1)

@@ -6,12 +6,14 @@
  * fits, and its texts end.
  */
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "fs/format.h"
 #include "fs/fs.h"
 #include "fs/mount_internal.h"
 #include "store/base/util.h"
@@ -33,6 +35,57 @@ static struct daemon d = { .lock = PTHREAD_MUTEX_INITIALIZER,
 static struct mount m;
 static struct view_entry *entry;
 static uint64_t first; /* the snapshot that stays */
+
+/* An object with a name. The last one of a directory is that of its record, a file's is not. */
+static void put(const struct fs *fs, uint64_t ino, uint32_t mode, uint64_t dir, const char *name)
+{
+	uint64_t pos = dirent_base(name, strlen(name));
+	const struct inode i = { .ino = ino,
+				 .mode = mode,
+				 .nlink = 2,
+				 .size = 8,
+				 .parent = dir,
+				 .parent_off = S_ISDIR(mode) ? pos : 0 };
+	const struct dirent_item e = {
+		.ino = ino, .type = IFTODT(mode), .name = name, .len = strlen(name)
+	};
+	uint8_t record[INODE_RECORD_BYTES], named[DIRENT_BYTES_MAX];
+	const uint32_t len = (uint32_t)dirent_encode(&e, named);
+	struct key k = item_key(ino, ITEM_INODE, 0);
+
+	inode_encode(&i, record);
+	MUST(tree_put(fs->tree, &k, &(struct val){ .data = record, .len = sizeof(record) }) == 0);
+	k = item_key(dir, ITEM_DIRENT, pos);
+	MUST(tree_put(fs->tree, &k, &(struct val){ .data = named, .len = len }) == 0);
+}
+
+/*
+ * A state of somebody else's making: a directory that lies twice in itself, and a file without its
+ * bytes, whose path its record does not know. What is damaged there has to be found by a walk.
+ */
+static void make_odd(struct store *s)
+{
+	struct fs fs = { .store = s };
+	struct key k = item_key(3, ITEM_EXTENT, 0);
+	struct val nowhere = { .data = "\10\0\0", .len = EXTENT_BYTES, .ref.kind = REF_CHUNK };
+	struct branch *b;
+	struct root *root;
+
+	MUST(root_empty(store_nodes(s), &root) == 0);
+	MUST(tree_new(store_nodes(s), root, &fs.tree) == 0);
+	root_unref(root);
+	MUST(fs_make_root(&fs, 0755, 0, 0, (struct timens){ .sec = 1 }) == 0);
+	put(&fs, 2, S_IFDIR | 0755, 2, "a");
+	put(&fs, 2, S_IFDIR | 0755, 2, "b");
+	put(&fs, 2, S_IFDIR | 0755, ROOT_INO, "a");
+	put(&fs, 3, S_IFREG | 0644, 2, "c");
+	MUST(tree_put(fs.tree, &k, &nowhere) == 0 && tree_freeze(fs.tree, &root) == 0);
+	MUST(branch_create(s, "odd", root, 0, 0, &b) == 0);
+	root_unref(root);
+	tree_free(fs.tree);
+	branch_close(b);
+	MUST(store_sync(s) == 0);
+}
 
 static void make_branch(struct store *s)
 {
@@ -61,6 +114,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	MUST(d.dir_fd >= 0 && store_init(d.dir_fd) == 0 &&
 	     store_open(d.dir_fd, NULL, &d.store) == 0);
 	make_branch(d.store);
+	make_odd(d.store);
 	d.supervisor = supervisor_new();
 	entry = calloc(1, sizeof(*entry) + sizeof(at));
 	MUST(d.supervisor && entry && view_open(d.store, "main", NULL, &m.view) == 0);
@@ -150,7 +204,7 @@ static void whole(uint32_t cmd, const uint8_t *text, size_t len)
 
 static int drop_branch(void *arg, const struct branch_info *info)
 {
-	if (strcmp(info->name, "main") == 0)
+	if (strcmp(info->name, "main") == 0 || strcmp(info->name, "odd") == 0)
 		return 0;
 	return branch_drop(d.store, info->name) == 0 ? 1 : 0; /* the list has changed: again */
 }
