@@ -71,6 +71,12 @@ int pass_begin(struct mount *m)
 	r = os_openat(store_dir_fd(view_store(m->view)), "format", O_RDONLY | O_CLOEXEC, 0, &fd);
 	if (r < 0)
 		return r;
+	/*
+	 * There O_TRUNC without writing, of which we hear only after the kernel has opened the copy
+	 * with it (P1; a mount that was remounted), empties the copy.
+	 */
+	if (os_is_fuse(fd))
+		return -ELOOP;
 	r = backing_open(m, fd);
 	if (r < 0)
 		return r;

@@ -78,8 +78,8 @@ static const char *why_no_passthrough(int r)
 		return "--passthrough: this wants a daemon that is root on the machine itself, not "
 		       "in a container or of another owner's store";
 	case -ELOOP:
-		return "--passthrough: the store lies on an overlay, of which the kernel reads "
-		       "nothing by itself; move it to a disk";
+		return "--passthrough: the store lies on an overlay or on FUSE, of which the "
+		       "kernel reads nothing by itself; move it to a disk";
 	default:
 		return "";
 	}

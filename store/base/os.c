@@ -324,6 +324,13 @@ enum os_overwrites os_overwrites(int fd)
 	}
 }
 
+bool os_is_fuse(int fd)
+{
+	struct statfs st;
+
+	return RETRY(fstatfs(fd, &st)) == 0 && st.f_type == FUSE_SUPER_MAGIC;
+}
+
 /* No tick: tests count calls, and whether this is one depends on the filesystem. */
 static int populate(const void *p, size_t len, int advice)
 {

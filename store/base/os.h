@@ -63,6 +63,8 @@ enum os_overwrites {
 	OS_IN_PLACE,
 };
 enum os_overwrites os_overwrites(int fd);
+/* Is a program asked for what is in that file? */
+bool os_is_fuse(int fd);
 /*
  * Bytes of a mapping are in memory, and mapped. -EFAULT: they cannot be read, and who touches them
  * gets a SIGBUS; -EINVAL: before Linux 5.14.

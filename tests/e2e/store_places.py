@@ -162,5 +162,23 @@ def test_on_a_full_xfs_what_is_deleted_makes_room(t):
     store.ply("check", "--read-data")
 
 
+def test_passthrough_wants_a_disk_and_no_program_below(t):
+    """A program would empty the copy for an open with O_TRUNC that is refused afterwards."""
+    ply.need_root()
+    ply.need_tool("bindfs")
+    for name in ("below", "bound", "at"):
+        os.mkdir(t.at(name))
+    t.run(["bindfs", t.at("below"), t.at("bound")])
+    store = t.store("bound/store")
+    snap = store.import_(t.tree({"a": b"x" * (2 << 20)}))
+    says = store.fails("mount", "--snapshot", snap, "--passthrough", "--at", t.at("at"))
+    if "does not offer" in says or "root on the machine" in says:
+        ply.skip(says.strip())
+    assert "lies on an overlay or on FUSE" in says, says
+    view = store.mount(snapshot=snap)
+    assert len(view.read("a")) == 2 << 20
+    view.unmount()
+
+
 if __name__ == "__main__":
     ply.main()
