@@ -2,6 +2,7 @@
 
 /* plyfs: one verb per call. The table is verbs.h; those marked DAEMON are passed on as they are. */
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -129,6 +130,65 @@ int client_bench(struct client *cl)
 	return client_fail(cl, "'%s': %s", path, strerror(errno));
 }
 
+/* ---- words that are no verb ---- */
+
+/* So many letters more, less, or other ones, and a word is still that word mistyped. */
+#define MISTYPED_MAX 2
+
+/* Levenshtein's; b is the name of a verb. */
+static size_t distance(const char *a, const char *b)
+{
+	size_t row[16], n = strlen(b);
+
+	assert(n < sizeof(row) / sizeof(row[0]));
+	for (size_t k = 0; k <= n; k++)
+		row[k] = k;
+	for (size_t i = 0; a[i]; i++) {
+		size_t diagonal = i;
+
+		row[0] = i + 1;
+		for (size_t k = 1; k <= n; k++) {
+			size_t other = diagonal + (a[i] != b[k - 1]);
+
+			diagonal = row[k];
+			row[k] = MIN(MIN(row[k], row[k - 1]) + 1, other);
+		}
+	}
+	return row[n];
+}
+
+/* Of two that are as near, who begins alike: umount is unmount. */
+static int no_verb(struct client *cl, const char *word)
+{
+	size_t least = 2 * MIN(MISTYPED_MAX, strlen(word) / 2) + 2;
+	const char *meant = NULL;
+
+	for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++) {
+		size_t far = 2 * distance(word, verbs[v].name) + (word[0] != verbs[v].name[0]);
+
+		if (far >= least)
+			continue;
+		least = far;
+		meant = verbs[v].name;
+	}
+	if (meant)
+		return client_misuse(cl, "there is no verb '%s'; is '%s' meant?", word, meant);
+	return client_misuse(cl, "there is no verb '%s' (try 'plyfs --help')", word);
+}
+
+/* As git(1) and others have it: plyfs help VERB. */
+static int help_by_word(struct client *cl)
+{
+	if (cl->argc < 2) {
+		help_print();
+		return client_printed(cl);
+	}
+	if (!verb_find(cl->argv[1]))
+		return no_verb(cl, cl->argv[1]);
+	help_print_verb(verb_find(cl->argv[1]), stdout);
+	return client_printed(cl);
+}
+
 /* ---- dispatch ---- */
 
 static void release(struct client *cl)
@@ -216,5 +276,5 @@ int main(int argc, char **argv)
 		return cl.unread ? client_unread(&cl) : r;
 	}
 
-	return client_misuse(&cl, "there is no verb '%s' (try 'plyfs --help')", cl.argv[0]);
+	return strcmp(cl.argv[0], "help") == 0 ? help_by_word(&cl) : no_verb(&cl, cl.argv[0]);
 }

@@ -170,6 +170,20 @@ def test_the_session_of_the_readme_goes_as_it_says(t):
     assert os.listdir(t.at("work")) == []
 
 
+def test_a_verb_that_is_none(t):
+    for word, meant in (("umount", "unmount"), ("chekpoint", "checkpoint"), ("stauts", "status"), ("lo", "log"),
+                        ("remount", "mount")):
+        for line in ([word], ["help", word]):
+            p = t.run([ply.PLYFS, *line], check=False)
+            assert (p.returncode, p.stdout) == (2, ""), p
+            assert p.stderr == "plyfs: there is no verb '%s'; is '%s' meant?\n" % (word, meant), p.stderr
+    for word in ("x", "lgo", "snapshot", "", "u" * 100):
+        p = t.run([ply.PLYFS, word], check=False)
+        assert p.returncode == 2 and p.stderr.endswith("(try 'plyfs --help')\n"), p.stderr[-100:]
+    assert t.run([ply.PLYFS, "help"]).stdout == t.run([ply.PLYFS, "--help"]).stdout
+    assert t.run([ply.PLYFS, "help", "undo"]).stdout == t.run([ply.PLYFS, "undo", "--help"]).stdout
+
+
 def test_checkpoint_prints_the_id_and_nothing_else(t):
     view = t.view()
     for args in ([], ["-m", "a label"], ["--sync"]):
