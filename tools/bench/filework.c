@@ -9,7 +9,8 @@
  *   filework storm DIR N          in DIR/storm: N small files made, then all stat'ed, stat'ed
  *                                 again (11 laps), renamed, unlinked: a lap each
  *   filework write FILE MIB       a file of MIB MiB, in writes of 128 KiB
- *   filework overwrite FILE MIB N N times 4 KiB of it at random places
+ *   filework overwrite FILE MIB N LAPS
+ *                                 N times 4 KiB of it at random places, others in each lap
  *   filework read FILE MIB N      N times the whole file, in reads of 128 KiB
  *   filework reread FILE MIB      the same once, with the file's pages dropped first
  *   filework pick FILE MIB N      pages dropped first, then N times 4 KiB at random places
@@ -249,21 +250,24 @@ static void do_write(char **args)
 
 static void do_overwrite(char **args)
 {
-	uint64_t bytes, begin, n = count_of(args[2]);
+	uint64_t bytes;
 	int fd = open_file(args, O_WRONLY, &bytes);
 
 	fill_block();
-	begin = now_ns();
-	while (n--) {
-		uint64_t page = random_page(bytes / PAGE);
+	for (uint64_t laps = count_of(args[3]); laps > 0; laps--) {
+		uint64_t begin = now_ns();
 
-		fill_pages(block, page, 1, true);
-		if (pwrite(fd, block, PAGE, (off_t)(page * PAGE)) != PAGE)
-			die(args[0]);
+		for (uint64_t n = count_of(args[2]); n > 0; n--) {
+			uint64_t page = random_page(bytes / PAGE);
+
+			fill_pages(block, page, 1, true);
+			if (pwrite(fd, block, PAGE, (off_t)(page * PAGE)) != PAGE)
+				die(args[0]);
+		}
+		print_lap("overwrite", begin);
 	}
 	if (close(fd) < 0)
 		die(args[0]);
-	print_lap("overwrite", begin);
 }
 
 static void read_all(int fd, uint64_t bytes)
@@ -336,7 +340,7 @@ static const struct {
 } modes[] = {
 	{ "stat", do_stat, 2 },	  { "open", do_open, 2 },
 	{ "storm", do_storm, 2 }, { "write", do_write, 2 },
-	{ "read", do_read, 3 },	  { "overwrite", do_overwrite, 3 },
+	{ "read", do_read, 3 },	  { "overwrite", do_overwrite, 4 },
 	{ "pick", do_pick, 3 },	  { "reread", do_reread, 2 },
 };
 
