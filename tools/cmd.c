@@ -26,11 +26,18 @@
 
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max)
 {
-	const struct verb_text *v = verb_find(c->argv[0]);
 	char why[300];
 
 	if (options_parse(c->argc, c->argv, defs, n_defs, 0, &c->args, why, sizeof(why)) < 0)
 		return cmd_misuse(c, "%s (try 'plyfs %s --help')", why, c->argv[0]);
+	return cmd_count(c, min, max);
+}
+
+int cmd_count(struct cmd *c, int min, int max)
+{
+	const struct verb_text *v = verb_find(c->argv[0]);
+	char why[300];
+
 	if (arguments_count(&c->args, min, max, v->name, v->synopsis, why, sizeof(why)) < 0)
 		return cmd_misuse(c, "%s", why);
 	return CMD_DONE;

@@ -64,6 +64,8 @@ struct cmd {
  * number. Use: r = cmd_parse(...); if (r) return r;
  */
 int cmd_parse(struct cmd *c, const struct option_def *defs, size_t n_defs, int min, int max);
+/* Its second half, where the options decide how many arguments there have to be. */
+int cmd_count(struct cmd *c, int min, int max);
 
 /*
  * "plyfs CALLED: WHAT: sentence for r" on c->err; returns CMD_FAILED. r = 0: without the sentence.

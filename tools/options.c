@@ -79,11 +79,21 @@ int option_set(const struct option_def *d, const char *value, char *why, size_t 
 			return MISTAKE("--%s wants a size as 512M or 2G, not '%s'", d->name, value);
 		*d->size = v << shift;
 	} else {
+		static const struct {
+			char unit;
+			double seconds;
+		} units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 } };
 		double v = strtod(value, &end);
 
+		for (size_t i = 0; i < ARRAY_SIZE(units) && end > value; i++)
+			if (*end == units[i].unit && !end[1]) {
+				v *= units[i].seconds;
+				end++;
+			}
 		/* 1e9 seconds are 31 years; !(v >= 0) refuses NaN too */
 		if (errno || end == value || *end || !(v >= 0) || v > 1e9)
-			return MISTAKE("--%s wants seconds, not '%s'", d->name, value);
+			return MISTAKE("--%s wants seconds, or 5m, 2h, 7d, not '%s'", d->name,
+				       value);
 		*d->seconds = v;
 	}
 

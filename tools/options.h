@@ -22,7 +22,7 @@ struct option_def {
 	const char **word; /* the same, of what has a name: "" is no value */
 	uint64_t *number;  /* decimal */
 	uint64_t *size;	   /* bytes; K, M, G or T behind it are powers of 1024 */
-	double *seconds;   /* decimal with fraction, not negative */
+	double *seconds;   /* decimal with fraction, not negative; s, m, h, d as in sleep(1) */
 	uint32_t *bits;	   /* words with commas between; the nth of `words` sets the nth bit */
 	const char *const *words; /* NULL-terminated */
 };

@@ -92,9 +92,13 @@
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
 	  "  --private, --allow-other, --without A,B, --io-uring   with --at, as mount has\n" \
 	  "                  them\n") \
-	X(drop, DAEMON, "[OPTION]... ID|NAME...", "forget snapshots or branches", \
+	X(drop, DAEMON, "[OPTION]... ID|NAME... | --older-than T [NAME...]", \
+	  "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
 	  "  --with-snapshots  with a branch the snapshots that were made on it\n" \
+	  "  --older-than T  snapshots made so long ago (12h, 7d; of branches NAME, else of\n" \
+	  "                  all); the last one of each branch stays, and what has a label\n" \
+	  "  --labelled      with --older-than: those with a label as well\n" \
 	  "  --branch        NAMEs are branches, never ids\n" \
 	  "  --snapshot      whole IDs of snapshots or @LABEL, never branches\n" \
 	  "  --dry-run       only say what would be dropped\n" \

@@ -55,7 +55,8 @@ def test_a_word_too_many_is_told_with_the_words_wanted(t):
             "(try 'plyfs %s --help')\n" % (verb, verb, synopsis, verb)), verb
     assert store.fails("session", "list", "x", code=2).startswith("plyfs session list: 'x' is too much; "), store
     assert store.fails("drop", code=2) == (
-        "plyfs drop: wants: plyfs drop [OPTION]... ID|NAME... (try 'plyfs drop --help')\n")
+        "plyfs drop: wants: plyfs drop [OPTION]... ID|NAME... | --older-than T [NAME...] "
+        "(try 'plyfs drop --help')\n")
 
 
 def test_an_output_that_cannot_be_written_is_told(t):
@@ -472,6 +473,51 @@ def test_drop_with_snapshots_takes_what_was_made_on_the_branch(t):
     child.restore(kept)
     assert child.read("f") == "1" and child.read("g") == "x"
     assert view.store.ply("check", "--read-data").returncode == 0
+
+
+def test_drop_older_than_spares_what_somebody_may_want(t):
+    view = t.view({"f": "0"})
+    store = view.store
+    side = view.fork("side", t.at("side"))
+
+    def step(where, n, label=""):
+        where.write("f", str(n))
+        return where.checkpoint(label)
+
+    old, named, on_side = step(view, 1), step(view, 2, "good"), step(side, 3)
+    side_head, seen = step(side, 4), step(view, 5)
+    shown = store.mount(snapshot=seen)
+    time.sleep(0.2)
+    new, head = step(view, 6), step(view, 7)
+    view.write("f", "8")
+    view.restore(new)  # and there is a left state
+    made = {s["id"]: s["time_ns"] for s in store.json("log")}
+    left = {s["id"] for s in store.json("log") if s["auto"]}
+    assert len(left) == 1, left
+
+    def older(ids):  # than those that came after ids
+        middle = (made[seen] + made[new]) / 2
+        return "%.3f" % (time.time() - middle / 1e9) if ids else "1h"
+
+    assert store.out("drop", "--older-than", older(False)) == ""
+    p = store.ply("drop", "--dry-run", "--older-than", older(True), "side")
+    assert p.stdout == "would drop snapshot %s\n" % on_side and not p.stderr, p
+    p = store.ply("drop", "--older-than", older(True))
+    gone = {old, on_side} | {i for i, at in made.items() if at < made[old]}
+    assert set(re.findall("snapshot (.*)", p.stdout)) == gone, (p, gone, named)
+    assert "1 older snapshot with a label stays" in p.stderr, p
+    assert {s["id"] for s in store.json("log")} == set(made) - gone
+    store.ply("drop", "--older-than", "0", "--labelled")
+    kept = {side_head, seen, new} | left
+    assert {s["id"] for s in store.json("log")} == kept, (store.out("log"), head)
+    store.ply("undo", view.path)
+    assert view.read("f") == "8" and shown.read("f") == "5" and side.read("f") == "4"
+    for words, says in ((["--labelled", new], "is for --older-than"), ([], "wants"),
+                        (["--older-than", "1d", "--snapshot"], "goes without"),
+                        (["--older-than", "1x"], "wants seconds")):
+        store.fails("drop", *words, says=says, code=2)
+    store.fails("drop", "--older-than", "0", "nosuch", says="no branch 'nosuch'")
+    assert store.ply("check", "--read-data").returncode == 0
 
 
 def test_export_to_a_directory_and_a_tar(t):

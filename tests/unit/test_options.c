@@ -65,6 +65,14 @@ START_TEST(values_come_in_all_usual_forms)
 	ck_assert_str_eq(g.text, "a=b");
 	ck_assert_uint_eq(g.number, 12);
 	ck_assert(g.seconds == 0.5);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--timeout=1.5m"), 0);
+	ck_assert(g.seconds == 90);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--timeout=2h"), 0);
+	ck_assert(g.seconds == 7200);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--timeout=7d"), 0);
+	ck_assert(g.seconds == 604800);
+	ck_assert_int_eq(PARSE(&g, 0, (char *)"--timeout=3s"), 0);
+	ck_assert(g.seconds == 3);
 	ck_assert_int_eq(PARSE(&g, 0, (char *)"-ftvalue"), 0);
 	ck_assert_str_eq(g.text, "value");
 	ck_assert_int_eq(PARSE(&g, 0, (char *)"-ft", (char *)"--"), 0);
@@ -160,9 +168,13 @@ START_TEST(each_mistake_is_named)
 		{ "--count=-1", "--count wants a number, not '-1'" },
 		{ "--count=99999999999999999999",
 		  "--count wants a number, not '99999999999999999999'" },
-		{ "--timeout=nan", "--timeout wants seconds, not 'nan'" },
-		{ "--timeout=-1", "--timeout wants seconds, not '-1'" },
-		{ "--timeout=", "--timeout wants seconds, not ''" },
+		{ "--timeout=nan", "--timeout wants seconds, or 5m, 2h, 7d, not 'nan'" },
+		{ "--timeout=-1", "--timeout wants seconds, or 5m, 2h, 7d, not '-1'" },
+		{ "--timeout=m", "--timeout wants seconds, or 5m, 2h, 7d, not 'm'" },
+		{ "--timeout=5mm", "--timeout wants seconds, or 5m, 2h, 7d, not '5mm'" },
+		{ "--timeout=20000d",
+		  "--timeout wants seconds, or 5m, 2h, 7d, not '20000d'" },
+		{ "--timeout=", "--timeout wants seconds, or 5m, 2h, 7d, not ''" },
 		{ "--memory=M", "--memory wants a size as 512M or 2G, not 'M'" },
 		{ "--memory=1MB", "--memory wants a size as 512M or 2G, not '1MB'" },
 		{ "--memory=-1", "--memory wants a size as 512M or 2G, not '-1'" },
