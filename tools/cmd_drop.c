@@ -12,7 +12,6 @@
 #include "store/base/util.h"
 #include "tools/cmd_writeback.h"
 #include "tools/daemon.h"
-#include "tools/verbs.h"
 
 /* One that cannot be opened is there: what is asked for it must not happen to a snapshot. */
 static bool branch_is_there(struct cmd *c, const char *name)

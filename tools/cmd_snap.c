@@ -7,15 +7,10 @@
  */
 
 #include <errno.h>
-#include <inttypes.h>
-#include <jansson.h>
-#include <limits.h>
-#include <unistd.h>
 
 #include "store/base/err.h"
 #include "store/base/util.h"
 #include "tools/cmd_mount.h"
-#include "tools/cmd_writeback.h"
 #include "tools/daemon.h"
 #include "tools/verbs.h"
 
