@@ -18,7 +18,8 @@
 struct room {
 	int dir_fd;                  /* immutable, borrowed */
 	bool counts_late;            /* immutable: the filesystem may */
-	_Atomic uint64_t uncounted;  /* written since all was written back */
+	_Atomic uint64_t wrote;      /* bytes */
+	_Atomic uint64_t settled;    /* so many of them when all was written back; never less */
 	_Atomic uint64_t settled_ns; /* when it was */
 };
 

@@ -2,9 +2,11 @@
 
 /* What the stage takes of a disk that is nearly full: all that it takes can be sealed. */
 
+#include <pthread.h>
 #include <sys/statvfs.h>
 
 #include "store/format.h"
+#include "store/room.h"
 #include "tests/unit/blob_fixture.h"
 
 static uint8_t data[BLOB_MAX];
@@ -21,6 +23,17 @@ static uint64_t left(void)
 int fstatvfs(int fd, struct statvfs *ret)
 {
 	*ret = (struct statvfs){ .f_frsize = 1, .f_bavail = left() };
+	return 0;
+}
+
+static pthread_barrier_t syncing; /* whom the next sync waits for */
+static unsigned syncs, syncs_met; /* how many there were; the first so many wait */
+
+/* Stands for libc's. */
+int syncfs(int fd)
+{
+	if (__atomic_add_fetch(&syncs, 1, __ATOMIC_SEQ_CST) <= syncs_met)
+		pthread_barrier_wait(&syncing);
 	return 0;
 }
 
@@ -200,6 +213,43 @@ START_TEST(room_in_which_nothing_lives_is_given_back_first)
 }
 END_TEST
 
+static void *ask_room(void *room)
+{
+	uint64_t bytes;
+
+	ck_err(room_ask(room, 1, &bytes), 0);
+	return NULL;
+}
+
+/* A writer (the stage's lock) and the sealer (that of the packs). */
+START_TEST(two_may_ask_a_disk_that_counts_late)
+{
+	struct room m;
+	uint64_t bytes;
+	pthread_t other;
+
+	room_init(&m, s.dir_fd);
+	m.counts_late = true;
+	room_wrote(&m, 100);
+	disk_room = 0;
+	syncs = 0;
+	syncs_met = 2;
+	ck_assert_int_eq(pthread_barrier_init(&syncing, NULL, 2), 0);
+	ck_assert_int_eq(pthread_create(&other, NULL, ask_room, &m), 0);
+	(void)ask_room(&m);
+	ck_assert_int_eq(pthread_join(other, NULL), 0);
+	ck_assert_uint_eq(syncs, 2);
+
+	disk_room = UINT32_MAX; /* much, and nothing is left to be counted */
+	ck_err(room_ask(&m, 50, &bytes), 0);
+	ck_assert_uint_eq(syncs, 2);
+	room_wrote(&m, UINT32_MAX);
+	ck_err(room_ask(&m, 50, &bytes), 0);
+	ck_assert_uint_eq(syncs, 3);
+	ck_assert_uint_eq(bytes, left());
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -210,6 +260,7 @@ int main(void)
 		nobody_waits_for_a_round_that_is_not_worth_it,
 		what_was_known_of_the_disk_is_not_believed_for_long,
 		room_in_which_nothing_lives_is_given_back_first,
+		two_may_ask_a_disk_that_counts_late,
 	};
 
 	return scratch_run("stage_room", tests, ARRAY_SIZE(tests), setup, teardown);
