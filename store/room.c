@@ -23,10 +23,19 @@ void room_init(struct room *m, int dir_fd)
 	atomic_init(&m->settled_ns, 0);
 }
 
+/* Others may ask, and have written, meanwhile. */
+static void has_settled(struct room *m, uint64_t wrote)
+{
+	uint64_t settled = atomic_load(&m->settled);
+
+	while (settled < wrote && !atomic_compare_exchange_weak(&m->settled, &settled, wrote))
+		;
+}
+
 int room_ask(struct room *m, uint64_t need, uint64_t *ret_bytes)
 {
-	uint64_t settled = atomic_load(&m->settled); /* first: so it is not the larger one */
-	uint64_t wrote = atomic_load(&m->wrote);
+	const uint64_t settled = atomic_load(&m->settled); /* first, so it is not the larger one */
+	const uint64_t wrote = atomic_load(&m->wrote);
 	int r = os_free_bytes(m->dir_fd, ret_bytes);
 	uint64_t now;
 
@@ -36,10 +45,9 @@ int room_ask(struct room *m, uint64_t need, uint64_t *ret_bytes)
 	if (wrote == settled && now - atomic_load(&m->settled_ns) < SETTLE_NS)
 		return 0;
 	atomic_store(&m->settled_ns, now);
-	if (os_syncfs(m->dir_fd) < 0) /* whose bytes could not be written hears that by his own sync */
-		wrote = settled;
-	while (settled < wrote && !atomic_compare_exchange_weak(&m->settled, &settled, wrote))
-		; /* others may ask, and have written, meanwhile */
+	/* Whose bytes could not be written hears that by his own sync. */
+	if (os_syncfs(m->dir_fd) == 0)
+		has_settled(m, wrote);
 	return os_free_bytes(m->dir_fd, ret_bytes);
 }
 
