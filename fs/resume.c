@@ -130,6 +130,8 @@ static int resume_slot(struct view *v, uint32_t slot, struct former *former)
 			v->free_slots[v->n_free++] = slot;
 		return 0;
 	}
+	if (node == ROOT_NODE) /* it is in each state, also when that one is gone */
+		base = 0;
 	if (base && (atomic_load(&m->flags) & MEMO_CHANGED))
 		base = UINT64_MAX; /* no snapshot has that id */
 	if (base) {

@@ -644,6 +644,19 @@ def test_a_snapshot_that_is_shown_goes_on_and_so_does_a_second_branch(t):
     over(view, old, fork)
 
 
+def test_a_view_goes_on_though_the_state_before_its_restore_is_gone(t):
+    view = supervised(t, {"%d" % i: "" for i in range(3000)})  # more than are told by name
+    first = view.checkpoint()
+    for name in os.listdir(view.path):
+        os.unlink(view.at(name))
+    view.write("late", "x")
+    restored = view.restore(first)
+    assert restored["mode"] == 1  # by epoch
+    view.store.ply("drop", restored["left"])
+    kill(view)
+    assert len(os.listdir(view.path)) == 3000
+
+
 # ---- dying too often, ending, being replaced ----
 
 def test_many_views_go_on_where_few_files_may_be_open(t):

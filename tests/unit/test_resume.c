@@ -477,6 +477,35 @@ START_TEST(what_was_equal_is_known_when_the_state_that_was_restored_is_gone)
 }
 END_TEST
 
+static void restore_and_drop_what_was_left(void)
+{
+	struct view_kernel few = kernel;
+	struct restore_info info;
+	struct entry e;
+	uint64_t id;
+
+	few.names_max = 1;
+	view_set_kernel(view, &few);
+	ck_assert_int_eq(make(ROOT_NODE, "d", S_IFDIR | 0755, &e), 0);
+	ck_assert_int_eq(view_checkpoint(view, "", false, &id), 0);
+	ck_assert_int_eq(make(ROOT_NODE, "late", S_IFREG | 0644, &e), 0);
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	ck_assert_int_eq(info.mode, RESTORE_EPOCH);
+	ck_ok(snap_drop(store, info.left));
+	ck_assert_int_eq(store_sync(store), 0);
+}
+
+/* It is there in each state, so nothing has to be known of the one that it was last seen in. */
+START_TEST(the_root_goes_on_though_the_state_that_was_left_is_gone)
+{
+	killed_after(restore_and_drop_what_was_left);
+	begin();
+	ck_assert(is_there("d"));
+	ck_assert(!is_there("late"));
+	end();
+}
+END_TEST
+
 /* From now on each restore is told by epoch, or none is. */
 static void tell_by_epoch(bool yes)
 {
@@ -836,6 +865,7 @@ int main(void)
 		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);
 	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
 	tcase_add_test(c, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
+	tcase_add_test(c, the_root_goes_on_though_the_state_that_was_left_is_gone);
 	tcase_add_test(c, nodes_that_restores_settled_stay_so);
 	tcase_add_test(c, a_directory_that_the_kernel_removed_stays_another_one);
 	tcase_add_test(c, a_dead_directory_stays_dead);
