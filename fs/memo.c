@@ -88,6 +88,15 @@ int memo_new(struct memo **ret)
 	return 0;
 }
 
+/* No process has as many threads; claim would wait for ever. */
+static bool all_taken(const struct memo *m)
+{
+	for (unsigned i = 0; i < MEMO_RECEIPTS; i++)
+		if (!atomic_load(&m->receipts[i].unique))
+			return false;
+	return true;
+}
+
 int memo_open(int fd, struct memo **ret)
 {
 	_cleanup_(memo_closep) struct memo *m = NULL;
@@ -100,14 +109,17 @@ int memo_open(int fd, struct memo **ret)
 	if (fstat(fd, &st) < 0)
 		return -errno;
 	if ((uint64_t)st.st_size != MEMO_BYTES)
-		return -EPROTO;
+		return -ERR_MEMO;
 	r = map(m);
 	if (r < 0)
 		return r;
 	if (memcmp(m->head->magic, MAGIC, sizeof(m->head->magic)) != 0 ||
-	    m->head->version != MEMO_VERSION || !m->head->kept ||
-	    m->head->n_slots > MEMO_NODES_MAX || m->head->init_len > MEMO_INIT_MAX)
-		return -EPROTO;
+	    m->head->version != MEMO_VERSION || !m->head->kept || !m->head->has_epoch ||
+	    m->head->init_len > MEMO_INIT_MAX || m->head->n_slots > MEMO_NODES_MAX ||
+	    /* each of them was written, or it would be read as one that takes no memory yet */
+	    (uint64_t)st.st_blocks * 512 < m->head->n_slots * sizeof(struct memo_node) ||
+	    all_taken(m))
+		return -ERR_MEMO;
 	*ret = TAKE_PTR(m);
 	return 0;
 }

@@ -137,7 +137,7 @@ struct memo {
 
 /* A new one, empty. */
 int memo_new(struct memo **ret);
-/* What is behind a descriptor (taken): -EPROTO when it is none that we understand. */
+/* What is behind a descriptor (taken): -ERR_MEMO when it is none that we understand. */
 int memo_open(int fd, struct memo **ret);
 void memo_close(struct memo *m);
 static inline void memo_closep(struct memo **m)

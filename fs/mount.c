@@ -220,7 +220,7 @@ static int mount_repeat_init(struct mount *m)
 	int r;
 
 	if (h->init_len < sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, flags2))
-		return -EPROTO;
+		return -ERR_MEMO;
 	memcpy(request, h->init, sizeof(request));
 	m->resuming = true;
 	r = mount_take_init(m, &buffers, h->init_len);

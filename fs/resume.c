@@ -117,6 +117,8 @@ static int resume_slot(struct view *v, uint32_t slot, struct former *former)
 	int r;
 
 	v->serials[slot] = atomic_load(&m->serial);
+	if (node && (uint32_t)node != slot)
+		return -ERR_MEMO;
 	if (node && (node >> 32 != v->serials[slot] ||
 		     (!atomic_load(&m->nlookup) && node != ROOT_NODE))) {
 		/* It was about to go. Who goes without a name is purged (view_purge_orphans). */
@@ -147,6 +149,14 @@ static int resume_slot(struct view *v, uint32_t slot, struct former *former)
 	return resume_one(v, m, realm);
 }
 
+/* Whoever asks for anything begins there. */
+static bool has_root(const struct view *v)
+{
+	const struct vnode *n = v->n_slots > ROOT_NODE ? v->slots[ROOT_NODE] : NULL;
+
+	return n && n->node == ROOT_NODE && n->ino == ROOT_INO && S_ISDIR(n->type) && n->hashed;
+}
+
 static const struct notes every_name = { .all = true };
 
 int vnodes_resume(struct view *v)
@@ -166,5 +176,5 @@ int vnodes_resume(struct view *v)
 	while (former.n > 0)
 		realm_unref(v, former.realms[--former.n]); /* from here on they are the vnodes' */
 	free(former.realms);
-	return r < 0 ? r : v->n_slots > ROOT_NODE && v->slots[ROOT_NODE] ? 0 : -EPROTO;
+	return r < 0 ? r : has_root(v) ? 0 : -ERR_MEMO;
 }

@@ -247,7 +247,7 @@ int vnode_reserve(struct view *v);
 /* ---- resume.c ---- */
 /*
  * Instead of vnodes_init: the node ids that a former process had. The current realm is there.
- * -EPROTO: the memo has no root.
+ * -ERR_MEMO: the memo is damaged.
  */
 int vnodes_resume(struct view *v);
 

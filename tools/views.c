@@ -293,7 +293,8 @@ static void *finish_restores(void *arg)
 
 /*
  * What one process cannot do for want of memory or threads, another one can: the second daemon in a
- * row that fails gives a view up. All are tried first, so that many cost one death.
+ * row that fails gives a view up, and the first one where the memo itself is damaged. All are tried
+ * first, so that many cost one death.
  */
 #define RESUME_TRIES 2
 
@@ -311,7 +312,8 @@ int views_resume(struct daemon *d)
 			r = start(d, &f->what, f->what.fuse_fd, TAKE_PTR(f->memo), f->slot);
 		else
 			(void)close(f->what.fuse_fd); /* nothing was written */
-		if (supervisor_note_resume(d->supervisor, f->slot, r == 0) >= RESUME_TRIES) {
+		if (supervisor_note_resume(d->supervisor, f->slot, r == 0) >= RESUME_TRIES ||
+		    r == -ERR_MEMO) {
 			daemon_log("error: going on with the view on '%s': %s; unmount it",
 				   f->what.mountpoint, err_str(r));
 			supervisor_remove(d->supervisor, f->slot);

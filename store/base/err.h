@@ -65,6 +65,7 @@ enum outcome {
 	X(ERR_NO_UNDO, ENOENT, "there is no restore to undo on this branch")                       \
 	X(ERR_JOURNAL_DAMAGED, EIO, "a record of the journal is damaged")                          \
 	X(ERR_ITEM_DAMAGED, EIO, "an item of the file tree is damaged")                            \
+	X(ERR_MEMO, EIO, "what the daemon before knew of it is damaged, or of another version")    \
 	X(ERR_UNSAFE_PATH, EINVAL, "a path leads out of the tree")                                 \
 	X(ERR_SOURCE, EIO, "the source cannot be read")                                            \
 	X(ERR_TARGET, EIO, "the target cannot be written")                                         \

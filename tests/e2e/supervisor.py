@@ -657,7 +657,40 @@ def test_a_view_goes_on_though_the_state_before_its_restore_is_gone(t):
     assert len(os.listdir(view.path)) == 3000
 
 
+def damage_memo(pid):
+    """What the next daemon is to know of the view that was mounted first."""
+    for fd in sorted(os.listdir("/proc/%d/fd" % pid), key=int):
+        path = "/proc/%d/fd/%s" % (pid, fd)
+        if "memfd:plyfs-view" in os.readlink(path):
+            with open(path, "r+b") as f:
+                f.seek(4096)  # behind the head: what was asked, and the first of the node ids
+                f.write(b"\xff" * 200000)
+            return
+    assert False, "there is no memo"
+
+
 # ---- dying too often, ending, being replaced ----
+
+def test_a_view_of_which_nothing_is_known_is_given_up_and_others_go_on(t):
+    view = supervised(t)
+    other = view.fork("idea")
+    other.write("b", "idea")
+    pid = view.store.daemon()
+    os.kill(pid, signal.SIGSTOP)  # it would use it, too
+    damage_memo(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert other.read("b") == "idea" and other.read("a.txt") == "one\n"
+    try:
+        os.statvfs(view.path)
+        assert False, "that should have failed"
+    except OSError as e:
+        assert e.errno in (errno.ENOTCONN, errno.ECONNABORTED), e
+    log = view.store.log_tail()
+    assert "ended by itself" not in log and log.count("what the daemon before knew of it is damaged") == 1, log
+    view.store.ply("unmount", view.path)
+    assert view.store.mount(at=view.path).read("a.txt") == "one\n"
+    other.write("b", "goes on")
+
 
 def test_many_views_go_on_where_few_files_may_be_open(t):
     few_open_files(t, 64)

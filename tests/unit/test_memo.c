@@ -258,25 +258,77 @@ START_TEST(another_layout_is_not_understood)
 	struct memo *m;
 
 	first->head->version++;
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
 	first->head->version--;
 	first->head->magic[0]++;
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
 	first->head->magic[0]--;
 	/* lengths that would lead out of it */
 	n_slots = first->head->n_slots;
 	first->head->n_slots = MEMO_NODES_MAX + 1;
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
 	first->head->n_slots = n_slots;
 	init_len = first->head->init_len;
 	first->head->init_len = MEMO_INIT_MAX + 1;
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
 	first->head->init_len = init_len;
+	/* more slots than were ever written */
+	first->head->n_slots = 10000;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
+	first->head->n_slots = n_slots;
+	first->head->has_epoch = false; /* which all that comes of a restore needs */
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
+	first->head->has_epoch = true;
+	/* no place for any request */
+	for (int i = 0; i < MEMO_RECEIPTS; i++)
+		first->receipts[i].unique = 1;
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
+	first->receipts[MEMO_RECEIPTS - 1].unique = 0;
 	ck_assert_int_eq(memo_open(dup(first->fd), &m), 0);
 	memo_close(m);
 	first->head->kept = false; /* INIT was never answered */
-	ck_assert_int_eq(memo_open(dup(first->fd), &m), -EPROTO);
-	ck_assert_int_eq(memo_open(open("/dev/null", O_RDWR | O_CLOEXEC), &m), -EPROTO);
+	ck_assert_int_eq(memo_open(dup(first->fd), &m), -ERR_MEMO);
+	ck_assert_int_eq(memo_open(open("/dev/null", O_RDWR | O_CLOEXEC), &m), -ERR_MEMO);
+}
+END_TEST
+
+static void make_one(void)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(ROOT_NODE, "a", S_IFREG | 0644, &e), 0);
+}
+
+/* No kill leaves such records, so what else it says is not believed either. */
+START_TEST(what_cannot_be_is_not_gone_on_with)
+{
+	struct memo_node *root = &first->nodes[ROOT_NODE], *a = root + 1, was_root, was;
+	uint64_t node;
+
+	killed_after(make_one);
+	node = a->node;
+	was_root = *root;
+	was = *a;
+	ck_assert_int_eq(store_open(scratch.dir_fd, NULL, &store), 0);
+	for (int i = 0; i < 6; i++) {
+		if (i < 2) /* the node id of another slot */
+			a->node = i ? 1000000 : ROOT_NODE;
+		else if (i == 2)
+			root->node = 0;
+		else if (i == 3)
+			root->ino = 1000;
+		else if (i == 4)
+			root->type = S_IFREG;
+		else
+			root->flags = 0;
+		ck_assert_int_eq(view_open(store, "main", same_memo(), &view), -ERR_MEMO);
+		*root = was_root;
+		*a = was;
+	}
+	ck_assert_int_eq(store_close(store), 0);
+	begin();
+	ck_assert_uint_eq(node_of(ROOT_NODE, "a"), node);
+	end();
 }
 END_TEST
 
@@ -298,5 +350,6 @@ int main(void)
 	tcase_add_test(c, receipts_nobody_asks_for_are_free_at_the_first_new_request);
 	tcase_add_test(c, who_tells_the_kernel_can_be_seen_as_long_as_he_does);
 	tcase_add_test(c, another_layout_is_not_understood);
+	tcase_add_test(c, what_cannot_be_is_not_gone_on_with);
 	return run_case("memo", c);
 }
