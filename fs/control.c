@@ -34,13 +34,10 @@ static int open_top(int dir_fd)
 	return openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* ioctl wants a real one */
 }
 
-void plyfs_see_moved(int dir_fd)
+static void see_moved(int top)
 {
-	_cleanup_close_ int top = open_top(dir_fd);
 	struct plyfs_moved q = { 0 };
 
-	if (top < 0)
-		return;
 	do {
 		if (ioctl(top, PLYFS_IOC_MOVED, &q) < 0)
 			return;
@@ -57,6 +54,17 @@ void plyfs_see_moved(int dir_fd)
 	} while (q.next);
 }
 
+void plyfs_see_restored(int dir_fd, const char *left, const char *now)
+{
+	_cleanup_close_ int top = open_top(dir_fd);
+
+	if (top < 0)
+		return;
+	see_moved(top);
+	if (left && now)
+		plyfs_tell_watchers(top, left, now);
+}
+
 int plyfs_control(int dir_fd, unsigned long cmd, void *q)
 {
 	const struct plyfs_restore *restored = q;
@@ -64,7 +72,11 @@ int plyfs_control(int dir_fd, unsigned long cmd, void *q)
 	if (ioctl(dir_fd, cmd, q) < 0)
 		return -1;
 	if ((cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO) &&
-	    restored->flags & PLYFS_RESTORE_MOVED)
-		plyfs_see_moved(dir_fd);
+	    restored->flags & (PLYFS_RESTORE_MOVED | PLYFS_RESTORE_TELL)) {
+		bool tell = restored->flags & PLYFS_RESTORE_TELL;
+
+		plyfs_see_restored(dir_fd, tell ? restored->left : NULL,
+				   tell ? restored->id : NULL);
+	}
 	return 0;
 }

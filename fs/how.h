@@ -49,3 +49,4 @@ static inline bool kernel_writes_around(const char *release)
 /* Levers have the lower half. */
 #define MOUNT_IO_URING (1U << 17)    /* requests through io_uring; ends with its daemon */
 #define MOUNT_PASSTHROUGH (1U << 18) /* a snapshot's large files are read by the kernel */
+#define MOUNT_INOTIFY (1U << 19)     /* a restore tells who watches (watchers.c) */

@@ -36,6 +36,7 @@ struct plyfs_checkpoint {
 };
 #define PLYFS_RESTORE_NEWER 1 /* id is a branch that has changed since */
 #define PLYFS_RESTORE_MOVED 2 /* known directories are elsewhere now, or back: PLYFS_IOC_MOVED */
+#define PLYFS_RESTORE_TELL 4  /* the view was mounted with --inotify: PLYFS_XATTR_RESTORED */
 
 struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
@@ -108,13 +109,24 @@ struct plyfs_moved {
 #define PLYFS_IOC_MOVED _IOWR('p', 0x48, struct plyfs_moved)
 
 /*
+ * setxattr(2) of this changes nothing and makes an event for who watches (inotify). Views with
+ * --inotify take it from root and the owner of the store; others say EOPNOTSUPP.
+ */
+#define PLYFS_XATTR_RESTORED "system.plyfs.restored"
+
+/*
  * ioctl(2) on a directory, with a struct of above, and what RESTORE and UNDO leave to their caller:
- * directories that moved or came back are looked at. -1 and errno as of the ioctl; one that cannot
- * be looked at is passed over.
+ * directories that moved or came back are looked at, and watchers are told (watchers.c). -1 and
+ * errno as of the ioctl; what cannot be looked at is passed over.
  */
 int plyfs_control(int dir_fd, unsigned long cmd, void *q);
-/* Only that, for a restore that somebody else did. */
-void plyfs_see_moved(int dir_fd);
+/*
+ * Only that, for a restore that somebody else did. left and now: the states, if watchers are to be
+ * told; or NULL.
+ */
+void plyfs_see_restored(int dir_fd, const char *left, const char *now);
+/* What control.c has of watchers.c. top_fd: of the directory that differences are below. */
+void plyfs_tell_watchers(int top_fd, const char *left, const char *now);
 
 /* What PLYFS_IOC_INFO fails with on other filesystems, which know no such question. */
 static inline bool plyfs_is_no_view(int error)

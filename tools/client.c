@@ -756,12 +756,15 @@ int client_send(struct client *cl, bool start, int argc, char **argv)
 	return r ? r : client_ask(cl, sock, start, argc, argv, -1);
 }
 
-static void see_moved(const char *mountpoint)
+static void see_restored(const struct wire_answer *a)
 {
-	_cleanup_close_ int fd = open(mountpoint, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char left[PLYFS_ID_SIZE], now[PLYFS_ID_SIZE];
+	int n = 0;
+	bool tell = sscanf(a->text, "%12[0-9a-f] %12[0-9a-f] %n", left, now, &n) == 2 && n;
+	_cleanup_close_ int fd = open(a->text + n, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd >= 0)
-		plyfs_see_moved(fd);
+		plyfs_see_restored(fd, tell ? left : NULL, tell ? now : NULL);
 }
 
 /* AGAIN: it ended before it had read the request, so the verb did not begin. END: nobody knows. */
@@ -824,7 +827,7 @@ int client_ask(struct client *cl, int sock, bool start, int argc, char **argv, i
 	if (answer.status && *answer.text) /* it could not even begin */
 		return client_fail(cl, "%s", answer.text);
 	if (!answer.status && *answer.text)
-		see_moved(answer.text);
+		see_restored(&answer);
 	cl->unread = cl->unread || answer.status == UNREAD;
 	return answer.status == UNREAD ? FAILED : answer.status;
 }

@@ -135,6 +135,8 @@ int add_options(char **argv, int argc, const struct mount_options *o,
 	}
 	if (o->io_uring)
 		argv[argc++] = (char *)"--io-uring";
+	if (o->inotify)
+		argv[argc++] = (char *)"--inotify";
 	return argc;
 }
 
@@ -507,7 +509,7 @@ int client_mount(struct client *cl)
 	};
 	char without[LEVERS_TEXT_SIZE];
 	_cleanup_free_ char *mountpoint = NULL, *which = NULL;
-	char *argv[10];
+	char *argv[11];
 	int argc = 0, r;
 
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), 0, 0, 1);
@@ -535,8 +537,9 @@ int client_mount(struct client *cl)
 		return client_misuse(
 			cl, "--%s is for the short form: plyfs mount DIR, without a store",
 			fresh ? "fresh" : "update");
-	if (fsmonitor && snapshot)
-		return client_misuse(cl, "--fsmonitor is for branches: a snapshot cannot change");
+	if ((fsmonitor || m.options.inotify) && snapshot)
+		return client_misuse(cl, "--%s is for branches: a snapshot cannot change",
+				     fsmonitor ? "fsmonitor" : "inotify");
 	if (cl->args.n)
 		at = cl->args.v[0];
 	if (!at)

@@ -174,7 +174,7 @@ static int fork_and_mount(struct client *cl, const char *from, const char *name,
 {
 	_cleanup_free_ char *mountpoint = NULL, *from_word = NULL;
 	char without[LEVERS_TEXT_SIZE];
-	char *argv[12];
+	char *argv[13];
 	int argc = 0, r;
 
 	r = mount_point_check(cl, at, false, &mountpoint);
@@ -220,6 +220,7 @@ int client_fork(struct client *cl)
 				     m.private		  ? "private"
 				     : m.allow_other	  ? "allow-other"
 				     : m.options.io_uring ? "io-uring"
+				     : m.options.inotify  ? "inotify"
 							  : "without");
 	name = cl->args.v[0];
 	if (strlen(name) >= sizeof(q.name))

@@ -52,8 +52,8 @@ struct cmd {
 
 	bool cancel;		  /* set by another thread when the client is gone */
 	bool unread;		  /* out's reader is gone (then cancel is set as well) */
-	char moved_at[WIRE_TEXT_MAX]; /* set by a restore: where the view is mounted in which
-				       * directories moved (ioctl.h); else empty */
+	char restored[WIRE_TEXT_MAX]; /* set by a restore that its caller has to look at: the
+				       * text of wire_answer; else empty */
 	struct progress progress; /* draws a bar on the client's terminal, heeds cancel */
 	bool bar_shown;		  /* private to progress */
 	uint64_t bar_ns;

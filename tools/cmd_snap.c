@@ -116,6 +116,22 @@ bool branch_is_newer(struct store *s, const char *text, uint64_t id)
 	return newer;
 }
 
+/* What its caller has to look at, as far as the path is short enough. */
+static void put_restored(struct cmd *c, const struct view_entry *e, uint64_t id,
+			 const struct restore_info *info)
+{
+	char left[SNAP_ID_SIZE], now[SNAP_ID_SIZE];
+	size_t n = 0;
+
+	if (e->how & MOUNT_INOTIFY)
+		n = (size_t)snprintf(c->restored, sizeof(c->restored), "%s %s ",
+				     snap_id_to_text(info->left, left), snap_id_to_text(id, now));
+	if ((n || info->moved) && strlen(e->mountpoint) < sizeof(c->restored) - n)
+		strcpy(c->restored + n, e->mountpoint);
+	else
+		c->restored[0] = '\0';
+}
+
 /* Restore of args[0], or undo. */
 static int go_back(struct cmd *c, bool undo)
 {
@@ -149,8 +165,7 @@ static int go_back(struct cmd *c, bool undo)
 		return cmd_fail(c, r, "%s", cmd_branch_name(c, name));
 	if (t.entry) {
 		view_tidy(mount_view(t.entry->mount));
-		if (info.moved && strlen(t.entry->mountpoint) < sizeof(c->moved_at))
-			strcpy(c->moved_at, t.entry->mountpoint);
+		put_restored(c, t.entry, id, &info);
 	}
 	if (!undo && branch_is_newer(c->store, c->args.v[0], id))
 		fprintf(c->err, "plyfs restore: " BRANCH_IS_NEWER "\n", c->args.v[0],

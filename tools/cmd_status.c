@@ -101,6 +101,7 @@ static int view_to_json(void *arg, struct view_entry *e)
 		views_users(e, users);
 	json_object_set_new(view, "users", detached ? json_text(users) : json_null());
 	json_object_set_new(view, "io_uring", json_boolean(e->how & MOUNT_IO_URING));
+	json_object_set_new(view, "inotify", json_boolean(e->how & MOUNT_INOTIFY));
 	json_object_set_new(view, "passthrough", passed_to_json(e->how, &s.passed));
 	if (p->ops) {
 		json_t *ops = json_object();
@@ -143,6 +144,8 @@ static int view_to_text(void *arg, struct view_entry *e)
 		fprintf(c->out, ", without %s", without);
 	if (e->how & MOUNT_IO_URING)
 		fprintf(c->out, ", io_uring (ends with the daemon)");
+	if (e->how & MOUNT_INOTIFY)
+		fprintf(c->out, ", inotify");
 	if (e->how & MOUNT_PASSTHROUGH)
 		fprintf(c->out, ", passthrough%s",
 			s.passed.told ? " (not of all; see the log)" : "");

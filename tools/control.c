@@ -50,17 +50,19 @@ static int do_checkpoint(struct view *v, struct plyfs_checkpoint *q)
 	return 0;
 }
 
-static void put_restored(struct plyfs_restore *q, uint64_t id, const struct restore_info *info)
+static void put_restored(const struct view_entry *e, struct plyfs_restore *q, uint64_t id,
+			 const struct restore_info *info)
 {
 	memset(q, 0, sizeof(*q));
 	put_id(q->id, id);
-	q->flags = info->moved ? PLYFS_RESTORE_MOVED : 0;
+	q->flags = (info->moved ? PLYFS_RESTORE_MOVED : 0) |
+		   (e->how & MOUNT_INOTIFY ? PLYFS_RESTORE_TELL : 0);
 	q->mode = info->mode;
 	q->changed = info->changed;
 	put_id(q->left, info->left);
 }
 
-static int do_restore(struct view *v, struct plyfs_restore *q)
+static int do_restore(const struct view_entry *e, struct view *v, struct plyfs_restore *q)
 {
 	struct restore_info info = {};
 	uint64_t id;
@@ -78,12 +80,12 @@ static int do_restore(struct view *v, struct plyfs_restore *q)
 	if (r < 0)
 		return r;
 	newer = branch_is_newer(view_store(v), q->id, id);
-	put_restored(q, id, &info);
+	put_restored(e, q, id, &info);
 	q->flags |= newer ? PLYFS_RESTORE_NEWER : 0;
 	return 0;
 }
 
-static int do_undo(struct view *v, struct plyfs_restore *q)
+static int do_undo(const struct view_entry *e, struct view *v, struct plyfs_restore *q)
 {
 	struct restore_info info = {};
 	uint64_t id;
@@ -94,7 +96,7 @@ static int do_undo(struct view *v, struct plyfs_restore *q)
 	r = view_undo(v, &id, &info);
 	if (r < 0)
 		return r;
-	put_restored(q, id, &info);
+	put_restored(e, q, id, &info);
 	return 0;
 }
 
@@ -182,10 +184,10 @@ int control_ioctl(void *arg, struct mount *m, const struct cred *cred, uint64_t 
 		r = do_checkpoint(v, q);
 		break;
 	case PLYFS_IOC_RESTORE:
-		r = do_restore(v, q);
+		r = do_restore(e, v, q);
 		break;
 	case PLYFS_IOC_UNDO:
-		r = do_undo(v, q);
+		r = do_undo(e, v, q);
 		break;
 	case PLYFS_IOC_FORK:
 		r = do_fork(v, q);

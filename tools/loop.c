@@ -138,7 +138,7 @@ static void *conn_main(void *arg)
 	if (c->out && c->err) {
 		a.status = verb_run(c);
 		if (!a.status)
-			strcpy(a.text, c->moved_at);
+			strcpy(a.text, c->restored);
 	} else {
 		if (c->out)
 			(void)fclose(c->out); /* nothing is in it */

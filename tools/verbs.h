@@ -54,6 +54,7 @@
 	  "  --suid, --dev   as root: setuid programs, devices in it count (a container's\n" \
 	  "                  root may want that; whoever wrote the view then is trusted)\n" \
 	  "  --fsmonitor     the git repository in it asks plyfs what has changed\n" \
+	  "  --inotify       a restore tells programs that watch files (inotify)\n" \
 	  "  --io-uring      for several busy clients at once; the view then ends when\n" \
 	  "                  the daemon is killed. See plyfs doctor\n" \
 	  "  --passthrough   as root, with --snapshot: the kernel reads large files itself,\n" \
@@ -90,8 +91,8 @@
 	  "  --from ID       a snapshot, or a branch (its present state); default: the\n" \
 	  "                  view that the current directory lies in, else main\n" \
 	  "  --at DIR        mount it there (an empty directory) at once\n" \
-	  "  --private, --allow-other, --without A,B, --io-uring   with --at, as mount has\n" \
-	  "                  them\n") \
+	  "  --private, --allow-other, --without A,B, --inotify, --io-uring   with --at, as\n" \
+	  "                  mount has them\n") \
 	X(drop, DAEMON, "[OPTION]... ID|NAME... | --older-than T [NAME...]", \
 	  "forget snapshots or branches", \
 	  "A branch name is that branch; its snapshots stay. The space comes back with gc.\n" \
@@ -247,17 +248,18 @@ const struct verb_text *verb_at(unsigned i);
 
 /* The options of verbs that mount which client and daemon both read, and the number they make. */
 struct mount_options {
-	bool io_uring;
+	bool io_uring, inotify;
 	uint32_t without; /* bits of levers */
 };
 /* clang-format off */
 #define OPTIONS_MOUNT(o) \
 	{ .name = "io-uring", .flag = &(o)->io_uring }, \
+	{ .name = "inotify", .flag = &(o)->inotify }, \
 	{ .name = "without", .bits = &(o)->without, .words = lever_names }
 /* clang-format on */
 static inline uint32_t mount_how(const struct mount_options *o)
 {
-	return o->without | (o->io_uring ? MOUNT_IO_URING : 0);
+	return o->without | (o->io_uring ? MOUNT_IO_URING : 0) | (o->inotify ? MOUNT_INOTIFY : 0);
 }
 extern const char *const lever_names[LEVERS + 1]; /* by enum lever; NULL-terminated */
 /* Those that are switched off, as --without takes them; "" when none is. */

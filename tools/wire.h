@@ -43,8 +43,9 @@ struct wire_answer {
 	char text
 		[WIRE_TEXT_MAX]; /* hello: the program's version, or why it refuses; may be empty.
 				  * The last one: why the verb was not begun; when it is done,
-				  * where a view is mounted that plyfs_see_moved is for; else
-				  * empty */
+				  * where a view is mounted that plyfs_see_restored is for,
+				  * before that, if it takes states, these, each with a blank
+				  * behind it; else empty */
 };
 
 /* All: 0, or -errno; -EMSGSIZE for a request that is too long; -EPROTO for senseless bytes. */
