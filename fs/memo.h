@@ -63,7 +63,7 @@ struct memo_node {
 	_Atomic uint64_t node; /* 0: none */
 	_Atomic uint64_t ino;
 	_Atomic uint64_t nlookup;
-	_Atomic uint64_t base; /* snapshot that its realm began with; 0: the current realm */
+	_Atomic uint64_t base; /* snapshot its realm began with (snap_need); 0: current */
 	_Atomic uint32_t serial;
 	_Atomic uint16_t type; /* S_IFMT bits */
 	_Atomic uint16_t flags;

@@ -46,7 +46,7 @@ static int find_realm(struct view *v, uint64_t snap, struct realm **list, size_t
 		realm->refs = 1;
 		realm_list(v, realm);
 	}
-	realm->snap = snap;
+	realm_began_with(v, realm, snap); /* also of one that cannot be read now */
 	*ret = realm;
 	return 0;
 }

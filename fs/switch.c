@@ -476,8 +476,10 @@ static void commit_epoch(struct plan *p)
 	cur->base = NULL;
 	cur->lineage = p->lineage;
 	old->snap = cur->snap;
+	old->needs_snap = cur->needs_snap;
 	old->left = cur->left;
 	cur->snap = 0;
+	cur->needs_snap = false;
 	v->cur = cur;
 	vnodes_rise(v);
 	for (uint32_t i = 1; v->memo && i < v->n_slots; i++)
@@ -665,7 +667,7 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 	}
 
 	if (p->limbo) /* an empty state is nobody's snapshot, and has no files either */
-		p->limbo->snap = receipt->id ? receipt->id : UINT64_MAX;
+		realm_began_with(v, p->limbo, receipt->id ? receipt->id : UINT64_MAX);
 	if (v->base_pinned)
 		store_unpin_root(v->store, v->cur_base);
 	v->base_pinned = pinned;

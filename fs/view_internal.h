@@ -53,6 +53,7 @@ struct realm {
 	struct root *base; /* owned: the state when the realm was left; NULL in the current realm */
 	uint64_t lineage;  /* of base */
 	uint64_t snap;     /* that has base; 0 in the current realm */
+	bool needs_snap;   /* the store keeps it for us */
 	uint64_t refs;     /* under table_lock: vnodes bound to it, and 1 for being current */
 	uint32_t left;	   /* view->switches when it was left; 0: before this process */
 	bool owns_tree;
@@ -214,6 +215,8 @@ void vnode_save(struct view *v, const struct vnode *n); /* V7 */
 void vnode_save_free(struct view *v, uint32_t slot);
 /* vnode_bind, or (change) vnode_bind_to_change. view->lock held. */
 int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *ret);
+/* Another process finds its state by this snapshot (memo.h), whatever becomes of that. */
+void realm_began_with(struct view *v, struct realm *realm, uint64_t snap);
 /* Gives one reference back; with the last one the realm goes, and its tree and pin with it. */
 void realm_unref(struct view *v, struct realm *realm);
 /* V4: if nobody is bound to an earlier state, nobody will ask for cur_base any more. */

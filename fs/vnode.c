@@ -157,6 +157,12 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 	return 0;
 }
 
+void realm_began_with(struct view *v, struct realm *realm, uint64_t snap)
+{
+	realm->snap = snap;
+	realm->needs_snap = v->memo && snap_need(v->store, snap) == 0;
+}
+
 void view_settled(struct view *v)
 {
 	if (!v->base_pinned || !v->realms || v->realms->next)
@@ -178,6 +184,8 @@ void realm_unref(struct view *v, struct realm *realm)
 		store_unpin_root(v->store, realm->base);
 		root_unref(realm->base);
 	}
+	if (realm->needs_snap && v->memo) /* else another process may */
+		snap_unneed(v->store, realm->snap);
 	if (realm->owns_tree)
 		tree_free(realm->tree);
 	free(realm);

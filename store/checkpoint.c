@@ -9,9 +9,10 @@
  * it, so gc finds the state either in the table or at the branch.
  *
  * Automatic snapshots (what a restore left behind) live as long as a branch has them as undo or
- * head, a child that is not automatic refers to them, or they are pinned; whoever ends such a use
- * calls snap_drop_loose. One that a checkpoint hands out as its answer becomes an ordinary
- * snapshot.
+ * head, a child that is not automatic refers to them, they are pinned, or a view goes on from them
+ * (snap_need); whoever ends such a use calls snap_drop_loose. One that a checkpoint hands out as its
+ * answer becomes an ordinary snapshot, and one that is dropped while a view goes on from it an
+ * automatic one.
  */
 
 #include <errno.h>

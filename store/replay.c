@@ -422,16 +422,6 @@ static uint64_t highest_lsn(const struct store *s)
 	return lsn;
 }
 
-/* Automatic snapshots that nothing needs: their own records were left out, or never written. */
-static void drop_loose_snaps(struct store *s)
-{
-	LOCK_GUARD(&s->table);
-
-	for (size_t i = 0; i < s->snap_slots; i++)
-		if (s->snaps[i])
-			snap_drop_loose(s, s->snaps[i]);
-}
-
 /* ---- what damage costs ---- */
 
 struct loss {
@@ -579,7 +569,8 @@ int store_replay(struct store *s, const struct store_options *options)
 	s->replaying = false;
 	if (r < 0)
 		return r;
-	drop_loose_snaps(s);
+	if (!options || !options->recovered)
+		snap_drop_loose_ones(s);
 	stage_hold(s->stage, journal_last_peek(s->journal));
 	report(s, &found);
 	return 0;

@@ -258,7 +258,19 @@ static void leave_branches(struct store *s, struct snap *sn)
 		leave_branch(s, container_of(l, struct entry, orphan), sn);
 }
 
-/* Takes it out of the table; children and branches move to its parent. */
+/* Its parent has its place: children and branches move there. */
+static void make_way(struct store *s, struct snap *sn)
+{
+	while (!link_alone(&sn->children)) {
+		struct snap *child = container_of(sn->children.next, struct snap, sibling);
+
+		set_parent(child, sn->up);
+		snap_mark_rewrite(s, child);
+	}
+	leave_branches(s, sn);
+}
+
+/* Takes it out of the table. */
 static void snap_detach(struct store *s, struct snap *sn)
 {
 	struct snap **at = bucket_of(s, sn->id);
@@ -269,13 +281,7 @@ static void snap_detach(struct store *s, struct snap *sn)
 	s->snaps[sn->pos] = NULL;
 	s->snap_count--;
 
-	while (!link_alone(&sn->children)) {
-		struct snap *child = container_of(sn->children.next, struct snap, sibling);
-
-		set_parent(child, sn->up);
-		snap_mark_rewrite(s, child);
-	}
-	leave_branches(s, sn);
+	make_way(s, sn);
 	set_parent(sn, NULL);
 	lru_remove(s, sn);
 	link_remove(&sn->rewrite);
@@ -292,10 +298,10 @@ static void snap_detach(struct store *s, struct snap *sn)
 }
 
 /*
- * Nothing needs it: a child that is automatic itself does not, else undoing and changing in turns
+ * Nobody asks for it: a child that is automatic itself does not, else undoing and changing in turns
  * would make a chain without end.
  */
-static bool is_loose(const struct snap *sn)
+static bool is_unwanted(const struct snap *sn)
 {
 	if (!(sn->flags & SNAP_AUTO) || sn->dropped || sn->holds > 0 || sn->pins > 0)
 		return false;
@@ -305,10 +311,19 @@ static bool is_loose(const struct snap *sn)
 	return true;
 }
 
+/* One that was asked to go becomes an automatic one that nobody asks for. */
+static void snap_hide(struct store *s, struct snap *sn)
+{
+	make_way(s, sn);
+	sn->flags |= SNAP_AUTO;
+	sn->label = "";
+	snap_mark_rewrite(s, sn);
+}
+
 void snap_drop_loose(struct store *s, struct snap *sn)
 {
 	/* While the journal is replayed its own records say which ones went, and when. */
-	while (sn && !s->replaying && is_loose(sn)) {
+	while (sn && !s->replaying && sn->needs == 0 && is_unwanted(sn)) {
 		struct snap *up = sn->up;
 
 		log_loose_drop(s, sn->id);
@@ -587,7 +602,7 @@ static int snap_list_take(struct store *s, struct snap_list *ret)
 		return -ENOMEM;
 	*ret = (struct snap_list){ .store = s, .snaps = snaps };
 	for (size_t i = 0; i < s->snap_slots; i++) {
-		if (!s->snaps[i])
+		if (!s->snaps[i] || is_unwanted(s->snaps[i]))
 			continue;
 		s->snaps[i]->refs++;
 		snaps[ret->count++] = s->snaps[i];
@@ -621,6 +636,38 @@ int snap_each(struct store *s, int (*fn)(void *arg, const struct snap_info *info
 		r = fn(arg, &info);
 	}
 	return r;
+}
+
+/* Also those whose own records were left out of the journal, or never written. */
+void snap_drop_loose_ones(struct store *s)
+{
+	LOCK_GUARD(&s->table);
+
+	for (size_t i = 0; i < s->snap_slots; i++)
+		if (s->snaps[i])
+			snap_drop_loose(s, s->snaps[i]);
+}
+
+int snap_need(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn)
+		return -ERR_SNAP_UNKNOWN;
+	sn->needs++;
+	return 0;
+}
+
+void snap_unneed(struct store *s, uint64_t id)
+{
+	LOCK_GUARD(&s->table);
+	struct snap *sn = snap_lookup(s, id);
+
+	if (!sn)
+		return; /* somebody dropped it */
+	sn->needs--;
+	snap_drop_loose(s, sn);
 }
 
 int snap_pin(struct store *s, uint64_t id)
@@ -703,7 +750,11 @@ int snap_drop(struct store *s, uint64_t id)
 
 		(void)log_write(&log, &op);
 		up = sn->up;
-		snap_detach(s, sn);
+		/* In a replay nobody has said yet what he needs. */
+		if (sn->needs > 0 || s->replaying)
+			snap_hide(s, sn);
+		else
+			snap_detach(s, sn);
 		snap_drop_loose(s, up);
 	}
 	branch_publish(s);
@@ -738,7 +789,7 @@ static int find_prefix(struct store *s, uint64_t prefix, unsigned digits, struct
 	struct snap *found = NULL;
 
 	for (size_t i = 0; i < s->snap_slots; i++) {
-		if (!s->snaps[i] || s->snaps[i]->id >> shift != prefix)
+		if (!s->snaps[i] || s->snaps[i]->id >> shift != prefix || is_unwanted(s->snaps[i]))
 			continue;
 		if (found)
 			return -ERR_SNAP_AMBIGUOUS;
@@ -768,6 +819,7 @@ static int find_base(struct store *s, const char *text, size_t len, struct snap 
 {
 	char name[BRANCH_NAME_MAX + 1];
 	struct entry *e = NULL;
+	struct snap *sn = NULL;
 	uint64_t prefix = 0;
 	bool hex;
 
@@ -775,8 +827,10 @@ static int find_base(struct store *s, const char *text, size_t len, struct snap 
 		return find_label(s, text + 1, len - 1, ret);
 
 	hex = hex_value(text, len, &prefix) == 0;
-	if (hex && len == SNAP_ID_SIZE - 1 && snap_lookup(s, prefix)) {
-		*ret = snap_lookup(s, prefix);
+	if (hex && len == SNAP_ID_SIZE - 1)
+		sn = snap_lookup(s, prefix);
+	if (sn && !is_unwanted(sn)) {
+		*ret = sn;
 		return 0;
 	}
 

@@ -56,7 +56,8 @@ struct store_options {
 	/*
 	 * Called when all that is known of the past has come back, and before any record is
 	 * appended: an operation was done if and only if the number of its record (journal.h) is
-	 * not above lsn. May pin snapshots. May be NULL.
+	 * not above lsn. May be NULL; who gives it calls snap_drop_loose_ones when all that went on
+	 * from states of then has found them again (snap_pin, snap_need).
 	 */
 	void (*recovered)(void *arg, struct store *s, uint64_t lsn);
 	void *arg;
@@ -119,7 +120,7 @@ bool store_is_behind(struct store *s);
 /* ---- snapshots ---- */
 
 enum snap_flags {
-	SNAP_AUTO = 1,   /* kept by a restore for undo; only the newest per branch stays */
+	SNAP_AUTO = 1,   /* kept by a restore for undo; only the newest per branch is shown */
 	SNAP_IMPORT = 2, /* made by an import */
 };
 
@@ -170,6 +171,15 @@ int snap_drop(struct store *s, uint64_t id);
 int snap_drop_allowed(struct store *s, uint64_t id);
 int snap_pin(struct store *s, uint64_t id);   /* mounted read-only */
 void snap_unpin(struct store *s, uint64_t id);
+/*
+ * Something goes on from its state, and in another process would have to find it again by its id:
+ * until snap_unneed that stays so, also when it is dropped, or was an automatic one that no undo
+ * wants any more. Then snap_each and snap_find leave it out. -ERR_SNAP_UNKNOWN.
+ */
+int snap_need(struct store *s, uint64_t id);
+void snap_unneed(struct store *s, uint64_t id); /* for each snap_need, whatever became of it */
+/* Automatic ones that nothing wants: see store_options.recovered. */
+void snap_drop_loose_ones(struct store *s);
 
 /* Keeps a state's chunks from gc while something outside snapshots and branches still uses it. */
 int store_pin_root(struct store *s, struct root *root);

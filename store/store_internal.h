@@ -175,6 +175,7 @@ struct snap {
 	/* all else under the table lock */
 	int refs;       /* the table's (or doomed list's) and passing ones */
 	int pins;       /* snap_pin */
+	int needs;      /* snap_need */
 	int holds;      /* how often a branch has it as head or undo */
 	uint64_t used_lsn; /* the last record that names its state by its id (L4) */
 	uint32_t flags; /* enum snap_flags */

@@ -234,6 +234,7 @@ static void resume_views(struct daemon *d)
 		start_failed("going on with the views: %s", err_str(r));
 		_exit(1); /* as if we were killed: the next one finds all as it was */
 	}
+	snap_drop_loose_ones(d->store);
 	n = views_count(d);
 	if (!n)
 		copies_remove(d->store, true); /* W2 */

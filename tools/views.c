@@ -229,7 +229,6 @@ struct former {
 	struct supervised_view what;
 	struct memo *memo; /* owned; NULL: cannot be gone on with */
 	int memo_failure;
-	bool pinned;
 };
 
 int views_find_formers(struct daemon *d)
@@ -255,13 +254,9 @@ void views_recovered(void *arg, struct store *s, uint64_t lsn)
 {
 	struct daemon *d = arg;
 
-	for (struct former *f = d->formers; f; f = f->next) {
-		if (!f->memo)
-			continue;
-		memo_recovered(f->memo, lsn);
-		/* Else an automatic one would go now, before its view can pin it. */
-		f->pinned = f->what.snapshot && snap_pin(s, f->what.snapshot) == 0;
-	}
+	for (struct former *f = d->formers; f; f = f->next)
+		if (f->memo)
+			memo_recovered(f->memo, lsn);
 }
 
 void views_leave_formers(struct daemon *d)
@@ -319,10 +314,7 @@ int views_resume(struct daemon *d)
 			supervisor_remove(d->supervisor, f->slot);
 		} else if (r < 0) {
 			again = r;
-			f->pinned = false; /* it stays so */
 		}
-		if (f->pinned)
-			snap_unpin(d->store, f->what.snapshot);
 		free(f);
 	}
 	if (again < 0)

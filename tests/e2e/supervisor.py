@@ -627,6 +627,54 @@ def test_descriptors_of_what_a_restore_replaced_keep_their_bytes(t):
             assert e.errno == errno.EIO, e
 
 
+def descriptors_live_through_restores(t, many, ends):
+    """
+    Restores leave states that no undo wants any more; who has files of them open reads what was in
+    them, also those that all states have alike and that nobody looked at since.
+    """
+    view = supervised(t)
+    first = view.checkpoint()
+    held = [(open(view.at(name)), ply.read(view.at(name))) for name in ("a.txt", "dir/b.txt")]
+    for i in range(3):
+        for n in range(many):
+            view.write("many%d" % n, "%d\n" % i)
+        view.write("c.txt", "state %d\n" % i)
+        held.append((open(view.at("c.txt")), "state %d\n" % i))
+        assert view.restore(first)["mode"] == (many > 2000), "names 0, epoch 1"
+    assert [s["auto"] for s in view.store.json("log")].count(True) == 1
+    last = view.checkpoint()
+    view.write("c.txt", "at last\n")
+    held.append((open(view.at("c.txt")), "at last\n"))
+    dropped = view.checkpoint("dropped")
+    view.restore(last)
+    view.store.ply("drop", dropped)
+    for _ in range(2):
+        ends(view)
+        assert dropped not in [s["id"] for s in view.store.json("log")]
+        view.store.fails("restore", "@dropped", view.path, says="no snapshot")
+        for f, want in held:
+            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            f.seek(0)
+            assert f.read() == want, want
+    for f, _ in held:
+        f.close()
+    assert {s["id"] for s in view.store.json("log") if not s["auto"]} == {first, last}
+    view.unmount()
+    assert view.store.ply("check", "--read-data").returncode == 0
+
+
+def test_descriptors_live_through_several_restores_and_a_death(t):
+    descriptors_live_through_restores(t, 20, kill)
+
+
+def test_and_through_large_ones(t):
+    descriptors_live_through_restores(t, 2500, kill)
+
+
+def test_and_through_another_program(t):
+    descriptors_live_through_restores(t, 2500, lambda view: view.store.ply("daemon", "--replace"))
+
+
 def test_a_snapshot_that_is_shown_goes_on_and_so_does_a_second_branch(t):
     view = supervised(t)
     first = view.checkpoint()

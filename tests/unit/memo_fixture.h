@@ -74,6 +74,7 @@ static void begin(void)
 		m->head->kept = false;
 	}
 	ck_assert_int_eq(view_open(store, "main", m, &view), 0);
+	snap_drop_loose_ones(store);
 	m->head->kept = true;
 	view_set_kernel(view, &kernel);
 }

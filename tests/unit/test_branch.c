@@ -324,132 +324,6 @@ START_TEST(a_restore_brings_back_and_can_be_undone)
 }
 END_TEST
 
-START_TEST(only_the_newest_automatic_snapshot_stays)
-{
-	struct branch *b = branch_make("main");
-	struct snap_info info;
-	uint64_t one, former = 0;
-	char text[16];
-
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	for (int i = 0; i < 20; i++) {
-		(void)snprintf(text, sizeof(text), "try %d", i);
-		change(b, 1, text);
-		restore(b, one);
-		ck_assert_uint_eq(snap_count(store), 2);
-		if (former)
-			ck_err(snap_get(store, former, &info), -ERR_SNAP_UNKNOWN);
-		former = b->undo;
-		if (i % 5 == 0)
-			ck_ok(store_sync(store));
-	}
-	branch_close(b);
-	store_reopen();
-	ck_assert_uint_eq(snap_count(store), 2);
-	expect_sound(NULL);
-}
-END_TEST
-
-START_TEST(undone_and_changed_again_leaves_no_trail)
-{
-	struct branch *b = branch_make("main");
-	uint64_t one;
-	char text[16];
-
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	for (int i = 0; i < 20; i++) {
-		(void)snprintf(text, sizeof(text), "try %d", i);
-		change(b, 1, text);
-		restore(b, i % 3 ? b->undo ? b->undo : one : one);
-		ck_assert_uint_le(snap_count(store), 3);
-	}
-	change(b, 1, "end");
-	restore(b, one);
-	change(b, 1, "end 2");
-	restore(b, one);
-	ck_assert_uint_eq(snap_count(store), 2);
-	branch_close(b);
-}
-END_TEST
-
-START_TEST(a_restore_to_the_head_with_nothing_changed_keeps_undo)
-{
-	struct branch *b = branch_make("main");
-	uint64_t one, undo;
-
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
-	undo = b->undo;
-	restore(b, one);
-	ck_assert_uint_eq(b->undo, undo);
-	restore(b, undo);
-	expect_text(b, 1, "2");
-	branch_close(b);
-}
-END_TEST
-
-START_TEST(a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it)
-{
-	struct branch *b = branch_make("main");
-	struct snap_info info;
-	uint64_t one, id;
-
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
-	restore(b, b->undo);
-	ck_ok(store_sync(store));
-	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
-	restore(b, one);
-	change(b, 1, "3");
-	restore(b, one);
-	ck_ok(snap_get(store, id, &info));
-	ck_assert_uint_eq(info.flags, 0);
-	branch_close(b);
-	store_reopen();
-	ck_ok(snap_get(store, id, &info));
-	ck_assert_uint_eq(info.flags, 0);
-	expect_in_snap(id, 1, "2");
-}
-END_TEST
-
-START_TEST(an_automatic_snapshot_that_another_needs_stays)
-{
-	_cleanup_(root_unrefp) struct root *root = NULL;
-	struct branch *b = branch_make("main"), *fork;
-	struct snap_info info;
-	uint64_t one, undo, child;
-
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
-	undo = b->undo;
-	ck_ok(snap_root(store, undo, &root));
-	ck_ok(branch_create(store, "fork", root, undo, b->lineage, &fork));
-	ck_assert_uint_eq(fork->changes, 0);
-	change(b, 1, "3");
-	restore(b, one);
-	ck_ok(snap_get(store, undo, &info));
-	change(fork, 1, "4");
-	child = checkpoint(fork, NULL);
-	ck_ok(snap_get(store, child, &info));
-	ck_assert_uint_eq(info.parent, undo);
-	ck_ok(snap_drop(store, child)); /* its parent is the fork's head now */
-	ck_assert_uint_eq(fork->head, undo);
-	branch_close(fork);
-	ck_ok(branch_drop(store, "fork"));
-	ck_err(snap_get(store, undo, &info), -ERR_SNAP_UNKNOWN);
-	branch_close(b);
-	expect_sound(NULL);
-}
-END_TEST
-
 START_TEST(a_restore_to_what_is_not_there_changes_nothing)
 {
 	struct branch *b = branch_make("main");
@@ -845,7 +719,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[48];
+	static const TTest *tests[32];
 	size_t n = 0;
 
 	tests[n++] = names_are_checked;
@@ -860,11 +734,6 @@ int main(void)
 	tests[n++] = nothing_changed_gives_the_head;
 	tests[n++] = an_empty_branch_can_be_checkpointed;
 	tests[n++] = a_restore_brings_back_and_can_be_undone;
-	tests[n++] = only_the_newest_automatic_snapshot_stays;
-	tests[n++] = undone_and_changed_again_leaves_no_trail;
-	tests[n++] = a_restore_to_the_head_with_nothing_changed_keeps_undo;
-	tests[n++] = a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it;
-	tests[n++] = an_automatic_snapshot_that_another_needs_stays;
 	tests[n++] = a_restore_to_what_is_not_there_changes_nothing;
 	tests[n++] = a_fork_has_the_changes_of_its_parent;
 	tests[n++] = what_was_left_can_be_read_on;

@@ -602,6 +602,7 @@ static void dead_directory(void)
 	ck_assert_int_eq(view_getattr(view, d, &i), 0);
 	ck_assert_uint_eq(i.nlink, 0);
 	shared_id[1] = d;
+	shared_id[2] = without;
 }
 
 static void dead_directory_that_came_back(void)
@@ -654,31 +655,52 @@ START_TEST(a_dead_directory_stays_dead)
 }
 END_TEST
 
-/* The second restore lets go of the state that it is from. */
-static void dead_directory_of_a_state_that_is_gone(void)
+/* The newest of two states that have it was dropped, and is none that an undo wants. */
+static void dead_directory_of_a_dropped_state(void)
 {
 	struct inode i;
+	uint64_t newest;
 
 	dead_directory();
-	ck_ok(snap_drop(store, shared_id[0]));
-	make_node(ROOT_NODE, "x", S_IFREG | 0644);
-	ck_assert_int_eq(view_checkpoint(view, "", false, &shared_id[0]), 0);
-	make_node(ROOT_NODE, "d", S_IFDIR | 0755);
-	ck_assert_int_eq(view_checkpoint(view, "", false, &shared_id[2]), 0);
 	restore_to(shared_id[0]);
+	make_node(shared_id[1], "g", S_IFREG | 0644);
+	ck_assert_int_eq(view_checkpoint(view, "", false, &newest), 0);
+	restore_to(shared_id[2]);
+	ck_ok(snap_drop(store, newest));
+	make_node(ROOT_NODE, "x", S_IFREG | 0644);
+	restore_to(shared_id[2]);
 	ck_assert_int_eq(view_getattr(view, shared_id[1], &i), 0);
+	ck_assert_uint_eq(i.nlink, 0);
+	ck_assert_uint_eq(first->nodes[(uint32_t)shared_id[1]].base, newest);
 }
 
+START_TEST(a_dead_directory_of_a_dropped_state_lives_again)
+{
+	struct entry e;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(dead_directory_of_a_dropped_state);
+	killed_after(nothing);
+	begin();
+	restore_to(shared_id[0]);
+	ck_assert_uint_eq(node_of(ROOT_NODE, "d"), shared_id[1]);
+	ck_assert_int_eq(view_lookup(view, shared_id[1], "f", 1, &e), 0);
+	end();
+}
+END_TEST
+
+/* As when the snapshot's record is damaged. */
 START_TEST(a_dead_directory_of_a_state_that_is_gone_stays_dead)
 {
 	struct inode i;
 	struct entry e;
 
 	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
-	killed_after(dead_directory_of_a_state_that_is_gone);
+	killed_after(dead_directory_of_a_dropped_state);
+	first->nodes[(uint32_t)shared_id[1]].base = 1; /* nobody's id */
 	begin();
 	tell_by_epoch(false);
-	restore_to(shared_id[2]);
+	restore_to(shared_id[0]);
 	ck_assert_int_eq(view_getattr(view, shared_id[1], &i), -ENOENT);
 	ck_assert_int_eq(view_lookup(view, shared_id[1], "f", 1, &e), -ENOENT);
 	ck_assert_uint_ne(node_of(ROOT_NODE, "d"), shared_id[1]);
@@ -869,6 +891,7 @@ int main(void)
 	tcase_add_test(c, nodes_that_restores_settled_stay_so);
 	tcase_add_test(c, a_directory_that_the_kernel_removed_stays_another_one);
 	tcase_add_test(c, a_dead_directory_stays_dead);
+	tcase_add_test(c, a_dead_directory_of_a_dropped_state_lives_again);
 	tcase_add_test(c, a_dead_directory_of_a_state_that_is_gone_stays_dead);
 	tcase_add_test(c, a_directory_that_was_dead_is_alive);
 	tcase_add_test(c, a_directory_that_was_to_come_back_is_alive);

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Automatic snapshots: those that restores leave behind. */
+
+#include <sys/wait.h>
+
+#include "tests/unit/store_fixture.h"
+
+static int count(void *arg, const struct snap_info *info)
+{
+	(*(unsigned *)arg)++;
+	return 0;
+}
+
+static unsigned shown(void)
+{
+	unsigned n = 0;
+
+	ck_ok(snap_each(store, count, &n));
+	return n;
+}
+
+START_TEST(only_the_newest_automatic_snapshot_stays)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, former = 0;
+	char text[16];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	for (int i = 0; i < 20; i++) {
+		(void)snprintf(text, sizeof(text), "try %d", i);
+		change(b, 1, text);
+		restore(b, one);
+		ck_assert_uint_eq(snap_count(store), 2);
+		if (former)
+			ck_err(snap_get(store, former, &info), -ERR_SNAP_UNKNOWN);
+		former = b->undo;
+		if (i % 5 == 0)
+			ck_ok(store_sync(store));
+	}
+	branch_close(b);
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 2);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(undone_and_changed_again_leaves_no_trail)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one;
+	char text[16];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	for (int i = 0; i < 20; i++) {
+		(void)snprintf(text, sizeof(text), "try %d", i);
+		change(b, 1, text);
+		restore(b, i % 3 ? b->undo ? b->undo : one : one);
+		ck_assert_uint_le(snap_count(store), 3);
+	}
+	change(b, 1, "end");
+	restore(b, one);
+	change(b, 1, "end 2");
+	restore(b, one);
+	ck_assert_uint_eq(snap_count(store), 2);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_restore_to_the_head_with_nothing_changed_keeps_undo)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, undo;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	undo = b->undo;
+	restore(b, one);
+	ck_assert_uint_eq(b->undo, undo);
+	restore(b, undo);
+	expect_text(b, 1, "2");
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, id;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	restore(b, b->undo);
+	ck_ok(store_sync(store));
+	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+	restore(b, one);
+	change(b, 1, "3");
+	restore(b, one);
+	ck_ok(snap_get(store, id, &info));
+	ck_assert_uint_eq(info.flags, 0);
+	branch_close(b);
+	store_reopen();
+	ck_ok(snap_get(store, id, &info));
+	ck_assert_uint_eq(info.flags, 0);
+	expect_in_snap(id, 1, "2");
+}
+END_TEST
+
+START_TEST(an_automatic_snapshot_that_another_needs_stays)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	struct branch *b = branch_make("main"), *fork;
+	struct snap_info info;
+	uint64_t one, undo, child;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	undo = b->undo;
+	ck_ok(snap_root(store, undo, &root));
+	ck_ok(branch_create(store, "fork", root, undo, b->lineage, &fork));
+	ck_assert_uint_eq(fork->changes, 0);
+	change(b, 1, "3");
+	restore(b, one);
+	ck_ok(snap_get(store, undo, &info));
+	change(fork, 1, "4");
+	child = checkpoint(fork, NULL);
+	ck_ok(snap_get(store, child, &info));
+	ck_assert_uint_eq(info.parent, undo);
+	ck_ok(snap_drop(store, child)); /* its parent is the fork's head now */
+	ck_assert_uint_eq(fork->head, undo);
+	branch_close(fork);
+	ck_ok(branch_drop(store, "fork"));
+	ck_err(snap_get(store, undo, &info), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, undo;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	undo = b->undo;
+	ck_ok(snap_need(store, undo));
+	ck_ok(snap_need(store, undo)); /* by two of its states */
+	ck_assert_uint_eq(shown(), 2);
+	change(b, 1, "3");
+	restore(b, one);
+	ck_assert_uint_eq(shown(), 2); /* another one is */
+	ck_assert_uint_eq(snap_count(store), 3);
+	expect_in_snap(undo, 1, "2");
+	ck_ok(store_sync(store));
+	snap_unneed(store, undo);
+	ck_ok(snap_get(store, undo, &info));
+	snap_unneed(store, undo);
+	ck_err(snap_get(store, undo, &info), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_need(store, undo), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+static void expect_unknown(uint64_t id)
+{
+	char text[SNAP_ID_SIZE], head[5] = "";
+	uint64_t found;
+
+	snap_id_to_text(id, text);
+	ck_err(snap_find(store, text, &found), -ERR_SNAP_UNKNOWN);
+	memcpy(head, text, 4);
+	ck_err(snap_find(store, head, &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "@named", &found), -ERR_SNAP_UNKNOWN);
+}
+
+/* And so is one that somebody dropped, whatever stood on it. */
+START_TEST(one_that_was_dropped_stays_as_well)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, two, three;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, "named");
+	change(b, 1, "3");
+	three = checkpoint(b, NULL);
+	restore(b, two);
+	ck_ok(snap_need(store, two));
+	ck_ok(store_sync(store));
+	ck_ok(snap_drop(store, two));
+	ck_assert_uint_eq(b->head, one);
+	ck_ok(snap_get(store, three, &info));
+	ck_assert_uint_eq(info.parent, one);
+	ck_assert_uint_eq(shown(), 2);
+	expect_unknown(two);
+	ck_ok(store_sync(store));
+	expect_in_snap(two, 1, "2");
+	expect_sound(NULL);
+	snap_unneed(store, two);
+	ck_err(snap_get(store, two, &info), -ERR_SNAP_UNKNOWN);
+	expect_text(b, 1, "2");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+static void has_recovered(void *arg, struct store *s, uint64_t lsn)
+{
+	*(bool *)arg = true;
+}
+
+/* The next process has time to say what it needs: then what nobody does goes. */
+START_TEST(the_next_process_finds_what_it_goes_on_from)
+{
+	struct branch *b = branch_make("main");
+	bool recovered = false;
+	const struct store_options options = { .recovered = has_recovered, .arg = &recovered };
+	struct snap_info info;
+	uint64_t one, needed, not;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	needed = b->undo;
+	ck_ok(snap_need(store, needed));
+	change(b, 1, "3");
+	restore(b, one);
+	not = b->undo;
+	ck_ok(snap_need(store, not));
+	change(b, 1, "4");
+	restore(b, one);
+	branch_close(b);
+	ck_ok(store_close(store));
+	ck_ok(store_open_with(scratch.dir_fd, &options, NULL, &store));
+	ck_assert(recovered);
+	ck_ok(snap_need(store, needed));
+	snap_drop_loose_ones(store);
+	expect_in_snap(needed, 1, "2");
+	ck_err(snap_get(store, not, &info), -ERR_SNAP_UNKNOWN);
+	ck_assert_uint_eq(shown(), 2);
+	store_reopen(); /* by one that goes on from none */
+	ck_err(snap_get(store, needed, &info), -ERR_SNAP_UNKNOWN);
+	expect_sound(NULL);
+}
+END_TEST
+
+/* The id of a snapshot that was needed and dropped, in a process that is killed. */
+static uint64_t dropped_by_the_dead(bool sealed)
+{
+	int p[2], status;
+	uint64_t id = 0;
+	pid_t child;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_assert_int_eq(pipe(p), 0);
+	child = fork();
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		struct branch *b;
+
+		store_up();
+		b = branch_make("main");
+		change(b, 1, "1");
+		id = checkpoint(b, "named");
+		ck_ok(snap_need(store, id));
+		if (sealed)
+			ck_ok(store_sync(store));
+		ck_ok(snap_drop(store, id));
+		if (sealed)
+			ck_ok(store_sync(store));
+		_exit(write(p[1], &id, sizeof(id)) != sizeof(id));
+	}
+	ck_assert_int_eq(read(p[0], &id, sizeof(id)), sizeof(id));
+	(void)close(p[0]);
+	(void)close(p[1]);
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	return id;
+}
+
+static void expect_dropped_and_found(bool sealed)
+{
+	bool recovered;
+	const struct store_options options = { .recovered = has_recovered, .arg = &recovered };
+	uint64_t id = dropped_by_the_dead(sealed);
+	struct snap_info info;
+
+	ck_ok(store_open_with(scratch.dir_fd, &options, NULL, &store));
+	ck_ok(snap_need(store, id));
+	snap_drop_loose_ones(store);
+	expect_unknown(id);
+	ck_assert_uint_eq(shown(), 0);
+	expect_in_snap(id, 1, "1");
+	ck_ok(store_sync(store));
+	store_reopen();
+	ck_err(snap_get(store, id, &info), -ERR_SNAP_UNKNOWN);
+	expect_sound(NULL);
+}
+
+START_TEST(what_was_dropped_stays_dropped_whoever_dies)
+{
+	expect_dropped_and_found(false);
+}
+END_TEST
+
+START_TEST(so_it_does_when_the_index_has_it)
+{
+	expect_dropped_and_found(true);
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		only_the_newest_automatic_snapshot_stays,
+		undone_and_changed_again_leaves_no_trail,
+		a_restore_to_the_head_with_nothing_changed_keeps_undo,
+		a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it,
+		an_automatic_snapshot_that_another_needs_stays,
+		one_that_a_view_goes_on_from_stays_and_is_not_shown,
+		one_that_was_dropped_stays_as_well,
+		the_next_process_finds_what_it_goes_on_from,
+		what_was_dropped_stays_dropped_whoever_dies,
+		so_it_does_when_the_index_has_it,
+	};
+
+	return scratch_run("snap", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
+}
