@@ -668,11 +668,7 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 
 	if (p->limbo) /* an empty state is nobody's snapshot, and has no files either */
 		realm_began_with(v, p->limbo, receipt->id ? receipt->id : UINT64_MAX);
-	if (v->base_pinned)
-		store_unpin_root(v->store, v->cur_base);
-	v->base_pinned = pinned;
-	root_unref(v->cur_base);
-	v->cur_base = root_ref(p->now);
+	view_set_base(v, p->now, pinned, target);
 	v->cur_lineage = v->cur->lineage = p->lineage;
 	if (v->kernel.inval_entry) {
 		p->notes.all = p->mode == RESTORE_EPOCH && v->kernel.inc_epoch;

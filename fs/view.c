@@ -106,9 +106,7 @@ static int find_base(struct view *v)
 		r = v->realms->next ? store_pin_root(v->store, target) : 0;
 		if (r < 0)
 			return r;
-		v->base_pinned = v->realms->next;
-		root_unref(v->cur_base);
-		v->cur_base = TAKE_PTR(target);
+		view_set_base(v, target, v->realms->next, snap);
 		return 0;
 	}
 	for (uint32_t i = 1; i < v->n_slots; i++) {

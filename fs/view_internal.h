@@ -140,6 +140,7 @@ struct view {
 	struct root *cur_base; /* under lock, owned: the last restore's target, for V4 */
 	uint64_t cur_lineage; /* under lock */
 	bool base_pinned; /* under table_lock: cur_base is, while others than cur are listed */
+	uint64_t base_snap; /* under table_lock: so long it is kept for the next process; or 0 */
 	struct store_keeper keeper;
 };
 
@@ -219,6 +220,8 @@ int vnode_bind_locked(struct view *v, uint64_t node, bool change, struct bound *
 void realm_began_with(struct view *v, struct realm *realm, uint64_t snap);
 /* Gives one reference back; with the last one the realm goes, and its tree and pin with it. */
 void realm_unref(struct view *v, struct realm *realm);
+/* V4: cur_base is another one (borrowed), pinned already or not; snap has it. */
+void view_set_base(struct view *v, struct root *base, bool pinned, uint64_t snap);
 /* V4: if nobody is bound to an earlier state, nobody will ask for cur_base any more. */
 void view_settled(struct view *v);
 void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */

@@ -163,12 +163,31 @@ void realm_began_with(struct view *v, struct realm *realm, uint64_t snap)
 	realm->needs_snap = v->memo && snap_need(v->store, snap) == 0;
 }
 
+static void base_unpin(struct view *v)
+{
+	if (v->base_pinned)
+		store_unpin_root(v->store, v->cur_base);
+	v->base_pinned = false;
+	if (v->base_snap && v->memo) /* else another process may ask */
+		snap_unneed(v->store, v->base_snap);
+	v->base_snap = 0;
+}
+
+void view_set_base(struct view *v, struct root *base, bool pinned, uint64_t snap)
+{
+	bool needed = pinned && v->memo && snap_need(v->store, snap) == 0;
+
+	base_unpin(v);
+	root_unref(v->cur_base);
+	v->cur_base = root_ref(base);
+	v->base_pinned = pinned;
+	v->base_snap = needed ? snap : 0;
+}
+
 void view_settled(struct view *v)
 {
-	if (!v->base_pinned || !v->realms || v->realms->next)
-		return;
-	store_unpin_root(v->store, v->cur_base);
-	v->base_pinned = false;
+	if (v->realms && !v->realms->next)
+		base_unpin(v);
 }
 
 void realm_unref(struct view *v, struct realm *realm)

@@ -10,8 +10,8 @@
  *
  * Automatic snapshots (what a restore left behind) live as long as a branch has them as undo or
  * head, a child that is not automatic refers to them, they are pinned, or a view goes on from them
- * (snap_need); whoever ends such a use calls snap_drop_loose. One that a checkpoint hands out as its
- * answer becomes an ordinary snapshot, and one that is dropped while a view goes on from it an
+ * (snap_need); whoever ends such a use calls snap_drop_loose. One that a checkpoint hands out as
+ * its answer becomes an ordinary snapshot, and one that is dropped while a view goes on from it an
  * automatic one.
  */
 

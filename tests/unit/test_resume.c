@@ -477,6 +477,31 @@ START_TEST(what_was_equal_is_known_when_the_state_that_was_restored_is_gone)
 }
 END_TEST
 
+static void restore_and_drop_that(void)
+{
+	restore_by_epoch();
+	ck_ok(snap_drop(store, shared_id[0]));
+}
+
+static void only_sync(void)
+{
+	ck_ok(store_sync(store));
+}
+
+START_TEST(and_when_somebody_dies_after_that)
+{
+	struct entry d;
+
+	shared_id = (uint64_t *)&first->receipts[MEMO_RECEIPTS - 1].restored;
+	killed_after(restore_and_drop_that);
+	killed_after(only_sync); /* from here on the index would say that it was dropped */
+	begin();
+	ck_assert_int_eq(view_lookup(view, ROOT_NODE, "d", 1, &d), 0);
+	ck_assert_uint_eq(node_of(d.node, "f150"), shared_id[1]);
+	end();
+}
+END_TEST
+
 static void restore_and_drop_what_was_left(void)
 {
 	struct view_kernel few = kernel;
@@ -495,10 +520,14 @@ static void restore_and_drop_what_was_left(void)
 	ck_assert_int_eq(store_sync(store), 0);
 }
 
-/* It is there in each state, so nothing has to be known of the one that it was last seen in. */
+/*
+ * It is there in each state, so nothing has to be known of the one that it was last seen in: as
+ * when that one's record is damaged.
+ */
 START_TEST(the_root_goes_on_though_the_state_that_was_left_is_gone)
 {
 	killed_after(restore_and_drop_what_was_left);
+	first->nodes[ROOT_NODE].base = 1; /* nobody's id */
 	begin();
 	ck_assert(is_there("d"));
 	ck_assert(!is_there("late"));
@@ -887,6 +916,7 @@ int main(void)
 		c, a_directory_that_had_made_room_has_its_place_after_a_restore_that_was_cut_off);
 	tcase_add_test(c, a_restore_without_a_record_is_done_when_it_comes_again);
 	tcase_add_test(c, what_was_equal_is_known_when_the_state_that_was_restored_is_gone);
+	tcase_add_test(c, and_when_somebody_dies_after_that);
 	tcase_add_test(c, the_root_goes_on_though_the_state_that_was_left_is_gone);
 	tcase_add_test(c, nodes_that_restores_settled_stay_so);
 	tcase_add_test(c, a_directory_that_the_kernel_removed_stays_another_one);
