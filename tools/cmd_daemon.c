@@ -73,6 +73,10 @@ int cmd_daemon(struct cmd *c)
 				"its views cannot be handed over, which wants Linux 6.16 or newer "
 				"and the journal, and none with --io-uring; unmount them, so that "
 				"it ends");
+	if (!supervisor_is_there())
+		return cmd_fail(c, 0,
+				"its supervisor, which would hand its views over, was killed; "
+				"unmount them, so that it ends");
 	ask_program(program, said, sizeof(said));
 	snprintf(wanted, sizeof(wanted), "%d.%d", SUPERVISOR_VERSION, MEMO_VERSION);
 	if (strcmp(said, wanted) != 0)

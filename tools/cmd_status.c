@@ -173,6 +173,8 @@ static void print_former(struct cmd *c)
 	unsigned deaths = supervisor_deaths(c->daemon->supervisor);
 	unsigned replacements = supervisor_replacements(c->daemon->supervisor);
 
+	if (views_count(c->daemon) && !supervisor_is_there())
+		fputs("ALONE   its supervisor was killed: when it ends, its views do\n", c->out);
 	if (deaths)
 		fprintf(c->out,
 			"DIED    %u daemon%s before this one, whose views go on; see the log\n",
@@ -205,11 +207,12 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 	return cmd_json(
 		c,
 		json_pack(
-			"{s:o, s:{s:i, s:o, s:s, s:i, s:i, s:o}, s:o, s:o,"
+			"{s:o, s:{s:i, s:o, s:s, s:b, s:i, s:i, s:o}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
 			" s:I, s:I, s:I, s:b}}",
 			"store", json_text(store), "daemon", "pid", (int)getpid(),
-			"log", json_text(log), "version", PLYFS_VERSION, "deaths",
+			"log", json_text(log), "version", PLYFS_VERSION, "supervised",
+			supervisor_is_there(), "deaths",
 			(int)supervisor_deaths(c->daemon->supervisor), "replacements",
 			(int)supervisor_replacements(c->daemon->supervisor), "awake", awake, "log",
 			json_text(log),

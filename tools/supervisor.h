@@ -74,6 +74,9 @@ void supervisor_keep(struct supervisor *s, int slot, int fuse_fd, int memo_fd);
 /* At the start: views of a former daemon, from slot `from` on; the slot, or -1: no more. */
 int supervisor_next(struct supervisor *s, int from, struct supervised_view *ret);
 
+/* False when it was killed: nobody comes after this daemon. */
+bool supervisor_is_there(void);
+
 /* How often in a row, until now, a daemon could not go on with the view. */
 unsigned supervisor_note_resume(struct supervisor *s, int slot, bool good);
 

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -112,6 +113,13 @@ static void tell(enum word word, int slot, int fuse_fd, int memo_fd)
 
 	/* A supervisor that was killed keeps nothing: then views die with their daemon again. */
 	(void)fdpass_send(supervisor_sock, &iov, 1, fds, fuse_fd >= 0 ? 2 : 0);
+}
+
+bool supervisor_is_there(void)
+{
+	struct pollfd p = { .fd = supervisor_sock }; /* its end is told without being asked for */
+
+	return supervisor_sock >= 0 && poll(&p, 1, 0) == 0;
 }
 
 /* Nothing that it could wait for keeps it from dying, so its end says that all are dying. */

@@ -900,6 +900,20 @@ def test_replacing_needs_no_views_and_says_when_it_cannot_be(t):
     view.unmount()
 
 
+def test_nor_can_it_be_when_the_supervisor_was_killed(t):
+    view = supervised(t)
+    assert view.store.json("status")["daemon"]["supervised"]
+    pid = view.store.daemon()
+    parent = int(ply.read("/proc/%d/stat" % pid).rsplit(")", 1)[1].split()[1])
+    os.kill(parent, signal.SIGKILL)
+    ply.wait_for("its end", lambda: not ply.alive(parent))
+    view.store.fails("daemon", "--replace", says="supervisor.* was killed; unmount")
+    assert "its supervisor was killed" in view.store.out("status")
+    assert not view.store.json("status")["daemon"]["supervised"]
+    view.write("a.txt", "goes on")
+    assert view.read("a.txt") == "goes on" and view.store.daemon() == pid
+
+
 def is_dead(view):
     try:
         os.statvfs(view.path)  # the kernel has to ask
