@@ -231,8 +231,10 @@ int keeper_start(struct keeper **ret)
 	do
 		r = (int)recv(ours, &hello, sizeof(hello), 0);
 	while (r < 0 && errno == EINTR);
-	if (r <= 0)
-		return fail(PLY_FAILED, "'%s' ended at once", path);
+	if (r <= 0) /* the one thing of a whole system that it opens */
+		return access("/dev/null", R_OK | W_OK) < 0 ?
+			       fail_errno(errno, "'/dev/null', which '%s' wants", path) :
+			       fail(PLY_FAILED, "'%s' ended at once", path);
 	if (r != sizeof(hello) || hello.version != KEEPER_VERSION)
 		return fail(PLY_FAILED, "'%s' is of another version of plyfs than this library",
 			    path);

@@ -89,7 +89,7 @@ int pty_open(struct shell *s)
 
 	s->master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
 	if (s->master < 0)
-		return fail_errno(errno, "a new terminal");
+		return fail_errno(errno, "a new terminal, from /dev/ptmx");
 	if (unlockpt(s->master) < 0)
 		return fail_errno(errno, "a new terminal");
 	/* By descriptor: it may have no name in our /dev/pts. */

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "env/json_memory.h"
 #include "env/keeper.h"
@@ -123,6 +124,10 @@ int main(int argc, char **argv)
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, and nobody else ends */
 
+	if (access("/proc/self/exe", X_OK) < 0) { /* in a bare chroot */
+		fprintf(stderr, "swerex-remote: /proc is not mounted here, or is another's\n");
+		return 1;
+	}
 	keeper_raise_files(); /* a session takes half a dozen descriptors */
 	(void)serve_view(&o); /* elsewhere there is nothing to checkpoint */
 	if (keeper_start(&o.place.keeper) < 0 || serve_start(&o, &serve) < 0) {

@@ -446,6 +446,15 @@ def test_flags_of_swerex_remote(t):
     assert p.returncode == 1 and "taken" in p.stderr
 
 
+def test_what_a_bare_root_lacks_is_named(t):
+    if os.geteuid() != 0:
+        ply.skip("root only: it hides /proc and /dev")
+    for where, said in ("/proc", "/proc is not mounted"), ("/dev", "'/dev/null'"):
+        p = t.run(["unshare", "-m", "sh", "-euc", 'mount -t tmpfs none "$0"; exec "$@"', where, server.SWEREX_REMOTE,
+                   "--auth-token", "x", "--host", "127.0.0.1", "--port", "0"], check=False, timeout=60)
+        assert p.returncode == 1 and said in p.stderr, (where, p.returncode, p.stderr)
+
+
 def test_the_end_leaves_no_process(t):
     async def go():
         s = rex(t)
