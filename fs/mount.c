@@ -273,6 +273,30 @@ static int kernel_inval_entry(void *arg, uint64_t parent, const char *name, size
 	return MIN(notify(m, FUSE_NOTIFY_INVAL_ENTRY, iov, ARRAY_SIZE(iov)), 0);
 }
 
+/*
+ * NOTIFY_DELETE: as if the name were unlinked, so that who watches the file itself has its
+ * IN_DELETE_SELF, when nobody has it open any more. It waits for the file's own lock as well, which
+ * is held by who asks us for something, as the directory's is.
+ */
+static int kernel_inval_gone(void *arg, uint64_t parent, uint64_t node, const char *name,
+			     size_t len)
+{
+	struct mount *m = arg;
+	struct fuse_notify_delete_out out = {
+		.parent = parent, .child = node, .namelen = (uint32_t)len
+	};
+	struct iovec iov[4] = {
+		[1] = { &out, sizeof(out) },
+		[2] = { (char *)name, len },
+		[3] = { "", 1 },
+	};
+	int r;
+
+	__atomic_fetch_add(&m->entries, 1, __ATOMIC_RELAXED);
+	r = notify(m, FUSE_NOTIFY_DELETE, iov, ARRAY_SIZE(iov));
+	return r == -EBUSY ? 0 : MIN(r, 0); /* the name is forgotten all the same: mounted on */
+}
+
 static int kernel_inval_inode(void *arg, uint64_t node, int64_t off, int64_t len)
 {
 	struct mount *m = arg;
@@ -511,6 +535,7 @@ static int mount_begin(struct mount *m, struct readers *rs)
 
 	view_set_kernel(m->view, &(struct view_kernel){
 		.inval_entry = kernel_inval_entry,
+		.inval_gone = m->how & MOUNT_INOTIFY ? kernel_inval_gone : NULL,
 		.inval_inode = kernel_inval_inode,
 		.inc_epoch = m->has_epoch ? kernel_inc_epoch : NULL,
 		.will_block = kernel_will_block,

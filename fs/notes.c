@@ -110,7 +110,10 @@ int notes_send(struct view *v, struct notes *notes)
 		const struct name_note *n = &notes->names[i];
 		const char *name = notes->text + n->at;
 
-		if (n->old_node)
+		if (n->old_node && n->retired && k->inval_gone)
+			keep_first(&first, k->inval_gone(k->arg, n->old_node, n->retired, name,
+							 n->len));
+		else if (n->old_node)
 			keep_first(&first, k->inval_entry(k->arg, n->old_node, name, n->len,
 							  n->expire));
 		if (n->new_node && n->new_node != n->old_node)

@@ -28,6 +28,11 @@ struct view_kernel {
 	 */
 	int (*inval_entry)(void *arg, uint64_t parent, const char *name, size_t len, bool expire);
 	/*
+	 * Forget the name of a file that no path leads to any more, and tell who watches it; NULL
+	 * where nobody is to be told.
+	 */
+	int (*inval_gone)(void *arg, uint64_t parent, uint64_t node, const char *name, size_t len);
+	/*
 	 * off < 0: attributes only, which waits for nobody and may be called with locks held; else
 	 * also cached pages from off on (len 0: to the end). ABSENT: the kernel has no such inode.
 	 */

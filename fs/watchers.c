@@ -11,8 +11,8 @@
  * what there is of what differs, and on the directories in which names came or went. Programs that
  * watch look then at the file, or list the directory again.
  *
- * Who watches a replaced file itself is not reached: his watch is on the object of before, which no
- * path leads to any more (V5).
+ * Who watches a replaced file itself has his watch on the object of before, which no path leads to
+ * any more (V5): for him its name is told as unlinked (inval_gone, view.h).
  */
 
 #include <errno.h>

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import ply
 
 libc = ctypes.CDLL(None, use_errno=True)
-ATTRIB, CREATE, ISDIR = 0x4, 0x100, 0x40000000
+ATTRIB, CREATE, DELETE_SELF, IGNORED = 0x4, 0x100, 0x400, 0x8000
 
 
 class Watch:
@@ -130,6 +130,41 @@ def test_it_is_told_after_the_daemon_was_followed(t):
     assert {"w/edited", "w/d/inner", "w/"} <= got, got
     watch.close()
     assert ", inotify\n" in view.store.out("status") + "\n"
+
+
+def test_who_watches_a_file_itself_is_told_that_it_is_gone(t):
+    view, snap = watched(t, "--inotify")
+    os.link(view.at("w/edited"), view.at("w/second"))
+    snap = view.checkpoint()
+    spoil(view)
+    fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    names = {libc.inotify_add_watch(fd, view.at(name).encode(), DELETE_SELF): name
+             for name in ("w/edited", "w/d/inner", "w/new", "w/same", "other/x")}
+
+    def gone():
+        try:
+            buf = os.read(fd, 65536)
+        except BlockingIOError:
+            return set()
+        found = set()
+        while buf:
+            wd, mask, _, size = struct.unpack_from("iIII", buf)
+            assert mask in (DELETE_SELF, IGNORED), mask
+            found.add(names[wd])
+            buf = buf[16 + size:]
+        return found
+
+    with open(view.at("w/d/inner")) as f:
+        view.store.ply("restore", snap, cwd=view.path)
+        assert gone() == {"w/edited", "w/new"}
+        assert f.read() == "2", "who has it open has what it was"
+        assert view.read("w/d/inner") == "1"
+    ply.wait_for("the last of a file that was open", lambda: gone() == {"w/d/inner"})
+    assert view.read("w/second") == "1" and os.stat(view.at("w/edited")).st_nlink == 2
+    view.store.ply("undo", cwd=view.path)
+    assert view.read("w/second") == "2" and os.stat(view.at("w/edited")).st_nlink == 2
+    assert gone() == set(), "nothing watches the new ones"
+    os.close(fd)
 
 
 def test_a_large_restore_tells_its_directories(t):
