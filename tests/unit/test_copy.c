@@ -299,6 +299,39 @@ START_TEST(gc_and_a_check_of_all_bytes_remove_them)
 }
 END_TEST
 
+START_TEST(one_that_is_just_being_removed_is_none)
+{
+	struct source s = { .text = "text" };
+	_cleanup_close_ int fd = -1, removed = -1;
+
+	make(7, &s);
+	ck_ok(os_openat(scratch.dir_fd, "copies/123456789abc-7", O_RDONLY, 0, &removed));
+	ck_ok(os_lock(removed));
+	ck_err(copy_find(store, SNAP, 7, &fd), ABSENT);
+}
+END_TEST
+
+START_TEST(what_others_put_beside_them_stays_and_is_none)
+{
+	static const size_t lens[] = { 40, 255 }; /* one more than any of ours has; the most */
+	struct source s = { .text = "text" };
+
+	make(7, &s);
+	for (size_t i = 0; i < ARRAY_SIZE(lens); i++) {
+		_cleanup_close_ int fd = -1;
+		char path[300];
+		struct stat st;
+
+		(void)snprintf(path, sizeof(path), "copies/%0*d", (int)lens[i], 0);
+		ck_ok(os_openat(scratch.dir_fd, path, O_WRONLY | O_CREAT, 0600, &fd));
+		expect_copies(i == 0);
+		copies_remove(store, true);
+		expect_copies(0);
+		ck_ok(os_statat(scratch.dir_fd, path, &st));
+	}
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -312,6 +345,8 @@ int main(void)
 		what_two_snapshots_have_alike_is_one_copy,
 		they_are_counted_while_they_come_and_go,
 		gc_and_a_check_of_all_bytes_remove_them,
+		one_that_is_just_being_removed_is_none,
+		what_others_put_beside_them_stays_and_is_none,
 	};
 
 	return scratch_run("copy", tests, ARRAY_SIZE(tests), store_setup, store_teardown);

@@ -260,6 +260,27 @@ START_TEST(a_record_that_nobody_understands_does_not_end_the_open)
 }
 END_TEST
 
+static void make_a_record_of_nothing_for_one(void)
+{
+	struct branch *b = branch_at("main"), *other = branch_make("other");
+
+	change(other, 5, "five");
+	append_record(JOURNAL_CHANGE, "nothing", 7);
+	change(other, 5, "lost");
+	ck_ok(snap_wait(store, checkpoint(b, "covers it")));
+	change(b, 1, "three");
+}
+
+START_TEST(a_record_that_nobody_understands_costs_those_nothing_that_have_it_behind_them)
+{
+	in_a_process_that_dies(make_a_record_of_nothing_for_one);
+	store_up();
+	expect_text(branch_at("other"), 5, "five");
+	expect_text(branch_at("main"), 1, "three");
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(branches_that_lose_something_are_named)
 {
 	_cleanup_close_ int fd = open_segment();
@@ -528,6 +549,7 @@ int main(void)
 		after_a_loss_that_cannot_be_committed_fsync_waits_for_the_index,
 		a_checkpoint_without_a_number_is_no_snapshot,
 		a_record_that_nobody_understands_does_not_end_the_open,
+		a_record_that_nobody_understands_costs_those_nothing_that_have_it_behind_them,
 		branches_that_lose_something_are_named,
 		a_journal_cut_to_nothing_is_told,
 		a_change_that_fails_is_not_replayed_and_one_that_succeeds_is,

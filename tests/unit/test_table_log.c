@@ -44,6 +44,7 @@ struct made {
 	bool whole, doubtful;
 	uint32_t part, parts; /* 0: the only one */
 	char store;           /* another one than 'a' */
+	enum chunk_kind kind; /* of what else has these bytes; 0: a record of the tables */
 	const struct name *before;
 };
 
@@ -62,7 +63,7 @@ static struct name record(const struct made *m)
 	memcpy(payload, &head, sizeof(head));
 	ck_assert_uint_le(sizeof(head) + ops.len, sizeof(payload));
 	memcpy(payload + sizeof(head), ops.bytes, ops.len);
-	found.rec.kind = RECORD_TABLE;
+	found.rec.kind = m->kind ? m->kind : RECORD_TABLE;
 	found.rec.raw_len = (uint32_t)(sizeof(head) + ops.len);
 	found.rec.name = name_of(payload, found.rec.raw_len, 0);
 	ck_ok(table_log_add(log_of, &found));
@@ -197,6 +198,17 @@ START_TEST(operations_make_sense_or_are_refused)
 END_TEST
 
 /* ---- in order ---- */
+
+/* Anybody may write a file that says what the tables say. */
+START_TEST(what_is_in_a_file_is_no_record)
+{
+	put("a", "1");
+	whole(1);
+	put("a", "of a file");
+	(void)record(&(struct made){ .number = 2, .whole = true, .kind = CHUNK_DATA });
+	expect_stats(expect("1a=1 "), 1, 0, true, 1);
+}
+END_TEST
 
 START_TEST(changes_follow_the_last_whole_record)
 {
@@ -427,6 +439,7 @@ int main(void)
 	const TTest *const tests[] = {
 		a_payload_makes_sense_or_is_refused,
 		operations_make_sense_or_are_refused,
+		what_is_in_a_file_is_no_record,
 		changes_follow_the_last_whole_record,
 		without_a_whole_record_there_are_the_changes,
 		what_is_missing_is_a_gap_and_what_follows_is_taken,
