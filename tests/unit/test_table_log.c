@@ -228,6 +228,15 @@ START_TEST(changes_follow_the_last_whole_record)
 }
 END_TEST
 
+START_TEST(the_same_key_in_two_tables_is_two)
+{
+	put("a", "1");
+	put_in(INDEX_BRANCHES, "a", "2");
+	whole(1);
+	(void)expect("1a=1 2a=2 ");
+}
+END_TEST
+
 START_TEST(without_a_whole_record_there_are_the_changes)
 {
 	put("b", "1");
@@ -388,6 +397,7 @@ START_TEST(records_of_another_store_are_left_out)
 	put("a", "another's");
 	(void)record(&(struct made){ .number = 1, .store = 'b' });
 	put("a", "1");
+	put("bc", "1");
 	change(1);
 	put("b", "another's");
 	(void)record(&(struct made){ .number = 2, .store = 'b' });
@@ -441,6 +451,7 @@ int main(void)
 		operations_make_sense_or_are_refused,
 		what_is_in_a_file_is_no_record,
 		changes_follow_the_last_whole_record,
+		the_same_key_in_two_tables_is_two,
 		without_a_whole_record_there_are_the_changes,
 		what_is_missing_is_a_gap_and_what_follows_is_taken,
 		a_gap_before_a_whole_record_is_none,
