@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdatomic.h>
 
 #include "store/base/err.h"
 #include "store/base/os.h"
@@ -141,14 +142,40 @@ static void reader_endp(struct reader *rd)
 	pthread_rwlock_unlock(&rd->ix->map_lock);
 }
 
+/*
+ * LMDB first notes the number of the last commit and then copies that one's meta page. Who gets no
+ * CPU in between for as long as the next commit takes finds on the page what the one after that
+ * wrote; when it failed, that is its tree with the older one's number and size. So a copy counts
+ * when no commit had ended since, as that page is not written before one has. LMDB's code.
+ */
+static int reader_certain(struct index *ix, MDB_txn *txn)
+{
+	for (;;) {
+		const uint64_t number = mdb_txn_id(txn);
+		int rc;
+
+		atomic_thread_fence(memory_order_acquire); /* after the copy */
+		if (atomic_load(&ix->last_txn) <= number)
+			return 0;
+		mdb_txn_reset(txn);
+		rc = mdb_txn_renew(txn);
+		/* The same again: the file lacks that commit, as index_settle() will say. */
+		if (rc != 0 || mdb_txn_id(txn) == number)
+			return rc;
+	}
+}
+
 static int reader_try(struct index *ix, MDB_txn **ret)
 {
 	bool fresh;
 	int rc = reader_take(ix, ret, &fresh);
 
-	if (rc != 0 || fresh)
+	if (rc != 0)
 		return rc;
-	rc = mdb_txn_renew(*ret);
+	if (!fresh)
+		rc = mdb_txn_renew(*ret);
+	if (rc == 0)
+		rc = reader_certain(ix, *ret);
 	if (rc != 0) {
 		mdb_txn_abort(*ret);
 		reader_give(ix, NULL);

@@ -56,7 +56,8 @@ struct index {
 	pthread_mutex_t write_lock; /* held by whoever has the write transaction */
 	uint64_t span;              /* under write_lock: bytes that the last commit's pages span */
 	uint64_t seen;              /* under write_lock: bytes of the file when we looked last */
-	uint64_t last_txn;          /* under write_lock: LMDB's number of the last good commit */
+	/* Changes under write_lock: LMDB's number of the last good commit. */
+	_Atomic uint64_t last_txn;
 	bool doubt;                 /* under write_lock: one failed since, invariant 6 */
 	pthread_rwlock_t map_lock;
 
