@@ -258,7 +258,7 @@ static int read_counters(struct store *s)
 		r = read_meta(s, "ino", 2, guess, &ino); /* 1 is every tree's root */
 	if (r == 0)
 		r = read_meta(s, "lineage", 1, guess, &lineage);
-	if (r < 0)
+	if (r != 0)
 		return r;
 
 	/* A snapshot number has 48 bits; the table of snapshots raises it where needed. */
