@@ -532,12 +532,22 @@ int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t li
 	return 0;
 }
 
+/* As it is shown; NULL: it has none. */
+static struct snap *parent_of(const struct snap *sn)
+{
+	struct snap *up = sn->up;
+
+	while (up && is_unwanted(up))
+		up = up->up;
+	return up;
+}
+
 static void fill_info(const struct snap *sn, struct snap_info *ret)
 {
 	*ret = (struct snap_info){
 		.id = sn->id,
 		.seq = sn->seq,
-		.parent = sn->up ? sn->up->id : 0,
+		.parent = snap_id_or_0(parent_of(sn)),
 		.lineage = sn->lineage,
 		.time_ns = sn->time_ns,
 		.flags = sn->flags,
@@ -888,7 +898,7 @@ int snap_find(struct store *s, const char *text, uint64_t *ret_id)
 		return r;
 
 	for (; up > 0 && sn; up--)
-		sn = sn->up;
+		sn = parent_of(sn);
 	if (!sn)
 		return -ERR_SNAP_UNKNOWN;
 	*ret_id = sn->id;

@@ -176,6 +176,37 @@ START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
 }
 END_TEST
 
+/* Nor as a parent. */
+START_TEST(what_is_not_shown_is_left_out_of_the_tree)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, hidden, found;
+	char text[SNAP_ID_SIZE + 2];
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, one);
+	hidden = b->undo;
+	restore(b, hidden);
+	ck_ok(snap_need(store, hidden));
+	change(b, 1, "3");
+	restore(b, one);
+	ck_assert_uint_eq(shown(), 2);
+	ck_ok(snap_get(store, b->undo, &info));
+	ck_assert_uint_eq(info.parent, one);
+	strcat(snap_id_to_text(b->undo, text), "~");
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, one);
+	snap_unneed(store, hidden);
+	ck_ok(snap_get(store, b->undo, &info));
+	ck_assert_uint_eq(info.parent, one);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 static void expect_unknown(uint64_t id)
 {
 	char text[SNAP_ID_SIZE], head[5] = "";
@@ -337,6 +368,7 @@ int main(void)
 		a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it,
 		an_automatic_snapshot_that_another_needs_stays,
 		one_that_a_view_goes_on_from_stays_and_is_not_shown,
+		what_is_not_shown_is_left_out_of_the_tree,
 		one_that_was_dropped_stays_as_well,
 		the_next_process_finds_what_it_goes_on_from,
 		what_was_dropped_stays_dropped_whoever_dies,
