@@ -301,7 +301,7 @@ static void snap_detach(struct store *s, struct snap *sn)
  * Nobody asks for it: a child that is automatic itself does not, else undoing and changing in turns
  * would make a chain without end.
  */
-static bool is_unwanted(const struct snap *sn)
+bool snap_is_unwanted(const struct snap *sn)
 {
 	if (!(sn->flags & SNAP_AUTO) || sn->dropped || sn->holds > 0 || sn->pins > 0)
 		return false;
@@ -323,7 +323,7 @@ static void snap_hide(struct store *s, struct snap *sn)
 void snap_drop_loose(struct store *s, struct snap *sn)
 {
 	/* While the journal is replayed its own records say which ones went, and when. */
-	while (sn && !s->replaying && sn->needs == 0 && is_unwanted(sn)) {
+	while (sn && !s->replaying && sn->needs == 0 && snap_is_unwanted(sn)) {
 		struct snap *up = sn->up;
 
 		log_loose_drop(s, sn->id);
@@ -532,12 +532,11 @@ int snap_create(struct store *s, struct root *root, uint64_t parent, uint64_t li
 	return 0;
 }
 
-/* As it is shown; NULL: it has none. */
-static struct snap *parent_of(const struct snap *sn)
+struct snap *snap_parent(const struct snap *sn)
 {
 	struct snap *up = sn->up;
 
-	while (up && is_unwanted(up))
+	while (up && snap_is_unwanted(up))
 		up = up->up;
 	return up;
 }
@@ -547,7 +546,7 @@ static void fill_info(const struct snap *sn, struct snap_info *ret)
 	*ret = (struct snap_info){
 		.id = sn->id,
 		.seq = sn->seq,
-		.parent = snap_id_or_0(parent_of(sn)),
+		.parent = snap_id_or_0(snap_parent(sn)),
 		.lineage = sn->lineage,
 		.time_ns = sn->time_ns,
 		.flags = sn->flags,
@@ -612,7 +611,7 @@ static int snap_list_take(struct store *s, struct snap_list *ret)
 		return -ENOMEM;
 	*ret = (struct snap_list){ .store = s, .snaps = snaps };
 	for (size_t i = 0; i < s->snap_slots; i++) {
-		if (!s->snaps[i] || is_unwanted(s->snaps[i]))
+		if (!s->snaps[i] || snap_is_unwanted(s->snaps[i]))
 			continue;
 		s->snaps[i]->refs++;
 		snaps[ret->count++] = s->snaps[i];
@@ -718,7 +717,7 @@ static int drop_bad(struct store *s, uint64_t id)
 	return -ERR_SNAP_UNKNOWN;
 }
 
-static bool is_bad(struct store *s, uint64_t id)
+bool snap_is_bad(struct store *s, uint64_t id)
 {
 	for (struct link *l = s->bad.next; l != &s->bad; l = l->next)
 		if (container_of(l, struct snap, link)->id == id)
@@ -732,7 +731,7 @@ int snap_drop_allowed(struct store *s, uint64_t id)
 	struct snap *sn = snap_lookup(s, id);
 
 	if (!sn)
-		return is_bad(s, id) ? 0 : -ERR_SNAP_UNKNOWN;
+		return snap_is_bad(s, id) ? 0 : -ERR_SNAP_UNKNOWN;
 	return sn->pins > 0 ? -ERR_SNAP_IN_USE : 0;
 }
 
@@ -768,139 +767,5 @@ int snap_drop(struct store *s, uint64_t id)
 		snap_drop_loose(s, up);
 	}
 	branch_publish(s);
-	return 0;
-}
-
-/* ---- finding by text ---- */
-
-static int hex_value(const char *text, size_t len, uint64_t *ret)
-{
-	uint64_t v = 0;
-
-	if (len == 0 || len > SNAP_ID_SIZE - 1)
-		return ABSENT;
-	for (size_t i = 0; i < len; i++) {
-		char c = text[i] | 0x20; /* lower case; digits have the bit already */
-
-		if (c >= '0' && c <= '9')
-			v = v << 4 | (c - '0');
-		else if (c >= 'a' && c <= 'f')
-			v = v << 4 | (c - 'a' + 10);
-		else
-			return ABSENT;
-	}
-	*ret = v;
-	return 0;
-}
-
-static int find_prefix(struct store *s, uint64_t prefix, unsigned digits, struct snap **ret)
-{
-	unsigned shift = 4 * (SNAP_ID_SIZE - 1 - digits);
-	struct snap *found = NULL;
-
-	for (size_t i = 0; i < s->snap_slots; i++) {
-		if (!s->snaps[i] || s->snaps[i]->id >> shift != prefix || is_unwanted(s->snaps[i]))
-			continue;
-		if (found)
-			return -ERR_SNAP_AMBIGUOUS;
-		found = s->snaps[i];
-	}
-	if (!found)
-		return -ERR_SNAP_UNKNOWN;
-	*ret = found;
-	return 0;
-}
-
-static int find_label(struct store *s, const char *label, size_t len, struct snap **ret)
-{
-	for (size_t i = s->snap_slots; i > 0; i--) {
-		struct snap *sn = s->snaps[i - 1];
-
-		if (sn && strncmp(sn->label, label, len) == 0 && sn->label[len] == '\0') {
-			*ret = sn;
-			return 0;
-		}
-	}
-	return -ERR_SNAP_UNKNOWN;
-}
-
-/* A whole id comes first, then a branch name (it may look like a prefix), then a prefix. */
-static int find_base(struct store *s, const char *text, size_t len, struct snap **ret)
-{
-	char name[BRANCH_NAME_MAX + 1];
-	struct entry *e = NULL;
-	struct snap *sn = NULL;
-	uint64_t prefix = 0;
-	bool hex;
-
-	if (len > 1 && text[0] == '@')
-		return find_label(s, text + 1, len - 1, ret);
-
-	hex = hex_value(text, len, &prefix) == 0;
-	if (hex && len == SNAP_ID_SIZE - 1)
-		sn = snap_lookup(s, prefix);
-	if (sn && !is_unwanted(sn)) {
-		*ret = sn;
-		return 0;
-	}
-
-	if (len <= BRANCH_NAME_MAX) {
-		memcpy(name, text, len);
-		name[len] = '\0';
-		e = entry_find(s, name);
-	}
-	if (e) {
-		if (!e->head)
-			return -ERR_SNAP_UNKNOWN;
-		*ret = e->head;
-		return 0;
-	}
-	return hex ? find_prefix(s, prefix, len, ret) : -ERR_SNAP_UNKNOWN;
-}
-
-/* Splits "NAME~N"; a bare "~" counts as "~1", as in git. */
-static int split_ancestor(const char *text, size_t *ret_len, uint64_t *ret_up)
-{
-	const char *tilde = strrchr(text, '~');
-	uint64_t n = 0;
-
-	if (!tilde || tilde == text)
-		return ABSENT;
-	for (const char *c = tilde + 1; *c; c++) {
-		if (*c < '0' || *c > '9' || n > SNAP_SEQ_MAX)
-			return ABSENT;
-		n = 10 * n + (*c - '0');
-	}
-	*ret_len = tilde - text;
-	*ret_up = tilde[1] ? n : 1;
-	return 0;
-}
-
-int snap_find(struct store *s, const char *text, uint64_t *ret_id)
-{
-	struct snap *sn = NULL;
-	size_t len = strlen(text);
-	uint64_t up = 0, id;
-	int r;
-
-	LOCK_GUARD(&s->table);
-	r = find_base(s, text, len, &sn); /* the whole first: a label may hold a '~' */
-	if (r == -ERR_SNAP_UNKNOWN && split_ancestor(text, &len, &up) == 0)
-		r = find_base(s, text, len, &sn);
-
-	/* A damaged record answers to its whole id, so that it can be dropped. */
-	if (r == -ERR_SNAP_UNKNOWN && up == 0 && len == SNAP_ID_SIZE - 1 &&
-	    hex_value(text, len, &id) == 0 && is_bad(s, id)) {
-		*ret_id = id;
-		return 0;
-	}
-	if (r < 0)
-		return r;
-
-	for (; up > 0 && sn; up--)
-		sn = parent_of(sn);
-	if (!sn)
-		return -ERR_SNAP_UNKNOWN;
-	*ret_id = sn->id;
 	return 0;
 }

@@ -337,6 +337,11 @@ void snap_insert_at(struct store *s, struct snap *sn, uint64_t seq, struct snap 
 		    struct root *root);
 void snap_unref_locked(struct store *s, struct snap *sn);
 void snap_set_hold(struct snap **slot, struct snap *sn);
+/* Nobody asks for it; it may be needed all the same (snap_need). Not shown, then. */
+bool snap_is_unwanted(const struct snap *sn);
+/* As it is shown; NULL: it has none. */
+struct snap *snap_parent(const struct snap *sn);
+bool snap_is_bad(struct store *s, uint64_t id); /* its record is damaged */
 /* Drops an automatic snapshot that nothing needs any more, and then maybe its parent. */
 void snap_drop_loose(struct store *s, struct snap *sn);
 void snap_mark_rewrite(struct store *s, struct snap *sn);
