@@ -673,8 +673,8 @@ void snap_unneed(struct store *s, uint64_t id)
 	LOCK_GUARD(&s->table);
 	struct snap *sn = snap_lookup(s, id);
 
-	if (!sn)
-		return; /* somebody dropped it */
+	if (!sn || sn->needs == 0)
+		return;
 	sn->needs--;
 	snap_drop_loose(s, sn);
 }
