@@ -277,6 +277,7 @@ int cmd_drop(struct cmd *c)
 {
 	_cleanup_(drop_release) struct drop d = { .c = c };
 	bool branch = false, snapshot = false, labelled = false, json = false;
+	enum meant meant;
 	double older = -1; /* not given */
 	const struct option_def defs[] = {
 		{ .name = "dry-run", .flag = &d.dry },
@@ -307,12 +308,10 @@ int cmd_drop(struct cmd *c)
 		return cmd_fail(c, -ENOMEM, "JSON");
 	if (older >= 0 && c->args.n == 0)
 		r = drop_older(&d, NULL, older, labelled);
+	meant = branch ? BRANCH : snapshot ? SNAPSHOT : EITHER;
 	for (int i = 0; i < c->args.n && !r; i++)
 		r = older >= 0 ? drop_older(&d, c->args.v[i], older, labelled) :
-				 drop_one(&d, c->args.v[i],
-					  branch	 ? BRANCH :
-						snapshot ? SNAPSHOT :
-							   EITHER);
+				 drop_one(&d, c->args.v[i], meant);
 	if (json && cmd_json(c, TAKE_PTR(d.json)) != CMD_DONE)
 		r = CMD_FAILED; /* what went before a failure is told all the same */
 	return r;
