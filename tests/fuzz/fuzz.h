@@ -44,3 +44,17 @@ static inline const char *fuzz_dir(void)
 			abort(); \
 		} \
 	} while (0)
+
+/* What is left of an input that is taken byte by byte: then zeros. */
+struct input {
+	const uint8_t *p;
+	size_t left;
+};
+
+static inline uint8_t byte(struct input *in)
+{
+	if (in->left == 0)
+		return 0;
+	in->left--;
+	return *in->p++;
+}

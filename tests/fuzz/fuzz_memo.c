@@ -220,19 +220,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 /* ---- an input ---- */
 
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint8_t byte(struct input *in)
-{
-	if (in->left == 0)
-		return 0;
-	in->left--;
-	return *in->p++;
-}
-
 static uint64_t number(struct input *in)
 {
 	static const uint64_t odd[] = { UINT64_MAX, UINT64_MAX - 1, 1ULL << 63, 1ULL << 32,

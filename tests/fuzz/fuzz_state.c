@@ -66,19 +66,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 /* ---- arguments ---- */
 
-struct input {
-	const uint8_t *p;
-	size_t left;
-};
-
-static uint8_t byte(struct input *in)
-{
-	if (in->left == 0)
-		return 0;
-	in->left--;
-	return *in->p++;
-}
-
 static uint64_t ino(struct input *in)
 {
 	return byte(in) % INOS;

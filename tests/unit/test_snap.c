@@ -20,6 +20,15 @@ static unsigned shown(void)
 	return n;
 }
 
+/* The state "1" with a checkpoint, and what a restore of that left of "2". */
+static void leave_one(struct branch *b, uint64_t *ret_one)
+{
+	change(b, 1, "1");
+	*ret_one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	restore(b, *ret_one);
+}
+
 START_TEST(only_the_newest_automatic_snapshot_stays)
 {
 	struct branch *b = branch_make("main");
@@ -75,10 +84,7 @@ START_TEST(a_restore_to_the_head_with_nothing_changed_keeps_undo)
 	struct branch *b = branch_make("main");
 	uint64_t one, undo;
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	undo = b->undo;
 	restore(b, one);
 	ck_assert_uint_eq(b->undo, undo);
@@ -94,10 +100,7 @@ START_TEST(a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it)
 	struct snap_info info;
 	uint64_t one, id;
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	restore(b, b->undo);
 	ck_ok(store_sync(store));
 	ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
@@ -121,10 +124,7 @@ START_TEST(an_automatic_snapshot_that_another_needs_stays)
 	struct snap_info info;
 	uint64_t one, undo, child;
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	undo = b->undo;
 	ck_ok(snap_root(store, undo, &root));
 	ck_ok(branch_create(store, "fork", root, undo, b->lineage, &fork));
@@ -152,10 +152,7 @@ START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
 	struct snap_info info;
 	uint64_t one, undo;
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	undo = b->undo;
 	ck_ok(snap_need(store, undo));
 	ck_ok(snap_need(store, undo)); /* by two of its states */
@@ -184,10 +181,7 @@ START_TEST(what_is_not_shown_is_left_out_of_the_tree)
 	uint64_t one, hidden, found;
 	char text[SNAP_ID_SIZE + 2];
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	hidden = b->undo;
 	restore(b, hidden);
 	ck_ok(snap_need(store, hidden));
@@ -266,10 +260,7 @@ START_TEST(the_next_process_finds_what_it_goes_on_from)
 	struct snap_info info;
 	uint64_t one, needed, not;
 
-	change(b, 1, "1");
-	one = checkpoint(b, NULL);
-	change(b, 1, "2");
-	restore(b, one);
+	leave_one(b, &one);
 	needed = b->undo;
 	ck_ok(snap_need(store, needed));
 	change(b, 1, "3");
