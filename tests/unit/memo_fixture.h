@@ -163,3 +163,34 @@ _unused_ static uint64_t nodes_known(void)
 	ck_assert_int_eq(view_stat(view, &stats), 0);
 	return stats.nodes;
 }
+
+_unused_ static void nothing(void)
+{
+}
+
+_unused_ static uint64_t make_node(uint64_t dir, const char *name, uint32_t mode)
+{
+	struct entry e;
+
+	ck_assert_int_eq(make(dir, name, mode, &e), 0);
+	return e.node;
+}
+
+/* From now on each restore is told by epoch, or none is. */
+_unused_ static void tell_by_epoch(bool yes)
+{
+	struct view_kernel k = kernel;
+
+	k.names_max = yes ? 1 : 1000;
+	view_set_kernel(view, &k);
+}
+
+_unused_ static void restore_to(uint64_t id)
+{
+	struct restore_info info;
+
+	ck_assert_int_eq(view_restore(view, id, &info), 0);
+	view_tidy(view);
+	ck_assert_uint_eq(unsaid, 0);
+	ck_assert_int_eq(first->head->teller, 0);
+}
