@@ -9,8 +9,8 @@ order. Every state is compared with what it was when it was kept, and what proce
 they opened, while all this goes on and after it. At the end the store is checked, and everything is
 there once more after salvage made its index anew.
 
-    random_life.py               2 lives of 120 moves
-    PLYFS_TEST_LONG=1            20 lives of 600
+    random_life.py               2 lives of 100 moves
+    PLYFS_TEST_LONG=1            8 lives of 600
     PLYFS_TEST_SEED=n            repeats a life (what runs beside it, and thus how it ends, is not repeated)
 """
 import collections
@@ -25,15 +25,18 @@ import threading
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
-LIVES, MOVES = (20, 600) if ply.LONG else (2, 120)
+LIVES, MOVES = (8, 600) if ply.LONG else (2, 100)
 FILES = 150    # enough for nodes of several levels in the tree; each digest reads them all
 VIEWS = 6
 OPEN = 60      # of all views together: each is read again and again
 LARGE = 300000  # bytes: some chunks
 
 # Which moves are made how often. What costs seconds comes seldom.
-WEIGHTS = {"change": 30, "checkpoint": 20, "restore": 16, "undo": 6, "fork": 4, "open": 12, "close": 3,
-           "drop": 6, "drop_branch": 2, "gc": 3, "kill": 5, "replace": 2, "remount": 3, "sync": 2, "forget": 2}
+WEIGHTS = {"change": 30, "checkpoint": 20, "restore": 16, "undo": 6, "fork": 4, "fork_from": 2, "import_": 1,
+           "open": 12, "close": 3, "show": 3, "hide": 2, "drop": 6, "drop_branch": 2, "gc": 3, "kill": 5,
+           "replace": 2, "remount": 3, "sync": 2, "forget": 2}
+# With each of these a view goes on when its daemon is killed.
+OPTIONS = [["--without", "cache"], ["--without", "no-open"], ["--without", "readdirplus,write-around,read-ahead"]]
 
 
 class Held:
@@ -106,17 +109,32 @@ class Life:
         self.known = {}   # digests of snapshots
         self.left = {}    # digests of states that a restore or an undo left, by their ids
         self.undone = {}  # by branch: the id of the state that undo brings back, or ""
-        self.forks = 0
+        self.shown = []   # snapshots that are mounted: (view, id)
         self.made = 0
         self.counts = collections.Counter()
-        source = ply.make_bulk(t.at("source-%d" % rng.randrange(1 << 30)), FILES, per_dir=15)
+        self.store = t.store("store-%d" % rng.randrange(1 << 30))
+        self.views, self.now = {}, {}
+        self.import_("main")
+
+    def mount(self, **which):
+        of_its_kind = ["--inotify"] if "branch" in which else ["--passthrough"] if os.geteuid() == 0 else []
+        more = self.rng.choice([[], of_its_kind, *OPTIONS])
+        return self.store.mount(which.get("branch"), which.get("snapshot"), None, *more)
+
+    def import_(self, branch):
+        """To a branch of its own: what it has in common with the others is found by its bytes alone."""
+        if len(self.views) == VIEWS:
+            return
+        self.made += 1
+        source, name = self.t.at("source-%d" % self.rng.randrange(1 << 30)), "import%d" % self.made
+        ply.make_bulk(source, FILES, per_dir=15, seed=self.rng.randrange(3))
         for d, _, names in os.walk(source):
             for n in names:
-                os.rename(os.path.join(d, n), os.path.join(d, rng.choice(["whole-", "grows-"]) + n))
-        self.store = t.store(os.path.basename(source).replace("source", "store"))
-        self.store.import_(source)
-        self.views = {"main": self.store.mount()}
-        self.now = {"main": self.views["main"].digest()}
+                os.rename(os.path.join(d, n), os.path.join(d, self.rng.choice(["whole-", "grows-"]) + n))
+        snap = self.store.import_(source, "--branch", name)
+        ply.remove(source)
+        self.views[name] = self.mount(branch=name)
+        self.now[name] = self.known[snap] = self.views[name].digest()
 
     def some(self, of):
         return self.rng.choice(sorted(of))
@@ -135,6 +153,8 @@ class Life:
         """
         for branch, view in self.views.items():
             assert view.digest() == self.now[branch], "%s: branch %s differs" % (what, branch)
+        for view, snap in self.shown:
+            assert view.digest() == self.known[snap], "%s: snapshot %s differs" % (what, snap)
         with self.reader.lock:
             for h in self.reader.held:
                 if h.often or what in ("kill", "replace"):
@@ -212,48 +232,67 @@ class Life:
         self.now[branch] = digest
 
     def fork(self, branch):
-        if len(self.views) == VIEWS:
-            return
-        self.forks += 1
-        name = "fork%d" % self.forks
-        self.views[name] = self.views[branch].fork(name)
-        self.now[name] = self.now[branch]
+        if len(self.views) < VIEWS:
+            self.made += 1
+            name = "fork%d" % self.made
+            with self.views[branch].fd() as fd:
+                ply.syncfs(fd)
+                ply.ioctl_fork(fd, name)
+            self.views[name], self.now[name] = self.mount(branch=name), self.now[branch]
+
+    def fork_from(self, branch):
+        if len(self.views) < VIEWS and self.known:
+            self.made += 1
+            name, snap = "fork%d" % self.made, self.some(self.known)
+            self.store.ply("fork", "--from", snap, name)
+            self.views[name], self.now[name] = self.mount(branch=name), self.known[snap]
 
     def open(self, branch):
-        with self.reader.lock:
-            for path in self.files(self.views[branch], "whole"):
-                if self.rng.random() < 0.05 and len(self.reader.held) < OPEN:
-                    self.reader.held.append(Held(path, often=self.rng.random() < 0.5))
+        for view in [self.views[branch], *(view for view, _ in self.shown)]:
+            for path in self.files(view, "whole"):
+                with self.reader.lock:
+                    if self.rng.random() < 0.05 and len(self.reader.held) < OPEN:
+                        self.reader.held.append(Held(path, often=self.rng.random() < 0.5))
 
-    def close(self, branch, all_of_them=False):
-        below = self.views[branch].path + "/"
+    def close(self, branch):
+        self.close_some(self.views[branch], 0.5)
+
+    def close_some(self, view, share):
         with self.reader.lock:
-            stay = []
-            for h in self.reader.held:
-                if h.path.startswith(below) and (all_of_them or self.rng.random() < 0.5):
-                    h.close()
-                else:
-                    stay.append(h)
-            self.reader.held = stay
+            go = [h for h in self.reader.held if h.path.startswith(view.path + "/") and self.rng.random() < share]
+            self.reader.held = [h for h in self.reader.held if h not in go]
+        for h in go:
+            h.close()
+
+    def end_view(self, view):
+        self.close_some(view, 1)
+        view.unmount()
+
+    def show(self, branch):
+        if len(self.shown) < 2 and self.known:
+            snap = self.some(self.known)
+            self.shown.append((self.mount(snapshot=snap), snap))
+
+    def hide(self, branch):
+        if self.shown:
+            self.end_view(self.shown.pop(0)[0])
 
     def drop(self, branch):
         """Whether or not somebody has something of it open, and views stand on it."""
         for snap in self.rng.sample(sorted(self.known), min(len(self.known), self.rng.randrange(1, 4))):
+            if any(snap == shown for _, shown in self.shown):
+                self.store.fails("drop", "--snapshot", snap, says="mounted")
+                continue
             self.store.ply("drop", "--snapshot", snap)
             del self.known[snap]
             self.undone = {b: s for b, s in self.undone.items() if s != snap}
 
-    def end_view(self, branch):
-        self.close(branch, all_of_them=True)
-        self.views.pop(branch).unmount()
-
     def drop_branch(self, branch):
-        if branch == "main" or len(self.views) == 1:
-            return
-        self.end_view(branch)
-        self.store.ply("drop", "--branch", branch)
-        del self.now[branch]
-        self.undone.pop(branch, None)
+        if len(self.views) > 1:
+            self.end_view(self.views.pop(branch))
+            self.store.ply("drop", "--branch", branch)
+            del self.now[branch]
+            self.undone.pop(branch, None)
 
     def gc(self, branch):
         self.store.ply("gc", timeout=300)
@@ -269,8 +308,8 @@ class Life:
             self.store.daemon()
 
     def remount(self, branch):
-        self.end_view(branch)
-        self.views[branch] = self.store.mount(branch=branch)
+        self.end_view(self.views[branch])
+        self.views[branch] = self.mount(branch=branch)
 
     def sync(self, branch):
         self.known[self.store.out("checkpoint", "--sync", self.views[branch].path)] = self.now[branch]
@@ -308,9 +347,10 @@ class Life:
         self.store.stop()
 
     def end(self):
-        for branch in sorted(self.views):
+        for branch in self.views:
             self.sync(branch)
-            self.end_view(branch)
+        for view in [*self.views.values(), *(view for view, _ in self.shown)]:
+            self.end_view(view)
         self.store.stop()
         self.store.ply("check", "--read-data", timeout=300)
         self.is_all_there("after a new start")
