@@ -69,6 +69,22 @@ class Held:
         os.close(self.fd)
 
 
+class HeldDir:
+    """A directory that is open: it can be listed, be it there or removed; if there, one can go up from it."""
+
+    def __init__(self, path, often):
+        self.path, self.often = path, often
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def check(self):
+        os.listdir(self.fd)
+        if os.fstat(self.fd).st_nlink:
+            os.stat("..", dir_fd=self.fd)
+
+    def close(self):
+        os.close(self.fd)
+
+
 class Reader(threading.Thread):
     """Reads some of what is open all the time."""
 
@@ -249,6 +265,10 @@ class Life:
 
     def open(self, branch):
         for view in [self.views[branch], *(view for view, _ in self.shown)]:
+            for path in sorted(d for d, _, _ in os.walk(view.path)):
+                with self.reader.lock:
+                    if self.rng.random() < 0.2 and len(self.reader.held) < OPEN:
+                        self.reader.held.append(HeldDir(path, often=self.rng.random() < 0.5))
             for path in self.files(view, "whole"):
                 with self.reader.lock:
                     if self.rng.random() < 0.05 and len(self.reader.held) < OPEN:
@@ -259,7 +279,7 @@ class Life:
 
     def close_some(self, view, share):
         with self.reader.lock:
-            go = [h for h in self.reader.held if h.path.startswith(view.path + "/") and self.rng.random() < share]
+            go = [h for h in self.reader.held if (h.path + "/").startswith(view.path + "/") and self.rng.random() < share]
             self.reader.held = [h for h in self.reader.held if h not in go]
         for h in go:
             h.close()
