@@ -286,12 +286,19 @@ START_TEST(the_hook_is_called_for_disk_reads_only)
 	ck_assert_int_eq(count_hooks, can_read_cached(s.dir_fd) ? 0 : 1);
 	count_hooks = 0;
 
-	scratch_fill(data, sizeof(data), 5);
-	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &name));
-	ck_ok(chunks_flush(s.chunks));
-	if (!scratch_drop_pages(s.dir_fd, "packs/00000001.pack"))
-		return; /* a filesystem that keeps its pages (tmpfs) */
-	expect(&name, data, sizeof(data));
+	/*
+	 * A read that is not to wait has the kernel fetch the page all the same, and finds it there
+	 * when the disk is done before the reader is on the CPU again. On a busy machine that is
+	 * most of them (seen: 12 of 20), but not 64 in a row.
+	 */
+	for (unsigned i = 0; i < 64 && !count_hooks; i++) {
+		scratch_fill(data, sizeof(data), 5 + i);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, sizeof(data), &name));
+		ck_ok(chunks_flush(s.chunks));
+		if (!scratch_drop_pages(s.dir_fd, "packs/00000001.pack"))
+			return; /* a filesystem that keeps its pages (tmpfs) */
+		expect(&name, data, sizeof(data));
+	}
 	ck_assert_int_eq(count_hooks, 1);
 	expect(&name, data, sizeof(data)); /* cached by us */
 	ck_assert_int_eq(count_hooks, 1);
