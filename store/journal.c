@@ -208,7 +208,7 @@ int journal_open(int dir_fd, const struct noter *noter, struct journal **ret)
 	return 0;
 }
 
-/* ---- letting go of segments; all under the lock ---- */
+/* ---- letting go of segments; under the lock, unless said otherwise ---- */
 
 static int segment_delete(struct journal *j, uint32_t number)
 {
@@ -220,27 +220,29 @@ static int segment_delete(struct journal *j, uint32_t number)
 	return r == -ENOENT ? 0 : r;
 }
 
-/*
- * Takes the oldest segment out of the list; it is not the open one. False: its file stays, and so
- * do all behind it. A gap between files would be damage.
- */
-static bool drop_oldest(struct journal *j)
+static void forget_oldest(struct journal *j)
 {
 	struct segment *s = j->oldest;
-	char name[16];
 
-	segment_name(s->number, name);
-	if (!j->spare && s->size == j->segment_bytes &&
-	    os_renameat(j->dir_fd, name, SPARE) == 0)
-		j->spare = true;
-	else if (segment_delete(j, s->number) < 0)
-		return false;
 	j->oldest = s->next;
 	if (!j->oldest)
 		j->newest = NULL;
 	j->bytes -= s->size;
 	j->settled = false;
 	free(s);
+}
+
+/* Its file becomes the spare one, if that is wanted. */
+static bool spare_oldest(struct journal *j)
+{
+	struct segment *s = j->oldest;
+	char name[16];
+
+	segment_name(s->number, name);
+	if (j->spare || s->size != j->segment_bytes || os_renameat(j->dir_fd, name, SPARE) < 0)
+		return false;
+	j->spare = true;
+	forget_oldest(j);
 	return true;
 }
 
@@ -263,18 +265,54 @@ static bool copies_count(const struct journal *j, const struct segment *s)
 	return s->copied > j->whole_mark && j->covered < j->last;
 }
 
+/* Which segment's file is to be deleted next; it is not the open one. */
+static bool find_gone(struct journal *j, uint32_t *ret_number)
+{
+	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest)) {
+		if (spare_oldest(j))
+			continue;
+		*ret_number = j->oldest->number;
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Lock not held, for a disk may take its time over a file (stage.c says why), and every change
+ * wants the lock. While its file goes the segment is in the list still; nobody else takes it out.
+ * One whose file stays stays, and so do all behind it: a gap between files would be damage.
+ */
+static void let_go(struct journal *j)
+{
+	for (;;) {
+		uint32_t number;
+
+		{
+			LOCK_GUARD(&j->lock);
+			if (!find_gone(j, &number))
+				return;
+		}
+		if (segment_delete(j, number) < 0)
+			return;
+		LOCK_GUARD(&j->lock);
+		forget_oldest(j);
+	}
+}
+
 bool journal_release(struct journal *j, uint64_t covered)
 {
-	LOCK_GUARD(&j->lock);
-
-	j->covered = MAX(j->covered, covered);
-	j->synced = MAX(j->synced, j->covered); /* the index is durable */
-	if (j->doubt_grows && j->doubt <= j->covered) {
-		j->doubt = j->last;
-		j->doubt_grows = false;
+	{
+		LOCK_GUARD(&j->lock);
+		j->covered = MAX(j->covered, covered);
+		j->synced = MAX(j->synced, j->covered); /* the index is durable */
+		if (j->doubt_grows && j->doubt <= j->covered) {
+			j->doubt = j->last;
+			j->doubt_grows = false;
+		}
 	}
-	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j))
-		;
+	let_go(j);
+
+	LOCK_GUARD(&j->lock);
 	j->asked_bytes = j->bytes;
 	return is_covered(j, j->oldest) && copies_count(j, j->oldest);
 }
@@ -291,8 +329,7 @@ void journal_close(struct journal *j)
 	if (!j)
 		return;
 	segment_finish(j);
-	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest) && drop_oldest(j))
-		;
+	let_go(j);
 	if (j->dir_fd >= 0)
 		(void)os_unlinkat(j->dir_fd, SPARE, 0); /* the next open does */
 	while (j->oldest) {

@@ -143,7 +143,8 @@ uint64_t journal_lsn(struct journal *j);
 const _Atomic uint64_t *journal_last_peek(struct journal *j); /* lent */
 
 /*
- * Everything up to `covered` is in the index: segments that hold nothing beyond are let go of.
+ * Everything up to `covered` is in the index: segments that hold nothing beyond are let go of, with
+ * no lock while their files go. One caller at a time.
  * True: one would go, but for bytes in its marks (J9): journal_copies_in_place.
  */
 bool journal_release(struct journal *j, uint64_t covered);

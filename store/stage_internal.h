@@ -95,7 +95,7 @@ struct stage {
 	pthread_mutex_t lock;
 	struct stage_file *files;   /* under lock, owned */
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
-	struct stage_file *spare;   /* under lock, owned: not among the files; stage_release cuts it */
+	struct stage_file *spare;   /* under lock, owned: not among the files; SPARES_MAX stay */
 	struct stage_file *gone;    /* under lock, owned: to be deleted */
 	uint32_t last_number;
 	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */

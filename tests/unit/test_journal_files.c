@@ -2,6 +2,10 @@
 
 /* The journal's files: which count, which stay, and what there is room for. */
 
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+
 #include "store/journal_lost.h"
 #include "tests/unit/journal_fixture.h"
 
@@ -68,6 +72,43 @@ START_TEST(behind_a_segment_that_cannot_be_removed_all_stay)
 	journal_up();
 	ck_assert(!found.damaged);
 	ck_assert_uint_eq(scratch.notes, 0);
+}
+END_TEST
+
+static unsigned unlinked; /* while nobody could have had to wait for it */
+static bool watching;
+
+static void *look(void *arg)
+{
+	(void)journal_lsn(journal); /* wants the lock, as every change does */
+	return NULL;
+}
+
+/* Stands for libc's. As long as the disk takes for it: looking takes microseconds. */
+int unlinkat(int dir_fd, const char *path, int flags)
+{
+	struct timespec until;
+	pthread_t other;
+
+	if (watching) {
+		ck_assert_int_eq(pthread_create(&other, NULL, look, NULL), 0);
+		(void)clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += 20;
+		ck_assert_int_eq(pthread_timedjoin_np(other, NULL, &until), 0);
+		unlinked++;
+	}
+	return (int)syscall(SYS_unlinkat, dir_fd, path, flags);
+}
+
+START_TEST(nobody_waits_for_segments_to_go)
+{
+	for (int i = 0; i < 4; i++)
+		fill_a_segment();
+	watching = true;
+	(void)journal_release(journal, journal_lsn(journal));
+	watching = false;
+	ck_assert_uint_eq(unlinked, 2); /* one is kept for later, and one is open */
+	ck_assert_int_eq(files(), 2);
 }
 END_TEST
 
@@ -217,6 +258,7 @@ int main(void)
 	const TTest *const tests[] = {
 		a_header_that_makes_no_sense_is_told,
 		behind_a_segment_that_cannot_be_removed_all_stay,
+		nobody_waits_for_segments_to_go,
 		of_what_is_covered_nothing_is_left_behind,
 		only_the_segment_that_is_written_is_mapped,
 		a_file_that_there_is_no_room_for_is_not_left,
