@@ -72,6 +72,9 @@
 #define BEHIND_SHARE 3 /* of what is free beside it */
 #define BEHIND_MIN ((uint64_t)1 << 20)
 
+/* And a quarter more: on such a disk two fifths are left then. */
+#define FAR_SHARE 4
+
 /*
  * So much that is new goes into the journal's mark, and spares an fsync the stage's sync: what
  * SQLite or git write between two (4 to 30 KiB), with room to spare. It is written twice by that,
@@ -684,13 +687,24 @@ int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_
 	return 0;
 }
 
-bool stage_is_behind(struct stage *s)
+static bool has_more_than(struct stage *s, uint64_t most)
 {
 	uint64_t unsealed = atomic_load_explicit(&s->unsealed, memory_order_relaxed);
 	uint64_t placed = atomic_load_explicit(&s->placed, memory_order_relaxed);
-	uint64_t most = atomic_load_explicit(&s->behind_bytes, memory_order_relaxed);
 
 	return unsealed > most || placed > most + unsealed;
+}
+
+bool stage_is_behind(struct stage *s)
+{
+	return has_more_than(s, atomic_load_explicit(&s->behind_bytes, memory_order_relaxed));
+}
+
+bool stage_is_far_behind(struct stage *s)
+{
+	uint64_t most = atomic_load_explicit(&s->behind_bytes, memory_order_relaxed);
+
+	return has_more_than(s, most + most / FAR_SHARE);
 }
 
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk)
