@@ -244,12 +244,19 @@ static void file_cut(struct stage *s, struct stage_file *file, uint64_t size)
 	file->size = size;
 }
 
-/* Lock held: gives room that nothing lives in back to the disk. */
+/*
+ * Lock held: gives room that nothing lives in back to the disk. The current file is never one of
+ * those that stage_give_back is at.
+ */
 static void give_back(struct stage *s)
 {
 	files_free(s, files_take(s, 0));
-	for (struct stage_file *file = s->files; file; file = file->next)
-		file_cut(s, file, file == s->current ? file->end : file->size);
+	for (struct stage_file *file = s->files; file; file = file->next) {
+		if (file == s->current)
+			file_cut(s, file, file->end);
+		else if (!s->giving_back)
+			file_cut(s, file, file->size);
+	}
 }
 
 /*
@@ -262,8 +269,9 @@ void stage_give_back(struct stage *s, bool at_once)
 
 	{
 		LOCK_GUARD(&s->lock);
-		if (!at_once && os_now_ns() - s->staged_ns <= STAGE_IDLE_NS)
+		if (s->giving_back || (!at_once && os_now_ns() - s->staged_ns <= STAGE_IDLE_NS))
 			return;
+		s->giving_back = true;
 		gone = files_take(s, 0);
 		current = TAKE_PTR(s->current);
 		for (file = s->files; file; file = file->next)
@@ -281,6 +289,8 @@ void stage_give_back(struct stage *s, bool at_once)
 		}
 		file = next;
 	}
+	LOCK_GUARD(&s->lock);
+	s->giving_back = false;
 }
 
 /*
