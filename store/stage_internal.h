@@ -97,7 +97,7 @@ struct stage {
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
 	struct stage_file *spare;   /* under lock, owned: not among the files; SPARES_MAX stay */
 	struct stage_file *gone;    /* under lock, owned: to be deleted */
-	bool giving_back;           /* under lock: somebody cuts files without it (stage_give_back) */
+	bool giving_back;           /* under lock: somebody cuts files without it */
 	uint32_t last_number;
 	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */
 	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
