@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * Private to stage.c, which has the files, blob.c, which has what lies in them, and loan.c, which
- * lends it.
+ * Private to stage.c, which has the files, stage_sync.c, which makes them durable, blob.c, which
+ * has what lies in them, and loan.c, which lends it.
  *
  * Stage files hold the bytes of blobs one behind the other.
  *

@@ -23,6 +23,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import deaths
 import ply
 
 LIVES, MOVES = (8, 600) if ply.LONG else (2, 100)
@@ -85,13 +86,12 @@ class HeldDir:
         os.close(self.fd)
 
 
-class Reader(threading.Thread):
+class Reader(deaths.Beside):
     """Reads some of what is open all the time."""
 
     def __init__(self):
         super().__init__()
-        self.lock, self.over = threading.Lock(), threading.Event()
-        self.held, self.failed, self.reads = [], None, 0
+        self.lock, self.held, self.failed, self.reads = threading.Lock(), [], None, 0
 
     def run(self):
         n = 0
@@ -108,13 +108,8 @@ class Reader(threading.Thread):
                     self.failed = e
                     return
 
-    def __enter__(self):
-        self.start()
-        return self
-
     def __exit__(self, *what):
-        self.over.set()
-        self.join()
+        super().__exit__(*what)
         for h in self.held:
             h.close()
 

@@ -29,13 +29,28 @@ def over(view, *others):
     ply.wait_for("their end", lambda: not ply.alive(pid) and not ply.alive(parent))
 
 
-class Killer(threading.Thread):
+class Beside(threading.Thread):
+    """What goes on beside a test, until `over` is set at the end of the with block."""
+
+    def __init__(self):
+        super().__init__()
+        self.over = threading.Event()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *what):
+        self.over.set()
+        self.join()
+
+
+class Killer(Beside):
     """Kills the daemon again and again until stopped; counts."""
 
     def __init__(self, view, seed, most=0.05):
         super().__init__()
-        self.view, self.rng, self.most = view, random.Random(seed), most
-        self.over, self.kills = threading.Event(), 0
+        self.view, self.rng, self.most, self.kills = view, random.Random(seed), most, 0
 
     def run(self):
         while not self.over.is_set():
@@ -45,14 +60,6 @@ class Killer(threading.Thread):
                 os.kill(pid, signal.SIGKILL)
                 self.kills += 1
             os.statvfs(self.view.path)
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *what):
-        self.over.set()
-        self.join()
 
 
 def seed_of_run():
