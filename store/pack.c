@@ -282,14 +282,22 @@ struct pack_use {
 	bool waited; /* it was opened just now: before_wait was called */
 };
 
-static void slot_close(struct pack_fd *slot)
+/*
+ * Under fds_lock; given. Who closes the last one of a removed pack waits for the disk, which takes
+ * the file's room back then: not under the lock, which every reader wants.
+ */
+static int slot_take(struct pack_fd *slot)
 {
-	closep(&slot->fd);
+	int fd = slot->fd;
+
 	*slot = (struct pack_fd){ .fd = -1 };
+	return fd;
 }
 
 static void pack_use_endp(struct pack_use *u)
 {
+	_cleanup_close_ int fd = -1;
+
 	if (!u->slot) {
 		closep(&u->fd);
 		return;
@@ -297,7 +305,7 @@ static void pack_use_endp(struct pack_use *u)
 	LOCK_GUARD(&u->p->fds_lock);
 	u->slot->users--;
 	if (u->slot->removed && u->slot->users == 0)
-		slot_close(u->slot);
+		fd = slot_take(u->slot);
 }
 
 /* Under fds_lock: the slot that has this pack, counted as used. */
@@ -315,7 +323,10 @@ static struct pack_fd *slot_find(struct packs *p, uint32_t pack)
 	return NULL;
 }
 
-/* Under fds_lock: a free slot, if need be by closing the one unused for longest; NULL if none. */
+/*
+ * Under fds_lock: a free slot, if need be by closing the one unused for longest, whose pack is
+ * there; NULL if none.
+ */
 static struct pack_fd *slot_make(struct packs *p)
 {
 	struct pack_fd *oldest = NULL;
@@ -329,7 +340,7 @@ static struct pack_fd *slot_make(struct packs *p)
 			oldest = slot;
 	}
 	if (oldest)
-		slot_close(oldest);
+		(void)close(slot_take(oldest));
 	return oldest;
 }
 
@@ -854,6 +865,7 @@ int pack_cut(struct packs *p, uint32_t pack, uint64_t end)
 
 int pack_remove(struct packs *p, uint32_t pack)
 {
+	_cleanup_close_ int fd = -1;
 	char file[PACK_NAME_SIZE];
 	int r;
 
@@ -865,11 +877,12 @@ int pack_remove(struct packs *p, uint32_t pack)
 	for (unsigned i = 0; i < FDS_MAX; i++) {
 		struct pack_fd *slot = &p->fds[i];
 
-		if (slot->pack != pack)
+		if (slot->pack != pack || slot->removed)
 			continue;
 		slot->removed = true;
 		if (slot->users == 0)
-			slot_close(slot);
+			fd = slot_take(slot);
+		break; /* it has one slot at most: slot_find */
 	}
 	return 0;
 }

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Who reads does not wait while the disk takes back a pack that was removed. */
+
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "tests/unit/sweep_fixture.h"
+
+/* Reading takes microseconds: this is for a machine that is busy. */
+#define WAIT_S 20
+
+static bool watching;
+static unsigned closed;
+
+static void *read_other(void *arg)
+{
+	uint8_t got[LEN];
+
+	ck_ok(chunk_read(s.chunks, &extra, 0, got, LEN));
+	return NULL;
+}
+
+/* Stands for libc's: the file goes with the last descriptor, and the disk may take its time. */
+int close(int fd)
+{
+	struct timespec until;
+	struct stat st;
+	pthread_t other;
+
+	if (watching && fstat(fd, &st) == 0 && st.st_nlink == 0) {
+		watching = false;
+		ck_assert_int_eq(pthread_create(&other, NULL, read_other, NULL), 0);
+		(void)clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_sec += WAIT_S;
+		ck_assert_int_eq(pthread_timedjoin_np(other, NULL, &until), 0);
+		closed++;
+	}
+	return (int)syscall(SYS_close, fd);
+}
+
+START_TEST(nobody_waits_for_a_pack_to_go)
+{
+	uint8_t data[LEN], got[LEN];
+	struct sweep_stats stats;
+
+	data_of(N, data);
+	ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, LEN, &extra));
+	scratch_commit(&s);
+	ck_ok(chunk_read(s.chunks, &names[1], 0, got, LEN)); /* the pack is open for readers */
+
+	keep(0, 0, 1);
+	watching = true;
+	ck_ok(sweep(NULL, &stats));
+	ck_assert_uint_eq(stats.packs_rewritten, 1); /* for what stays in it */
+	ck_assert_uint_eq(closed, 1);
+	expect_state();
+}
+END_TEST
+
+int main(void)
+{
+	const TTest *const tests[] = {
+		nobody_waits_for_a_pack_to_go,
+	};
+
+	return scratch_run("sweep_lock", tests, ARRAY_SIZE(tests), setup, teardown);
+}
