@@ -71,12 +71,9 @@ void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
  * whoever writes waits for a round of the sealer. No lock: each write of a view looks.
  */
 bool stage_is_behind(struct stage *s);
-/* And a quarter more: those who bring little (fs/view.c) wait as well. */
-bool stage_is_far_behind(struct stage *s);
 /*
  * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
- * if nothing came for some time. Without it at most three files' worth stays, after stage_release.
- * Neither has a lock while the disk takes back what goes.
+ * if nothing came for some time. Without it at most three files' worth stays.
  */
 void stage_give_back(struct stage *s, bool at_once);
 
