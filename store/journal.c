@@ -269,10 +269,9 @@ static bool copies_count(const struct journal *j, const struct segment *s)
 static bool find_gone(struct journal *j, uint32_t *ret_number)
 {
 	while (is_covered(j, j->oldest) && !copies_count(j, j->oldest)) {
-		if (spare_oldest(j))
-			continue;
 		*ret_number = j->oldest->number;
-		return true;
+		if (!spare_oldest(j))
+			return true;
 	}
 	return false;
 }
@@ -280,8 +279,8 @@ static bool find_gone(struct journal *j, uint32_t *ret_number)
 /*
  * Lock not held, which every change wants: an ext4 with `discard` tells its disk which blocks are
  * free before a file is gone, and a create was seen to wait for 33 ms so. While its file goes the
- * segment is in the list still; nobody else takes it out.
- * One whose file stays stays, and so do all behind it: a gap between files would be damage.
+ * segment is in the list still; nobody else takes it out. One whose file stays stays, and so do all
+ * behind it: a gap between files would be damage.
  */
 static void let_go(struct journal *j)
 {

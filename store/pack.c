@@ -283,13 +283,15 @@ struct pack_use {
 };
 
 /*
- * Under fds_lock; given. Who closes the last one of a removed pack waits for the disk, which takes
- * the file's room back then: not under the lock, which every reader wants.
+ * Under fds_lock: used once less. What is to be closed then, without that lock, which every reader
+ * wants: a removed pack's room goes back to the disk with its last descriptor, and that may wait.
  */
-static int slot_take(struct pack_fd *slot)
+static int slot_let_go(struct pack_fd *slot)
 {
 	int fd = slot->fd;
 
+	if (--slot->users > 0 || !slot->removed)
+		return -1;
 	*slot = (struct pack_fd){ .fd = -1 };
 	return fd;
 }
@@ -303,9 +305,7 @@ static void pack_use_endp(struct pack_use *u)
 		return;
 	}
 	LOCK_GUARD(&u->p->fds_lock);
-	u->slot->users--;
-	if (u->slot->removed && u->slot->users == 0)
-		fd = slot_take(u->slot);
+	fd = slot_let_go(u->slot);
 }
 
 /* Under fds_lock: the slot that has this pack, counted as used. */
@@ -340,7 +340,7 @@ static struct pack_fd *slot_make(struct packs *p)
 			oldest = slot;
 	}
 	if (oldest)
-		(void)close(slot_take(oldest));
+		closep(&oldest->fd);
 	return oldest;
 }
 
@@ -867,6 +867,7 @@ int pack_remove(struct packs *p, uint32_t pack)
 {
 	_cleanup_close_ int fd = -1;
 	char file[PACK_NAME_SIZE];
+	struct pack_fd *slot;
 	int r;
 
 	r = os_unlinkat(p->dir_fd, pack_file_name(pack, file), 0);
@@ -874,15 +875,10 @@ int pack_remove(struct packs *p, uint32_t pack)
 		return r;
 
 	LOCK_GUARD(&p->fds_lock);
-	for (unsigned i = 0; i < FDS_MAX; i++) {
-		struct pack_fd *slot = &p->fds[i];
-
-		if (slot->pack != pack || slot->removed)
-			continue;
+	slot = slot_find(p, pack);
+	if (slot) {
 		slot->removed = true;
-		if (slot->users == 0)
-			fd = slot_take(slot);
-		break; /* it has one slot at most: slot_find */
+		fd = slot_let_go(slot);
 	}
 	return 0;
 }
