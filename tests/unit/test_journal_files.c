@@ -2,12 +2,11 @@
 
 /* The journal's files: which count, which stay, and what there is room for. */
 
-#include <pthread.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "store/journal_lost.h"
 #include "tests/unit/journal_fixture.h"
+#include "tests/unit/meanwhile.h"
 
 static bool is_there(const char *path)
 {
@@ -84,17 +83,11 @@ static void *look(void *arg)
 	return NULL;
 }
 
-/* Stands for libc's. As long as the disk takes for it: looking takes microseconds. */
+/* Stands for libc's. */
 int unlinkat(int dir_fd, const char *path, int flags)
 {
-	struct timespec until;
-	pthread_t other;
-
 	if (watching) {
-		ck_assert_int_eq(pthread_create(&other, NULL, look, NULL), 0);
-		(void)clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += 20;
-		ck_assert_int_eq(pthread_timedjoin_np(other, NULL, &until), 0);
+		ck_meanwhile(look);
 		unlinked++;
 	}
 	return (int)syscall(SYS_unlinkat, dir_fd, path, flags);

@@ -2,14 +2,10 @@
 
 /* Who reads does not wait while the disk takes back a pack that was removed. */
 
-#include <pthread.h>
 #include <sys/syscall.h>
-#include <time.h>
 
+#include "tests/unit/meanwhile.h"
 #include "tests/unit/sweep_fixture.h"
-
-/* Reading takes microseconds: this is for a machine that is busy. */
-#define WAIT_S 20
 
 static bool watching;
 static unsigned closed;
@@ -25,16 +21,11 @@ static void *read_other(void *arg)
 /* Stands for libc's: the file goes with the last descriptor, and the disk may take its time. */
 int close(int fd)
 {
-	struct timespec until;
 	struct stat st;
-	pthread_t other;
 
 	if (watching && fstat(fd, &st) == 0 && st.st_nlink == 0) {
 		watching = false;
-		ck_assert_int_eq(pthread_create(&other, NULL, read_other, NULL), 0);
-		(void)clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += WAIT_S;
-		ck_assert_int_eq(pthread_timedjoin_np(other, NULL, &until), 0);
+		ck_meanwhile(read_other);
 		closed++;
 	}
 	return (int)syscall(SYS_close, fd);
