@@ -382,6 +382,7 @@ def test_lives(t):
             life = Life(t, rng, reader)
             life.live()
             life.end()
+        assert not reader.failed, reader.failed
         moves = ", ".join("%s %d" % x for x in life.counts.most_common())
         print("# %d reads of what was open; %s" % (reader.reads, moves))
 
