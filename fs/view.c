@@ -540,12 +540,12 @@ static void let_sealer_catch_up(struct view *v)
 	(void)store_sync(v->store);
 }
 
-/* So many bytes found no room: is there some now? No lock is held. */
-static bool made_room(struct view *v, uint64_t bytes)
+/* So many bytes found no room: there may be some after this. No lock is held. */
+static void make_space(struct view *v, uint64_t bytes)
 {
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
-	return store_make_room(v->store, bytes) == 0;
+	(void)store_make_room(v->store, bytes); /* the round alone may be enough */
 }
 
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
@@ -783,9 +783,10 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 {
 	int r = write_once(v, node, off, buf, len, kill_priv, past);
 
-	if (r == -ENOSPC && made_room(v, len))
-		r = write_once(v, node, off, buf, len, kill_priv, past);
-	return r;
+	if (r != -ENOSPC)
+		return r;
+	make_space(v, len);
+	return write_once(v, node, off, buf, len, kill_priv, past);
 }
 
 static int fallocate_once(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
@@ -804,9 +805,10 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 {
 	int r = fallocate_once(v, node, mode, off, len);
 
-	if (r == -ENOSPC && made_room(v, len))
-		r = fallocate_once(v, node, mode, off, len);
-	return r;
+	if (r != -ENOSPC)
+		return r;
+	make_space(v, len);
+	return fallocate_once(v, node, mode, off, len);
 }
 
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,

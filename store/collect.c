@@ -153,6 +153,8 @@ int store_make_room(struct store *s, uint64_t bytes)
 	if (stage_room(s->stage, &room) < 0)
 		return ABSENT;
 	LOCK_GUARD(&s->table);
+	while (s->gc && !s->collectable) /* it knows all that was removed */
+		pthread_cond_wait(&s->done, &s->table);
 	room += s->gc_kept + chunks_appended(s->chunks) - s->gc_appended;
 	if (!s->collectable || bytes > room)
 		return ABSENT;

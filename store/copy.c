@@ -32,6 +32,8 @@
 #include <stdlib.h>
 
 #include "store/base/os.h"
+#include "store/chunk.h"
+#include "store/room.h"
 #include "store/store_internal.h"
 
 #define FOLDER "copies"
@@ -324,6 +326,7 @@ static int remove_any(void *arg, const char *name)
 void copies_remove(struct store *s, bool used_too)
 {
 	(void)os_each_name(s->dir_fd, FOLDER, used_too ? remove_any : remove_unused, s);
+	room_freed(chunks_room(s->chunks));
 }
 
 int copies_stats(struct store *s, uint64_t *ret_count, uint64_t *ret_bytes)

@@ -9,7 +9,7 @@
 
 /*
  * What others have removed is to be seen by who is refused; but not at each try: a transaction of
- * btrfs takes some 10 ms.
+ * btrfs takes some 10 ms. What we have removed (room_freed) is seen at the next one.
  */
 #define SETTLE_NS UINT64_C(1000000000)
 
@@ -55,4 +55,9 @@ void room_wrote(struct room *m, uint64_t bytes)
 {
 	if (m->counts_late)
 		atomic_fetch_add_explicit(&m->wrote, bytes, memory_order_relaxed);
+}
+
+void room_freed(struct room *m)
+{
+	atomic_store_explicit(&m->settled_ns, 0, memory_order_release);
 }

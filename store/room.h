@@ -20,7 +20,7 @@ struct room {
 	bool counts_late;            /* immutable: the filesystem may */
 	_Atomic uint64_t wrote;      /* bytes */
 	_Atomic uint64_t settled;    /* so many of them when all was written back; never less */
-	_Atomic uint64_t settled_ns; /* when it was */
+	_Atomic uint64_t settled_ns; /* when it was; 0: so long ago that it does not count */
 };
 
 void room_init(struct room *m, int dir_fd);
@@ -28,3 +28,5 @@ void room_init(struct room *m, int dir_fd);
 int room_ask(struct room *m, uint64_t need, uint64_t *ret_bytes);
 /* So many bytes were written, or soon are. */
 void room_wrote(struct room *m, uint64_t bytes);
+/* Something was removed, or cut: nobody is refused before that is counted. */
+void room_freed(struct room *m);

@@ -43,6 +43,7 @@
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "store/journal.h"
+#include "store/room.h"
 #include "store/stage.h"
 #include "store/store_internal.h"
 
@@ -576,6 +577,7 @@ static void tell_given_up(struct store *s)
 /* The journal and the stage let go of what is covered now. */
 static void let_go(struct store *s)
 {
+	const uint64_t records = journal_bytes(s->journal);
 	uint64_t covered;
 
 	{
@@ -585,6 +587,8 @@ static void let_go(struct store *s)
 	/* Where that fails they stay for another round. */
 	if (journal_release(s->journal, covered) && commit_copies(s) == 0)
 		(void)journal_release(s->journal, covered);
+	if (journal_bytes(s->journal) < records)
+		room_freed(chunks_room(s->chunks));
 	stage_release(s->stage, covered);
 }
 

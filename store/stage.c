@@ -158,6 +158,7 @@ static void file_free(struct stage *s, struct stage_file *file)
 	file_unmap(file);
 	(void)close(file->fd);
 	free(file);
+	room_freed(chunks_room(s->chunks));
 }
 
 /* Leaves `keep` of the spare files. */
@@ -225,6 +226,8 @@ static void give_back(struct stage *s)
 
 		if (os_ftruncate(file->fd, size) < 0)
 			continue;
+		if (file->size > size)
+			room_freed(chunks_room(s->chunks));
 		s->disk -= file->size - size;
 		file->size = size;
 	}

@@ -334,8 +334,9 @@ struct gc_stats {
 int store_gc(struct store *s, const struct progress *progress, struct gc_stats *ret);
 /*
  * So many bytes were refused for want of room: seals, and collects what may have become garbage
- * since the last gc. 0: it is worth another try. ABSENT: nothing can have, it would not be enough,
- * an import runs, or the last gc took too long for another one so soon. No lock is held.
+ * since the last gc. ABSENT: nothing was collected, as nothing can have, it would not be enough, an
+ * import runs, or the last gc took too long for another one so soon. Worth another try in any case:
+ * the round, or a gc that ran already, may have been enough. No lock is held.
  */
 int store_make_room(struct store *s, uint64_t bytes);
 /* The store is about to be closed: a gc that runs ends early, and none begins any more. */

@@ -6,6 +6,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/chunk_internal.h"
+#include "store/room.h"
 
 /*
  * The sweep: what is not alive leaves the index, then packs give their space back.
@@ -314,6 +315,7 @@ static int remove_pack(struct sweep *s, uint32_t pack)
 	if (r < 0)
 		return note(&s->c->noter, r, "sweep: removing pack %08" PRIx32 ": %s", pack,
 			    err_str(r));
+	room_freed(chunks_room(s->c));
 	s->stats.packs_removed++;
 	return 0;
 }
@@ -436,6 +438,7 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 				return note(&s->c->noter, r,
 					    "sweep: making holes in pack %08" PRIx32 ": %s", pack,
 					    err_str(r));
+			room_freed(chunks_room(s->c));
 			s->punched += end - at;
 		}
 		if (i < to)
@@ -457,6 +460,7 @@ static int move_end(struct sweep *s, size_t from, size_t to)
 	r = pack_cut(s->c->packs, last->pack, last->off + record_span(last->stored_len));
 	if (r < 0)
 		return r;
+	room_freed(chunks_room(s->c));
 	r = copy_records(s, from, to);
 	if (r == 0)
 		r = in_batches(s, from, to, name_moved);

@@ -404,6 +404,7 @@ struct refused {
 	pthread_t thread;
 	int result;
 	bool began;
+	_Atomic bool answered;
 };
 
 static void *ask_for_room(void *arg)
@@ -411,6 +412,7 @@ static void *ask_for_room(void *arg)
 	struct refused *q = arg;
 
 	q->result = store_make_room(store, 1);
+	atomic_store(&q->answered, true);
 	return NULL;
 }
 
@@ -462,6 +464,37 @@ START_TEST(who_is_refused_while_one_runs_is_helped_by_the_next)
 	} while (took > longest);
 	ck_err(chunk_find(store_chunks(store), &name), ABSENT);
 	branch_close(q.b);
+}
+END_TEST
+
+static void refuse_while_it_sweeps(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+	const struct timespec moment = { .tv_nsec = 50000000 };
+	struct refused *q = arg;
+
+	if (q->began || strcmp(what, "sweeping") != 0)
+		return;
+	q->began = true;
+	ck_assert(!store->collectable);
+	atomic_store(&store->retry_ns, now_ns()); /* as above */
+	ck_ok(pthread_create(&q->thread, NULL, ask_for_room, q));
+	nanosleep(&moment, NULL);
+	ck_assert(!atomic_load(&q->answered));
+}
+
+START_TEST(who_is_refused_while_one_runs_that_knows_all_waits_for_its_end)
+{
+	struct branch *b = branch_make("main");
+	struct refused q = { .b = b };
+	const struct progress progress = { .fn = refuse_while_it_sweeps, .arg = &q };
+	struct gc_stats stats;
+
+	change(b, 1, "one");
+	ck_ok(store_gc(store, &progress, &stats));
+	ck_assert(q.began);
+	pthread_join(q.thread, NULL);
+	ck_err(q.result, ABSENT); /* another one would find nothing */
+	branch_close(b);
 }
 END_TEST
 
@@ -596,7 +629,7 @@ END_TEST
 
 int main(void)
 {
-	static const TTest *tests[20];
+	static const TTest *tests[21];
 	size_t n = 0;
 
 	tests[n++] = an_empty_store_has_nothing_to_collect;
@@ -614,6 +647,7 @@ int main(void)
 	tests[n++] = a_store_that_is_about_to_be_closed_begins_no_gc;
 	tests[n++] = room_is_made_once_for_what_is_garbage_now;
 	tests[n++] = who_is_refused_while_one_runs_is_helped_by_the_next;
+	tests[n++] = who_is_refused_while_one_runs_that_knows_all_waits_for_its_end;
 	tests[n++] = who_is_refused_waits_for_one_that_is_worth_it;
 	tests[n++] = a_state_that_cannot_be_read_stops_gc;
 	tests[n++] = a_file_with_the_bytes_of_a_node_hides_nothing_below_it;
