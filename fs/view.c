@@ -526,14 +526,34 @@ int view_stat(struct view *v, struct view_stats *ret)
 /* ---- changing ---- */
 
 /*
+ * So much each view may bring in a round although the store is behind: it is others who are faster
+ * than the disk then, and the round after what they wrote takes seconds. 64 views that all do so
+ * bring as much as one alone may be ahead by; before that the store is far behind.
+ */
+#define BRINGS_LITTLE ((uint64_t)4 << 20)
+#define CHANGE_BYTES 512 /* in the journal: with two long names */
+
+static bool brings_little(struct view *v, size_t len)
+{
+	uint64_t round = store_rounds(v->store);
+
+	if (atomic_exchange_explicit(&v->brought_in, round, memory_order_relaxed) != round)
+		atomic_store_explicit(&v->brought, 0, memory_order_relaxed);
+	return atomic_fetch_add_explicit(&v->brought, CHANGE_BYTES + len, memory_order_relaxed) <
+	       BRINGS_LITTLE;
+}
+
+/*
  * Whoever is faster than the disk waits here, for one round of the sealer, before it takes any
  * lock: what it wrote would otherwise lie in the store twice, in the stage and in packs, for as
  * long as it goes on, and the journal would grow. Failures are not its own: fsync and the reserve
  * of the disk tell them.
  */
-static void let_sealer_catch_up(struct view *v)
+static void let_sealer_catch_up(struct view *v, size_t len)
 {
-	if (!store_is_behind(v->store))
+	enum store_behind behind = store_behind(v->store);
+
+	if (behind == NOT_BEHIND || (behind == IS_BEHIND && brings_little(v, len)))
 		return;
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
@@ -579,13 +599,13 @@ static int unlinked(struct view *v, const struct bound *b, const struct inode *i
  * Each changing verb begins so: the view is of a branch, whose write lock is held. What the verb
  * does to the tree is one record of the journal when it returns. A request that comes again after
  * a kill has a verb that was done already, or not at all (K3 in memo.h): each verb says what its
- * answer is made of before it returns.
+ * answer is made of before it returns. len: bytes of data that it brings.
  */
-#define CHANGE_GUARD(v)                                                                            \
+#define CHANGE_GUARD(v, len)                                                                       \
 	_cleanup_(memo_expect_end) _unused_ char expecting;                                        \
 	if (!(v)->branch)                                                                          \
 		return -EROFS;                                                                     \
-	let_sealer_catch_up(v);                                                                    \
+	let_sealer_catch_up(v, len);                                                               \
 	BRANCH_CHANGE_GUARD((v)->branch);                                                          \
 	memo_expect()
 
@@ -637,7 +657,7 @@ static int done(struct view *v, int r, enum memo_what what)
 
 int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct bound b;
 	int r;
 
@@ -656,7 +676,7 @@ static int create(struct view *v, const struct fs_new *n,
 		  int (*verb)(const struct fs *, const struct fs_new *, struct inode *),
 		  struct entry *ret)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct fs_new inner = *n;
 	struct bound b;
 	uint64_t ino;
@@ -686,7 +706,7 @@ int view_tmpfile(struct view *v, const struct fs_new *n, struct entry *ret)
 int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, size_t len,
 	      struct entry *ret)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct bound b, d;
 	uint64_t ino;
 	int r;
@@ -707,7 +727,7 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 static int take_name(struct view *v, uint64_t dir, const char *name, size_t len,
 		     int (*verb)(const struct fs *, uint64_t, const char *, size_t, struct inode *))
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	const struct place place = { dir, name, len };
 	struct inode gone;
 	struct bound b;
@@ -737,7 +757,7 @@ int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
 		const char *nname, size_t nlen, unsigned flags)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	const struct place places[] = { { odir, oname, olen }, { ndir, nname, nlen } };
 	struct inode gone;
 	struct bound o, n;
@@ -760,7 +780,7 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 static int write_once(struct view *v, uint64_t node, uint64_t off, const void *buf, size_t len,
 		      bool kill_priv, const struct past_cache *past)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, len);
 	struct bound b;
 	uint64_t did;
 	int r;
@@ -791,7 +811,7 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 
 static int fallocate_once(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct bound b;
 	int r;
 
@@ -814,7 +834,7 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
 		    uint64_t len, uint64_t *ret_len)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct bound s, d;
 	int r;
 
@@ -835,7 +855,7 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
 		  int flags)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, len);
 	struct bound b;
 	int r;
 
@@ -850,7 +870,7 @@ int view_setxattr(struct view *v, uint64_t node, const char *name, const void *v
 
 int view_removexattr(struct view *v, uint64_t node, const char *name)
 {
-	CHANGE_GUARD(v);
+	CHANGE_GUARD(v, 0);
 	struct bound b;
 	int r;
 

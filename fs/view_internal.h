@@ -132,6 +132,9 @@ struct view {
 	struct vnode **dead; /* under table_lock, owned: those that are, in any order */
 	size_t n_dead, cap_dead;
 
+	/* What changes brought while the store was behind, in the round of that number (view.c). */
+	_Atomic uint64_t brought, brought_in;
+
 	uint32_t writes; /* past the kernel's cache: the last one; changed under table_lock */
 	_Atomic uint64_t heard[HEARD]; /* by thread: it, and `writes` when it last asked anything */
 

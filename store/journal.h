@@ -34,6 +34,7 @@ struct noter;
  */
 #define JOURNAL_WANTS_ROUND ((uint64_t)24 << 20)
 #define JOURNAL_BEHIND ((uint64_t)64 << 20)
+#define JOURNAL_FAR_BEHIND ((uint64_t)128 << 20) /* ... also those who bring little (view.c) */
 #define JOURNAL_LIMIT ((uint64_t)256 << 20)
 
 enum journal_kind {

@@ -600,6 +600,7 @@ static void round_ended(struct store *s, int r, bool broken, bool live, uint64_t
 
 	{
 		LOCK_GUARD(&s->table);
+		s->rounds++;
 		if (r < 0) {
 			tell = r != s->noted_error;
 			s->noted_error = r;

@@ -73,11 +73,10 @@
 #define BEHIND_MIN ((uint64_t)1 << 20)
 
 /*
- * So much that is new goes into the journal's mark, and spares an fsync the stage's sync: what
- * SQLite or git write between two (4 to 30 KiB), with room to spare. It is written twice by that,
- * and the sealer is asked for a round each 24 MiB of journal: after 400 such marks at the earliest.
+ * And a quarter more, where those who bring little go on (fs/view.c). On a disk that is nearly full
+ * nobody does, as each needs the room that the round gives.
  */
-#define COPY_MAX ((uint64_t)64 << 10)
+#define FAR_SHARE 4
 
 /* Sealing adds a record header and padding to each blob's bytes. */
 #define SEAL_OVERHEAD 48
@@ -148,31 +147,40 @@ static void file_unmap(struct stage_file *file)
 	file->map = NULL;
 }
 
-static void file_free(struct stage *s, struct stage_file *file)
+/*
+ * What is to be deleted, by who is given it: all spare files but `keep`, and bad ones. A filesystem
+ * that tells its disk at once which blocks are free again (ext4 with `discard`) takes some 100 ms
+ * for a file, so files_free wants no lock, where that can be: who writes waits for it.
+ */
+static struct stage_file *files_take(struct stage *s, unsigned keep)
 {
-	char name[16];
-
-	s->disk -= file->size;
-	file_name(file->number, name);
-	(void)os_unlinkat(s->dir_fd, name, 0); /* if it stays, the next open deletes it */
-	file_unmap(file);
-	(void)close(file->fd);
-	free(file);
-	room_freed(chunks_room(s->chunks));
-}
-
-/* Leaves `keep` of the spare files. */
-static void spares_delete(struct stage *s, unsigned keep)
-{
-	struct stage_file **at = &s->spare;
+	struct stage_file **at = &s->spare, *taken;
 
 	while (*at && keep-- > 0)
 		at = &(*at)->next;
-	while (*at) {
-		struct stage_file *file = *at;
+	taken = *at;
+	*at = NULL;
+	for (at = &taken; *at;)
+		at = &(*at)->next;
+	*at = TAKE_PTR(s->gone);
+	return taken;
+}
 
-		*at = file->next;
-		file_free(s, file);
+/* Taken; they were in no list of the stage. */
+static void files_free(struct stage *s, struct stage_file *files)
+{
+	while (files) {
+		struct stage_file *file = files;
+		char name[16];
+
+		files = file->next;
+		s->disk -= file->size;
+		file_name(file->number, name);
+		(void)os_unlinkat(s->dir_fd, name, 0); /* if it stays, the next open deletes it */
+		file_unmap(file);
+		(void)close(file->fd);
+		free(file);
+		room_freed(chunks_room(s->chunks));
 	}
 }
 
@@ -190,14 +198,14 @@ static void file_delete(struct stage *s, struct stage_file *file)
 	file_end(s, file, 0);
 	file_unmap(file); /* or the pages of what was lent once would count as ours for good */
 	if (file->bad) {
-		file_free(s, file);
+		file->next = s->gone;
+		s->gone = file;
 		return;
 	}
 	*file = (struct stage_file){
 		.next = s->spare, .fd = file->fd, .number = file->number, .size = file->size
 	};
 	s->spare = file;
-	spares_delete(s, SPARES_MAX);
 }
 
 /* Nothing lives in the file any more. */
@@ -209,36 +217,79 @@ static void file_emptied(struct stage *s, struct stage_file *file)
 			file_delete(s, file);
 	} else if (file == s->current) {
 		file_end(s, file, 0);
-	} else {
+	} else if (!file->held) {
 		file_delete(s, file);
 	}
 }
 
+void stage_let_go(struct stage *s, struct stage_file *file)
+{
+	file->held--;
+	if (file->live == 0 && !file->held && (!s->lsn || file->until <= s->covered))
+		file_delete(s, file);
+}
+
 /*
- * Lock held: gives room that nothing lives in back to the disk. What the filesystem has set aside
- * behind a file's end for what it expects there (xfs) goes by a cut that cuts nothing off.
+ * What the filesystem has set aside behind a file's end for what it expects there (xfs) goes by a
+ * cut that cuts nothing off.
+ */
+static void file_cut(struct stage *s, struct stage_file *file, uint64_t size)
+{
+	if (os_ftruncate(file->fd, size) < 0)
+		return;
+	if (file->size > size)
+		room_freed(chunks_room(s->chunks));
+	s->disk -= file->size - size;
+	file->size = size;
+}
+
+/*
+ * Lock held: gives room that nothing lives in back to the disk. The current file is never one of
+ * those that stage_give_back is at.
  */
 static void give_back(struct stage *s)
 {
-	spares_delete(s, 0);
+	files_free(s, files_take(s, 0));
 	for (struct stage_file *file = s->files; file; file = file->next) {
-		uint64_t size = file == s->current ? file->end : file->size;
-
-		if (os_ftruncate(file->fd, size) < 0)
-			continue;
-		if (file->size > size)
-			room_freed(chunks_room(s->chunks));
-		s->disk -= file->size - size;
-		file->size = size;
+		if (file == s->current)
+			file_cut(s, file, file->end);
+		else if (!s->giving_back)
+			file_cut(s, file, file->size);
 	}
 }
 
+/*
+ * The same without the lock. Files that are held stay in the list, in which new ones come first;
+ * and with none that is current none of them grows.
+ */
 void stage_give_back(struct stage *s, bool at_once)
 {
-	LOCK_GUARD(&s->lock);
+	struct stage_file *gone, *file, *current;
 
-	if (at_once || os_now_ns() - s->staged_ns > STAGE_IDLE_NS)
-		give_back(s);
+	{
+		LOCK_GUARD(&s->lock);
+		if (s->giving_back || (!at_once && os_now_ns() - s->staged_ns <= STAGE_IDLE_NS))
+			return;
+		s->giving_back = true;
+		gone = files_take(s, 0);
+		current = TAKE_PTR(s->current);
+		for (file = s->files; file; file = file->next)
+			file->held++;
+		file = s->files;
+	}
+	files_free(s, gone);
+	while (file) {
+		struct stage_file *next = file->next;
+
+		file_cut(s, file, file == current ? file->end : file->size);
+		{
+			LOCK_GUARD(&s->lock);
+			stage_let_go(s, file);
+		}
+		file = next;
+	}
+	LOCK_GUARD(&s->lock);
+	s->giving_back = false;
 }
 
 /*
@@ -466,7 +517,7 @@ void stage_close(struct stage *s)
 		(void)close(file->fd);
 		free(file);
 	}
-	spares_delete(s, 0);
+	files_free(s, files_take(s, 0));
 	behind_free(s->behind);
 	closep(&s->dir_fd);
 	for (unsigned i = 0; i < STAGE_LOCKS; i++)
@@ -486,46 +537,19 @@ void stage_hold(struct stage *s, const _Atomic uint64_t *lsn)
 
 void stage_release(struct stage *s, uint64_t covered)
 {
-	LOCK_GUARD(&s->lock);
-
-	s->covered = covered;
-	for (struct stage_file *file = s->files, *next; file; file = next) {
-		next = file->next;
-		if (file->live == 0 && file->until <= covered && !file->held)
-			file_delete(s, file);
-	}
-}
-
-/* Lock held: the file may go again. */
-static void file_let_go(struct stage *s, struct stage_file *file)
-{
-	file->held--;
-	if (s->lsn && file->live == 0 && file->until <= s->covered && !file->held)
-		file_delete(s, file);
-}
-
-/* Syncs one file that is dirty. ABSENT: none is left. */
-static int sync_one(struct stage *s)
-{
-	struct stage_file *file;
-	int r;
+	struct stage_file *gone;
 
 	{
 		LOCK_GUARD(&s->lock);
-		for (file = s->files; file && !file->dirty; file = file->next)
-			;
-		if (!file)
-			return ABSENT;
-		file->held++;
-		file->dirty = false;
+		s->covered = covered;
+		for (struct stage_file *file = s->files, *next; file; file = next) {
+			next = file->next;
+			if (file->live == 0 && file->until <= covered && !file->held)
+				file_delete(s, file);
+		}
+		gone = files_take(s, SPARES_MAX);
 	}
-	r = os_fdatasync(file->fd);
-
-	LOCK_GUARD(&s->lock);
-	if (r < 0)
-		file->dirty = true;
-	file_let_go(s, file);
-	return r;
+	files_free(s, gone);
 }
 
 void stage_turn(struct stage *s)
@@ -548,89 +572,6 @@ void stage_hold_still(struct stage *s, bool still)
 		file->begun = file->end;
 }
 
-int stage_sync(struct stage *s)
-{
-	bool names;
-	int r = behind_settle(s->behind);
-
-	if (r < 0)
-		return r;
-	do
-		r = sync_one(s);
-	while (r == 0);
-	if (r < 0)
-		return r;
-	{
-		LOCK_GUARD(&s->lock);
-		names = s->names_dirty;
-		s->names_dirty = false;
-	}
-	r = names ? os_fsync(s->dir_fd) : 0;
-
-	if (r < 0) {
-		LOCK_GUARD(&s->lock);
-		s->names_dirty = true;
-	}
-	return r;
-}
-
-/* Lock held: the only file with bytes that are not durable. False: there are several. */
-static bool find_undurable(struct stage *s, struct stage_file **ret)
-{
-	*ret = NULL;
-	for (struct stage_file *file = s->files; file; file = file->next) {
-		if (file->durable >= file->end)
-			continue;
-		if (*ret)
-			return false;
-		*ret = file;
-	}
-	return true;
-}
-
-struct journal_mark_bytes *stage_copy(struct stage *s, size_t *ret_len)
-{
-	_cleanup_free_ struct journal_mark_bytes *copy = NULL;
-	struct stage_file *file;
-	uint64_t len;
-	int r = behind_settle(s->behind);
-
-	if (r < 0)
-		return NULL;
-	{
-		LOCK_GUARD(&s->lock);
-		if (s->names_dirty || !find_undurable(s, &file))
-			return NULL;
-		len = file ? file->end - file->durable : 0;
-		copy = len <= COPY_MAX ? os_calloc(1, sizeof(*copy) + len) : NULL;
-		if (!copy)
-			return NULL;
-		if (file) {
-			put_le32(copy->file, file->number);
-			put_le32(copy->place, (uint32_t)file->durable);
-			file->held++;
-		}
-	}
-	if (file) {
-		r = os_pread_full(file->fd, copy->bytes, len, get_le32(copy->place));
-
-		LOCK_GUARD(&s->lock);
-		file_let_go(s, file);
-	}
-	if (r != 0) /* perhaps END: who writes there has only begun */
-		return NULL;
-	*ret_len = len;
-	return TAKE_PTR(copy);
-}
-
-void stage_is_durable(struct stage *s)
-{
-	LOCK_GUARD(&s->lock);
-
-	for (struct stage_file *file = s->files; file; file = file->next)
-		file->durable = file->begun;
-}
-
 int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_t len)
 {
 	uint64_t place = get_le32(copy->place);
@@ -648,13 +589,24 @@ int stage_put_back(struct stage *s, const struct journal_mark_bytes *copy, size_
 	return 0;
 }
 
-bool stage_is_behind(struct stage *s)
+static bool has_more_than(struct stage *s, uint64_t most)
 {
 	uint64_t unsealed = atomic_load_explicit(&s->unsealed, memory_order_relaxed);
 	uint64_t placed = atomic_load_explicit(&s->placed, memory_order_relaxed);
-	uint64_t most = atomic_load_explicit(&s->behind_bytes, memory_order_relaxed);
 
 	return unsealed > most || placed > most + unsealed;
+}
+
+bool stage_is_behind(struct stage *s)
+{
+	return has_more_than(s, atomic_load_explicit(&s->behind_bytes, memory_order_relaxed));
+}
+
+bool stage_is_far_behind(struct stage *s)
+{
+	uint64_t most = atomic_load_explicit(&s->behind_bytes, memory_order_relaxed);
+
+	return has_more_than(s, most < BEHIND_BYTES ? most : most + most / FAR_SHARE);
 }
 
 void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk)
@@ -772,53 +724,6 @@ void stage_adopt(struct stage *s, const struct stage_place *p, uint32_t more, bo
 	s->blobs += is_new;
 	p->file->live += more;
 	s->unsealed += more;
-}
-
-/* ---- loans ---- */
-
-/* The file will not go before the loan ends. False: it may, or cannot be mapped. */
-static bool file_lend(struct stage *s, struct stage_file *file)
-{
-	LOCK_GUARD(&s->lock);
-	if (!s->lsn || (!file->map && os_map(file->fd, STAGE_FILE_MAX, &file->map) < 0))
-		return false;
-	file->held++;
-	return true;
-}
-
-const void *stage_lend(struct stage *s, const struct stage_place *p, uint32_t off, size_t len,
-		       struct loan *loan)
-{
-	struct stage_file *file = p->file;
-	uint64_t from = (uint64_t)p->off + off;
-	struct stat st;
-	unsigned i = 0;
-
-	if (behind_settle(s->behind) < 0)
-		return NULL;
-	while (i < loan->n && loan->files[i] != file)
-		i++;
-	if (i == loan->n) {
-		/* The rest of a last page would be zeros in the map: the size tells a cut file. */
-		if (i == LOAN_FILES || os_fstat(file->fd, &st) < 0 || !file_lend(s, file))
-			return NULL;
-		loan->stage = s;
-		loan->files[i] = file;
-		loan->ends[i] = MIN((uint64_t)st.st_size, STAGE_FILE_MAX);
-		loan->n++;
-	}
-	if (from + len > loan->ends[i] || os_make_readable((uint8_t *)file->map + from, len) < 0)
-		return NULL;
-	return (uint8_t *)file->map + from;
-}
-
-void loan_end(struct loan *loan)
-{
-	if (loan->n == 0)
-		return;
-	LOCK_GUARD(&loan->stage->lock);
-	while (loan->n > 0)
-		file_let_go(loan->stage, loan->files[--loan->n]);
 }
 
 /* ---- write-behind ---- */

@@ -71,9 +71,12 @@ void stage_stats(struct stage *s, uint64_t *ret_unsealed, uint64_t *ret_disk);
  * whoever writes waits for a round of the sealer. No lock: each write of a view looks.
  */
 bool stage_is_behind(struct stage *s);
+/* And a quarter more, or on a disk with little room: who brings little (fs/view.c) waits too. */
+bool stage_is_far_behind(struct stage *s);
 /*
  * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
- * if nothing came for some time. Without it at most three files' worth stays.
+ * if nothing came for some time. Without it at most three files' worth stays, after stage_release.
+ * Neither has a lock while the disk takes back what goes.
  */
 void stage_give_back(struct stage *s, bool at_once);
 

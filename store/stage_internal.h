@@ -2,7 +2,8 @@
 #pragma once
 
 /*
- * Private to stage.c, which has the files, and blob.c, which has what lies in them.
+ * Private to stage.c, which has the files, stage_sync.c, which makes them durable, blob.c, which
+ * has what lies in them, and loan.c, which lends it.
  *
  * Stage files hold the bytes of blobs one behind the other.
  *
@@ -94,7 +95,9 @@ struct stage {
 	pthread_mutex_t lock;
 	struct stage_file *files;   /* under lock, owned */
 	struct stage_file *current; /* under lock: takes new blobs, may be NULL */
-	struct stage_file *spare;   /* under lock, owned: not among the files, SPARES_MAX at most */
+	struct stage_file *spare;   /* under lock, owned: not among the files; SPARES_MAX stay */
+	struct stage_file *gone;    /* under lock, owned: to be deleted */
+	bool giving_back;           /* under lock: somebody cuts files without it */
 	uint32_t last_number;
 	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */
 	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
@@ -140,6 +143,9 @@ void stage_unextend(struct stage *s, const struct stage_place *p, uint32_t have,
 int stage_write(struct stage *s, const struct stage_place *p, uint32_t off, const void *data,
 		size_t len, bool over);
 int stage_read(struct stage *s, const struct stage_place *p, uint32_t off, void *buf, size_t len);
+
+/* Under the lock: it is held once less, and may go. */
+void stage_let_go(struct stage *s, struct stage_file *file);
 
 /* As blob_lend, of a blob that is not sealed. */
 const void *stage_lend(struct stage *s, const struct stage_place *p, uint32_t off, size_t len,

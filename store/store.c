@@ -658,11 +658,20 @@ void store_unpin_root(struct store *s, struct root *root)
 	free(pin);
 }
 
-bool store_is_behind(struct store *s)
+enum store_behind store_behind(struct store *s)
 {
+	uint64_t records = journal_bytes(s->journal);
+
 	if (atomic_load_explicit(&s->retry_ns, memory_order_relaxed) != 0)
-		return false; /* rounds fail: nobody is helped by waiting for one */
-	return stage_is_behind(s->stage) || journal_bytes(s->journal) > JOURNAL_BEHIND;
+		return NOT_BEHIND; /* rounds fail: nobody is helped by waiting for one */
+	if (records > JOURNAL_FAR_BEHIND || stage_is_far_behind(s->stage))
+		return FAR_BEHIND;
+	return stage_is_behind(s->stage) || records > JOURNAL_BEHIND ? IS_BEHIND : NOT_BEHIND;
+}
+
+uint64_t store_rounds(struct store *s)
+{
+	return atomic_load_explicit(&s->rounds, memory_order_relaxed);
 }
 
 /* ---- memory ---- */

@@ -114,8 +114,14 @@ int store_sync(struct store *s);
  * which is less than sealing. The caller holds no branch lock.
  */
 int store_flush(struct store *s);
-/* Is so much not in packs yet that whoever writes data should store_sync first? */
-bool store_is_behind(struct store *s);
+/*
+ * Is so much not in packs yet that whoever brings much should store_sync first? FAR_BEHIND: that
+ * everybody should, as changes are about to be refused. No lock.
+ */
+enum store_behind { NOT_BEHIND, IS_BEHIND, FAR_BEHIND };
+enum store_behind store_behind(struct store *s);
+/* How many rounds of the sealer there were. No lock. */
+uint64_t store_rounds(struct store *s);
 
 /* ---- snapshots ---- */
 

@@ -310,6 +310,7 @@ struct store {
 	uint64_t live_ns;     /* when the live states were last frozen */
 	_Atomic uint64_t retry_ns; /* not before this; 0: no failure. Read without the lock, too */
 	uint64_t errors;      /* rounds that failed */
+	_Atomic uint64_t rounds; /* and all of them. Read without the lock, too */
 	int last_error;
 	int noted_error;      /* of the present row of failures */
 	uint64_t seq_limit, ino_limit, lineage_limit; /* as committed; inside a round */
