@@ -74,7 +74,11 @@ struct stage_file {
 	uint32_t number;
 	int fd;
 	uint64_t end;  /* where the next blob goes */
-	uint64_t size; /* bytes on disk: the highest end since it was cut, and GROW_BYTES */
+	/*
+	 * Bytes on disk: the highest end since it was cut, and GROW_BYTES. Of a file that is not
+	 * current who is giving_back changes it without the lock.
+	 */
+	uint64_t size;
 	uint64_t live; /* invariant 2 */
 	uint64_t until; /* with nothing alive: the last record of its time (invariant 5) */
 	uint64_t begun; /* the end when the last group commit began (invariant 9) */
@@ -100,8 +104,9 @@ struct stage {
 	bool giving_back;           /* under lock: somebody cuts files without it */
 	uint32_t last_number;
 	_Atomic uintptr_t tail; /* address of the blob placed last, which may be gone by now */
-	/* Bytes alive, up to the files' ends, and of files; change under lock, read without it. */
-	_Atomic uint64_t unsealed, placed, disk;
+	/* Bytes alive, and up to the files' ends; change under lock, read without it. */
+	_Atomic uint64_t unsealed, placed;
+	_Atomic uint64_t disk;           /* bytes of files; less of them without the lock as well */
 	_Atomic uint64_t behind_bytes;   /* stage_is_behind; changes under lock, read without it */
 	uint64_t blobs;                  /* under lock: how many */
 	const _Atomic uint64_t *lsn;    /* the journal's last record, borrowed; NULL: no journal */
