@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdatomic.h>
 
 #include "store/base/err.h"
@@ -11,6 +10,7 @@
 #include "store/base/util.h"
 #include "store/chunk.h"
 #include "store/codec.h"
+#include "store/pack_files.h"
 #include "store/room.h"
 
 /*
@@ -26,28 +26,12 @@
  *      current one. Its descriptor is closed in packs_sync, so there are as many as 256 MiB pieces
  *      were written between two syncs; readers share a bounded set of other descriptors.
  *
- * Locks: sync_lock > write_lock; fds_lock is a leaf, as that of the codecs.
+ * Locks: sync_lock > write_lock; those of pack_files.c and of the codecs are leaves.
  *
  * Crash: between creating a pack and syncing the directory the file may be gone or empty after a
  * power cut; nothing names it. An unnamed tail costs space until a sweep finds the pack dead
  * enough.
  */
-
-/*
- * Open packs for reading: 64 cover 16 GiB of data at hand. Looking through them costs 30 ns against
- * the microsecond of the read; descriptors stay far below the usual limit of 1024.
- */
-#define FDS_MAX 64
-
-#define PACK_NAME_SIZE sizeof("01234567.pack")
-
-struct pack_fd {
-	uint32_t pack; /* 0: free slot */
-	int fd;
-	unsigned users;
-	uint64_t used; /* time of last use, in looks */
-	bool removed;  /* the file is unlinked: close when the last user leaves */
-};
 
 struct writer {
 	uint32_t pack; /* immutable */
@@ -74,10 +58,7 @@ struct packs {
 	_Atomic uint64_t appended; /* changes under write_lock, read without it */
 	uint64_t unasked; /* under write_lock: bytes appended since the disk's room was asked */
 
-	pthread_mutex_t fds_lock;
-	struct pack_fd fds[FDS_MAX]; /* under fds_lock */
-	uint64_t looks;              /* under fds_lock */
-
+	struct pack_fds *fds; /* immutable, owned */
 	struct codecs codecs;
 };
 
@@ -123,36 +104,6 @@ int payload_decode(struct packs *p, uint8_t codec, const void *stored, uint32_t 
 }
 
 /* ---- files ---- */
-
-static const char *pack_file_name(uint32_t pack, char buf[static PACK_NAME_SIZE])
-{
-	(void)snprintf(buf, PACK_NAME_SIZE, "%08" PRIx32 ".pack", pack);
-	return buf;
-}
-
-/* The number in a pack's file name, 0 for any other name. */
-static uint32_t pack_number(const char *file)
-{
-	char back[PACK_NAME_SIZE];
-	unsigned long n = strtoul(file, NULL, 16);
-
-	if (n < 1 || n > UINT32_MAX)
-		return 0;
-	return strcmp(pack_file_name((uint32_t)n, back), file) == 0 ? (uint32_t)n : 0;
-}
-
-/*
- * Opens a pack. Its header is not looked at: one flipped bit there would cost the whole pack, and
- * every record's bytes are compared with their name anyway.
- */
-static int pack_open(struct packs *p, uint32_t pack, int flags, int *ret_fd)
-{
-	char file[PACK_NAME_SIZE];
-	int r;
-
-	r = os_openat(p->dir_fd, pack_file_name(pack, file), flags | O_NOFOLLOW, 0, ret_fd);
-	return r == -ENOENT ? -ERR_PACK_MISSING : r;
-}
 
 /*
  * END: shorter than a header, or nothing but zeros: whoever made it died, or lost power, before
@@ -223,17 +174,17 @@ int packs_open(int dir_fd, struct packs **ret)
 	if (!p)
 		return -ENOMEM;
 	p->dir_fd = -1;
-	for (unsigned i = 0; i < FDS_MAX; i++)
-		p->fds[i].fd = -1;
 	pthread_mutex_init(&p->sync_lock, NULL);
 	pthread_mutex_init(&p->write_lock, NULL);
-	pthread_mutex_init(&p->fds_lock, NULL);
 	codecs_init(&p->codecs);
 
 	r = os_mkdirat(dir_fd, "packs", 0700);
 	if (r < 0 && r != -EEXIST)
 		return r;
 	r = os_openat(dir_fd, "packs", O_RDONLY | O_DIRECTORY, 0, &p->dir_fd);
+	if (r < 0)
+		return r;
+	r = pack_fds_new(p->dir_fd, &p->fds);
 	if (r < 0)
 		return r;
 	room_init(&p->room, p->dir_fd);
@@ -262,11 +213,9 @@ void packs_close(struct packs *p)
 		p->writers = w->next;
 		writer_free(w);
 	}
-	for (unsigned i = 0; i < FDS_MAX; i++)
-		closep(&p->fds[i].fd);
+	pack_fds_free(p->fds);
 	closep(&p->dir_fd);
 	codecs_release(&p->codecs);
-	pthread_mutex_destroy(&p->fds_lock);
 	pthread_mutex_destroy(&p->write_lock);
 	pthread_mutex_destroy(&p->sync_lock);
 	free(p);
@@ -274,124 +223,13 @@ void packs_close(struct packs *p)
 
 /* ---- reading ---- */
 
-/* A descriptor of a pack: a slot of the table, or one of our own when all slots are in use. */
-struct pack_use {
-	struct packs *p;
-	struct pack_fd *slot; /* NULL: own */
-	int fd;
-	bool waited; /* it was opened just now: before_wait was called */
-};
-
-/*
- * Under fds_lock: used once less. What is to be closed then, without that lock, which every reader
- * wants: a removed pack's room goes back to the disk with its last descriptor, and that may wait.
- */
-static int slot_let_go(struct pack_fd *slot)
-{
-	int fd = slot->fd;
-
-	if (--slot->users > 0 || !slot->removed)
-		return -1;
-	*slot = (struct pack_fd){ .fd = -1 };
-	return fd;
-}
-
-static void pack_use_endp(struct pack_use *u)
-{
-	_cleanup_close_ int fd = -1;
-
-	if (!u->slot) {
-		closep(&u->fd);
-		return;
-	}
-	LOCK_GUARD(&u->p->fds_lock);
-	fd = slot_let_go(u->slot);
-}
-
-/* Under fds_lock: the slot that has this pack, counted as used. */
-static struct pack_fd *slot_find(struct packs *p, uint32_t pack)
-{
-	for (unsigned i = 0; i < FDS_MAX; i++) {
-		struct pack_fd *slot = &p->fds[i];
-
-		if (slot->pack == pack && !slot->removed) {
-			slot->users++;
-			slot->used = ++p->looks;
-			return slot;
-		}
-	}
-	return NULL;
-}
-
-/*
- * Under fds_lock: a free slot, if need be by closing the one unused for longest, whose pack is
- * there; NULL if none.
- */
-static struct pack_fd *slot_make(struct packs *p)
-{
-	struct pack_fd *oldest = NULL;
-
-	for (unsigned i = 0; i < FDS_MAX; i++) {
-		struct pack_fd *slot = &p->fds[i];
-
-		if (slot->pack == 0)
-			return slot;
-		if (slot->users == 0 && (!oldest || slot->used < oldest->used))
-			oldest = slot;
-	}
-	if (oldest)
-		closep(&oldest->fd);
-	return oldest;
-}
-
-static int pack_use(struct packs *p, uint32_t pack, void (*before_wait)(void),
-		    struct pack_use *ret)
-{
-	_cleanup_close_ int fd = -1;
-	struct pack_fd *slot;
-	struct stat st;
-	bool named;
-	int r;
-
-	{
-		LOCK_GUARD(&p->fds_lock);
-		slot = slot_find(p, pack);
-		if (slot) {
-			*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd };
-			return 0;
-		}
-	}
-
-	if (before_wait)
-		before_wait();
-	r = pack_open(p, pack, O_RDONLY, &fd); /* may wait for the disk: not under the lock */
-	if (r < 0)
-		return r;
-
-	LOCK_GUARD(&p->fds_lock);
-	slot = slot_find(p, pack); /* another thread was as quick */
-	if (!slot) {
-		/* else it was unlinked meanwhile, and pack_remove() found no slot to close */
-		named = os_fstat(fd, &st) == 0 && st.st_nlink > 0;
-		slot = named ? slot_make(p) : NULL;
-		if (!slot) {
-			*ret = (struct pack_use){ .p = p, .fd = TAKE_FD(fd), .waited = true };
-			return 0;
-		}
-		*slot = (struct pack_fd){ .pack = pack, .fd = TAKE_FD(fd), .users = 1,
-					  .used = ++p->looks };
-	}
-	*ret = (struct pack_use){ .p = p, .slot = slot, .fd = slot->fd, .waited = true };
-	return 0;
-}
-
 int pack_read(struct packs *p, uint32_t pack, uint64_t off, void *buf, size_t len,
 	      void (*before_wait)(void))
 {
 	_cleanup_(pack_use_endp) struct pack_use use = { .fd = -1 };
 	int r;
 
-	r = pack_use(p, pack, before_wait, &use);
+	r = pack_use(p->fds, pack, before_wait, &use);
 	if (r < 0)
 		return r;
 	if (before_wait && !use.waited) {
@@ -410,7 +248,7 @@ int pack_size(struct packs *p, uint32_t pack, uint64_t *ret)
 	struct stat st;
 	int r;
 
-	r = pack_use(p, pack, NULL, &use);
+	r = pack_use(p->fds, pack, NULL, &use);
 	if (r < 0)
 		return r;
 	r = os_fstat(use.fd, &st);
@@ -476,7 +314,7 @@ static int writer_continue(struct packs *p)
 	uint64_t end;
 	int r;
 
-	r = pack_open(p, p->last, O_RDWR, &fd);
+	r = pack_open(p->dir_fd, p->last, O_RDWR, &fd);
 	if (r == -ERR_PACK_MISSING)
 		return AGAIN;
 	if (r == 0)
@@ -793,7 +631,7 @@ int pack_check_header(struct packs *p, uint32_t pack)
 	_cleanup_close_ int fd = -1;
 	int r;
 
-	r = pack_open(p, pack, O_RDONLY, &fd);
+	r = pack_open(p->dir_fd, pack, O_RDONLY, &fd);
 	if (r < 0)
 		return r;
 	r = header_check(fd, pack);
@@ -806,7 +644,7 @@ static int rewrite(struct packs *p, uint32_t pack, const void *bytes, size_t len
 	_cleanup_close_ int fd = -1;
 	int r;
 
-	r = pack_open(p, pack, O_RDWR, &fd);
+	r = pack_open(p->dir_fd, pack, O_RDWR, &fd);
 	if (r == 0)
 		r = os_pwrite_full(fd, bytes, len, off);
 	return r < 0 ? r : os_fdatasync(fd);
@@ -850,7 +688,7 @@ int pack_punch(struct packs *p, uint32_t pack, uint64_t off, uint64_t len)
 	_cleanup_close_ int fd = -1;
 	int r;
 
-	r = pack_open(p, pack, O_RDWR, &fd);
+	r = pack_open(p->dir_fd, pack, O_RDWR, &fd);
 	return r < 0 ? r : os_punch_hole(fd, off, len);
 }
 
@@ -859,27 +697,19 @@ int pack_cut(struct packs *p, uint32_t pack, uint64_t end)
 	_cleanup_close_ int fd = -1;
 	int r;
 
-	r = pack_open(p, pack, O_RDWR, &fd);
+	r = pack_open(p->dir_fd, pack, O_RDWR, &fd);
 	return r < 0 ? r : os_ftruncate(fd, end);
 }
 
 int pack_remove(struct packs *p, uint32_t pack)
 {
-	_cleanup_close_ int fd = -1;
 	char file[PACK_NAME_SIZE];
-	struct pack_fd *slot;
 	int r;
 
 	r = os_unlinkat(p->dir_fd, pack_file_name(pack, file), 0);
 	if (r < 0 && r != -ENOENT)
 		return r;
-
-	LOCK_GUARD(&p->fds_lock);
-	slot = slot_find(p, pack);
-	if (slot) {
-		slot->removed = true;
-		fd = slot_let_go(slot);
-	}
+	pack_was_removed(p->fds, pack);
 	return 0;
 }
 
