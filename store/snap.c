@@ -592,6 +592,15 @@ uint64_t snap_count(struct store *s)
 	return s->snap_count;
 }
 
+uint64_t snap_count_shown(const struct store *s)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < s->snap_slots; i++)
+		n += s->snaps[i] && !snap_is_unwanted(s->snaps[i]);
+	return n;
+}
+
 /*
  * The list is pointers with references: one taken at a time under the lock would miss or repeat
  * snapshots that move, and a copy of all infos would hold the lock for milliseconds.

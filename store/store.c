@@ -730,7 +730,7 @@ int store_stats(struct store *s, struct store_stats *ret)
 	stats.recovered_branches = s->recovered_branches;
 
 	LOCK_GUARD(&s->table);
-	stats.snapshots = s->snap_count;
+	stats.snapshots = snap_count_shown(s);
 	stats.branches = s->entry_count;
 	stats.unsealed_snapshots = s->queue_length;
 	stats.failed = s->failed;

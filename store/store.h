@@ -164,7 +164,7 @@ int snap_root(struct store *s, uint64_t id, struct root **ret);
 int snap_find(struct store *s, const char *text, uint64_t *ret_id);
 /* All snapshots in order of creation from one consistent list; non-zero stops and is returned. */
 int snap_each(struct store *s, int (*fn)(void *arg, const struct snap_info *info), void *arg);
-uint64_t snap_count(struct store *s);
+uint64_t snap_count(struct store *s); /* also of those that are not shown (snap_need) */
 /* Waits until durable; the sealer's failure is returned. */
 int snap_wait(struct store *s, uint64_t id);
 /*
@@ -436,7 +436,8 @@ void store_keeper_add(struct store *s, struct store_keeper *k); /* borrowed unti
 void store_keeper_remove(struct store *s, struct store_keeper *k);
 
 struct store_stats {
-	uint64_t snapshots, branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
+	uint64_t snapshots; /* as snap_each shows them */
+	uint64_t branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
 	uint64_t nodes, node_bytes, node_budget, unsealed_snapshots;
 	uint64_t journal_bytes;
 	uint64_t copies, copy_bytes; /* copy.h */

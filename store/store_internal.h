@@ -340,6 +340,7 @@ void snap_unref_locked(struct store *s, struct snap *sn);
 void snap_set_hold(struct snap **slot, struct snap *sn);
 /* Nobody asks for it; it may be needed all the same (snap_need). Not shown, then. */
 bool snap_is_unwanted(const struct snap *sn);
+uint64_t snap_count_shown(const struct store *s); /* under the table lock */
 /* As it is shown; NULL: it has none. */
 struct snap *snap_parent(const struct snap *sn);
 bool snap_is_bad(struct store *s, uint64_t id); /* its record is damaged */

@@ -149,6 +149,7 @@ END_TEST
 START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
 {
 	struct branch *b = branch_make("main");
+	struct store_stats stats;
 	struct snap_info info;
 	uint64_t one, undo;
 
@@ -161,6 +162,8 @@ START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
 	restore(b, one);
 	ck_assert_uint_eq(shown(), 2); /* another one is */
 	ck_assert_uint_eq(snap_count(store), 3);
+	ck_ok(store_stats(store, &stats));
+	ck_assert_uint_eq(stats.snapshots, 2);
 	expect_in_snap(undo, 1, "2");
 	ck_ok(store_sync(store));
 	snap_unneed(store, undo);
