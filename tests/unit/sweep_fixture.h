@@ -136,10 +136,13 @@ static inline int chunk_of(uint32_t i, struct name *ret)
 	return chunk_put(s.chunks, CHUNK_DATA, &i, sizeof(i), ret);
 }
 
+static unsigned swept_once; /* so often */
+
 static inline void sweep_once(void)
 {
 	struct sweep_stats stats;
 
+	swept_once++;
 	chunks_set_io_hook(s.chunks, NULL);
 	ck_ok(sweep(NULL, &stats));
 	ck_assert_uint_eq(stats.packs_rewritten, 1);

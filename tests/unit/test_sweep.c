@@ -557,6 +557,7 @@ START_TEST(a_reader_overtaken_by_a_sweep_looks_again)
 		return;
 	chunks_set_io_hook(s.chunks, sweep_once);
 	expect_state();
+	ck_assert_uint_eq(swept_once, 1);
 	ck_assert_uint_eq(s.notes, 0);
 }
 END_TEST
