@@ -7,7 +7,6 @@
  */
 
 #include <errno.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,17 +114,9 @@ static int fail_unknown(const struct ply_env *e, const char *name)
 
 /* ---- values ---- */
 
-/* In the C locale, whatever the program's is. */
 static bool parse_number(const char *text, double *ret)
 {
-	locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-	char *end;
-
-	if (!c)
-		return false;
-	*ret = strtod_l(text, &end, c);
-	freelocale(c);
-	return end != text && !*end && isfinite(*ret);
+	return text_is_number(text, ret) && isfinite(*ret);
 }
 
 static bool parse_count(const char *text, uint64_t *ret)

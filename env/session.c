@@ -87,10 +87,9 @@ int ply_session_set(struct ply_session *s, const char *option, const char *value
 	if (strcmp(option, "startup_source") == 0)
 		return list_append(&s->sources, value, strlen(value));
 	if (strcmp(option, "startup_timeout") == 0) {
-		char *end;
-		double seconds = strtod(value, &end);
+		double seconds;
 
-		if (!*value || *end || !(seconds >= 0))
+		if (!text_is_number(value, &seconds) || !(seconds >= 0))
 			return fail(PLY_INVALID, "startup_timeout: '%s' is no number of seconds",
 				    value);
 		s->timeout = seconds;

@@ -3,6 +3,7 @@
 /* The sentence of a thread's last failure, and the plain values of plyfs.h. */
 
 #include <errno.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,6 +153,22 @@ int text_set(struct ply_text *text, const void *data, size_t len)
 {
 	*text = (struct ply_text){ 0 };
 	return text_append(text, data, len);
+}
+
+bool text_is_number(const char *text, double *ret)
+{
+	locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+	char *end;
+	double d;
+
+	if (!c)
+		return false;
+	d = strtod_l(text, &end, c);
+	freelocale(c);
+	if (end == text || *end)
+		return false;
+	*ret = d;
+	return true;
 }
 
 int list_append(struct ply_list *list, const char *item, size_t len)

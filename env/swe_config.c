@@ -76,12 +76,9 @@ static bool read_int(const char *s, json_int_t *ret)
 /* A point is needed: PyYAML takes 1e5 for a word. */
 static bool read_float(const char *s, double *ret)
 {
-	char *end;
-
 	if (!strchr(s, '.') || s[strspn(s, "+-.0123456789eE")] || !strpbrk(s, "0123456789"))
 		return false;
-	*ret = strtod(s, &end);
-	return *end == '\0' && isfinite(*ret);
+	return text_is_number(s, ret) && isfinite(*ret);
 }
 
 static json_t *plain_scalar(const char *s)

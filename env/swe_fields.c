@@ -152,12 +152,10 @@ static int wrong_type(const char *path, const char *wanted, const json_t *v)
 static bool string_number(const json_t *v, double *ret)
 {
 	const char *s = json_string_value(v);
-	char *end;
 
-	if (!s || !*s || s[strspn(s, "+-.0123456789eE")])
+	if (!s || s[strspn(s, "+-.0123456789eE")])
 		return false;
-	*ret = strtod(s, &end);
-	return *end == '\0' && isfinite(*ret);
+	return text_is_number(s, ret) && isfinite(*ret);
 }
 
 static int as_boolean(const json_t *v)

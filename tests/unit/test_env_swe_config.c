@@ -5,6 +5,7 @@
  * mistakes, URLs, names and the command of a reset.
  */
 
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -327,6 +328,53 @@ START_TEST(types_follow_from_their_fields)
 }
 END_TEST
 
+/* As whoever begins with setlocale(LC_ALL, "") has it in half of Europe; false: cannot be made. */
+static bool have_commas(void)
+{
+	char dir[] = "/tmp/plyfs-locale-XXXXXX", command[512];
+	bool have;
+
+	ck_assert_ptr_nonnull(mkdtemp(dir));
+	/* It warns of the rest that a locale has, which is the C locale's then. */
+	snprintf(command, sizeof(command),
+		 "cd %s && printf 'LC_NUMERIC\\ndecimal_point \",\"\\nthousands_sep \"\"\\n"
+		 "grouping -1\\nEND LC_NUMERIC\\n' >commas "
+		 "&& localedef -c -i commas ./xx_XX >log 2>&1",
+		 dir);
+	(void)!system(command);
+	setenv("LOCPATH", dir, 1);
+	have = setlocale(LC_NUMERIC, "xx_XX");
+	snprintf(command, sizeof(command), "rm -r %s", dir);
+	run_or_die(command);
+	return have && strcmp(localeconv()->decimal_point, ",") == 0;
+}
+
+START_TEST(a_number_has_a_point_whatever_the_programs_locale)
+{
+	static const char *const configs[] = {
+		"deployment: {type: remote, auth_token: x, timeout: 0.5}",
+		"deployment: {type: remote, auth_token: x, timeout: '0.5'}",
+		"{\"deployment\": {\"type\": \"remote\", \"auth_token\": \"x\", \"timeout\": 0.5}}",
+	};
+	struct ply_session *s;
+
+	if (!have_commas())
+		return;
+	for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+		json_t *config = parsed(configs[i]);
+		json_t *timeout = json_object_get(json_object_get(config, "deployment"), "timeout");
+
+		ck_assert_double_eq(json_number_value(timeout), 0.5);
+		json_decref(config);
+	}
+	ck_assert_int_eq(ply_session_new(NULL, "x", &s), 0);
+	ck_assert_int_eq(ply_session_set(s, "startup_timeout", "0.5"), 0);
+	ck_assert_int_eq(ply_session_set(s, "startup_timeout", "0,5"), PLY_INVALID);
+	ply_session_free(s);
+	(void)setlocale(LC_NUMERIC, "C");
+}
+END_TEST
+
 /* ---- repositories ---- */
 
 START_TEST(github_urls_are_read_as_upstream_does)
@@ -524,6 +572,7 @@ int main(void)
 	tcase_add_test(tc, aliases_of_aliases_do_not_explode);
 	tcase_add_test(tc, other_deployments_are_told_what_to_use_instead);
 	tcase_add_test(tc, types_follow_from_their_fields);
+	tcase_add_test(tc, a_number_has_a_point_whatever_the_programs_locale);
 	tcase_add_test(tc, github_urls_are_read_as_upstream_does);
 	tcase_add_test(tc, a_token_goes_before_the_host);
 	tcase_add_test(tc, a_token_is_in_no_sentence);
