@@ -436,7 +436,11 @@ static void warm_up(struct journal *j, const struct segment *s, size_t end)
 	j->warm = to;
 }
 
-static int segment_make(struct journal *j, size_t room)
+/*
+ * small: for what may use KEPT_FOR_TABLE. By it a full disk can be emptied, and a new daemon has no
+ * segment with such a rest: so without room for a whole segment a piece of that size will do.
+ */
+static int segment_make(struct journal *j, size_t room, bool small)
 {
 	_cleanup_free_ struct segment *s = NULL;
 	size_t need = sizeof(struct journal_header_bytes) + room + KEPT_FOR_TABLE + MARK_BYTES;
@@ -458,6 +462,10 @@ static int segment_make(struct journal *j, size_t room)
 	header_put(s, &header);
 	s->seed = get_le64(header.sum);
 	r = segment_file(j, s, &header);
+	if ((r == -ENOSPC || r == -EDQUOT) && small && need < s->size) {
+		s->size = need;
+		r = segment_file(j, s, &header);
+	}
 	if (r < 0)
 		return r;
 
@@ -507,7 +515,7 @@ int journal_reserve(struct journal *j, size_t bytes, bool small)
 	int r = 0;
 
 	if (!j->map || j->newest->used + want + kept > j->newest->size)
-		r = segment_make(j, want);
+		r = segment_make(j, want, small);
 	if (r == 0)
 		r = make_writable(j, want);
 	if (r == 0)
@@ -638,7 +646,7 @@ static int append_mark(struct journal *j, uint64_t *lsn, struct journal_mark_byt
 	int r;
 
 	if (!j->map || j->newest->used + j->reserved + MARK_BYTES + copied > j->newest->size) {
-		r = segment_make(j, j->reserved + copied);
+		r = segment_make(j, j->reserved + copied, true);
 		if (r < 0)
 			return r;
 	}
@@ -691,7 +699,7 @@ static int leave_torn(struct journal *j)
 	int r;
 
 	if (j->torn) {
-		r = segment_make(j, j->reserved);
+		r = segment_make(j, j->reserved, true);
 		if (r < 0)
 			return r;
 		j->doubt = j->lsn;

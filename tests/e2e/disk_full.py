@@ -299,6 +299,27 @@ def test_what_was_answered_as_the_disk_filled_up_outlives_an_unmount(t):
     store.ply("check", "--read-data")
 
 
+def test_a_store_that_is_opened_on_a_full_disk_can_be_emptied(t):
+    """Its journal had no place for a drop, wanting one of 4 MiB; and gc alone finds nothing."""
+    view = view_on_a_small_disk(t, 96, {"a": "precious"})
+    assert fill(view, "big", 30) == (30 << 20, 0)
+    snap = view.checkpoint()
+    os.unlink(view.at("big"))
+    view.store.ply("checkpoint", "--sync", view.path)
+    view.unmount()
+    view.store.stop()
+    with open(t.at("disk/other"), "wb", 0) as f:
+        while ply.room(t.at("disk")) > 1 << 20:
+            f.write(os.urandom(64 << 10))
+    view = view.store.mount()
+    ply.raises(errno.ENOSPC, os.mkdir, view.at("d"))
+    assert view.read("a") == "precious"
+    view.store.ply("drop", snap)
+    view.store.ply("gc")
+    ply.wait_for("room", lambda: ply.room(t.at("disk")) > 30 << 20)
+    os.mkdir(view.at("d"))
+
+
 def test_truncating_works_on_a_full_disk(t):
     ply.small_disk(t)
     store = t.store("disk/store")

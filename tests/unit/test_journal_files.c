@@ -146,6 +146,36 @@ START_TEST(a_file_that_there_is_no_room_for_is_not_left)
 }
 END_TEST
 
+/* A new daemon has no segment with a rest for drops, by which a full disk can be emptied. */
+START_TEST(what_makes_room_on_a_full_disk_wants_no_whole_segment)
+{
+	static const int full[] = { ENOSPC, EDQUOT };
+	const uint8_t payload[100] = { 0 };
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
+		uint64_t bytes = journal_bytes(journal);
+
+		fault_arm(2, 1, full[i]); /* its blocks; see above */
+		ck_err(journal_reserve(journal, 1000, false), -full[i]);
+		fault_arm(2, 1, full[i]);
+		ck_ok(journal_reserve(journal, 1000, true));
+		fault_disarm();
+		ck_assert_uint_lt(journal_bytes(journal) - bytes, 128 << 10);
+		ck_assert(!is_there("journal/new"));
+		n = journal_append(journal, JOURNAL_TABLE, payload, sizeof(payload), 1000, NULL,
+				   NULL, NULL);
+		ck_ok(journal_mark(journal, n, NULL, 0));
+		ck_assert_uint_lt(journal_bytes(journal) - bytes, 128 << 10);
+		ck_assert_uint_gt(add(0, 4000), n); /* with room there is a whole one again */
+		ck_assert_uint_gt(journal_bytes(journal) - bytes, SEGMENT_BYTES);
+		journal_release(journal, journal_lsn(journal));
+		journal_down();
+		journal_up();
+	}
+}
+END_TEST
+
 START_TEST(the_journal_does_not_grow_without_end)
 {
 	ck_err(journal_reserve(journal, JOURNAL_LIMIT, false), -ENOSPC);
@@ -255,6 +285,7 @@ int main(void)
 		of_what_is_covered_nothing_is_left_behind,
 		only_the_segment_that_is_written_is_mapped,
 		a_file_that_there_is_no_room_for_is_not_left,
+		what_makes_room_on_a_full_disk_wants_no_whole_segment,
 		the_journal_does_not_grow_without_end,
 		for_lack_of_room_nothing_is_torn,
 		a_mark_syncs_what_was_finished_before_it,
