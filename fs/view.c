@@ -803,7 +803,7 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 {
 	int r = write_once(v, node, off, buf, len, kill_priv, past);
 
-	if (r != -ENOSPC)
+	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
 	make_space(v, len);
 	return write_once(v, node, off, buf, len, kill_priv, past);
@@ -825,7 +825,7 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 {
 	int r = fallocate_once(v, node, mode, off, len);
 
-	if (r != -ENOSPC)
+	if (r != -ENOSPC && r != -EDQUOT)
 		return r;
 	make_space(v, len);
 	return fallocate_once(v, node, mode, off, len);

@@ -240,6 +240,29 @@ START_TEST(a_synced_checkpoint_tells_what_the_disk_could_not_give_back)
 }
 END_TEST
 
+START_TEST(who_finds_no_room_asks_for_some_and_tries_again)
+{
+	static const int full[] = { ENOSPC, EDQUOT }; /* of the disk, or only for us */
+	static char text[9000]; /* not small enough for the tree */
+	const uint64_t a = make_file(ROOT_NODE, "a", "");
+	struct view_kernel k = recorder;
+
+	memset(text, 'x', sizeof(text) - 1);
+	k.will_block = count_block;
+	view_set_kernel(view, &k);
+	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
+		blocks = 0;
+		for (int n = 0, r; blocks == 0; n++) {
+			ck_assert_int_lt(n, 100);
+			fault_arm(n, 1, full[i]); /* or of memory */
+			r = view_write(view, a, 0, text, sizeof(text) - 1, false, NULL);
+			fault_disarm();
+			ck_assert(r == 0 || r == -ENOMEM);
+		}
+	}
+}
+END_TEST
+
 START_TEST(a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes)
 {
 	uint64_t a = make_file(ROOT_NODE, "a", "old"), b = make_file(ROOT_NODE, "b", "same");
@@ -768,6 +791,7 @@ int main(void)
 	tcase_add_test(t, a_checkpoint_without_changes_is_the_last_one);
 	tcase_add_test(t, a_synced_checkpoint_is_durable_when_it_is_answered);
 	tcase_add_test(t, a_synced_checkpoint_tells_what_the_disk_could_not_give_back);
+	tcase_add_test(t, who_finds_no_room_asks_for_some_and_tries_again);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
 	tcase_add_test(t, a_changed_file_nobody_looks_at_is_let_go_after_the_answer);
 	tcase_add_test(t, undo_brings_the_left_state_back);
