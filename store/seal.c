@@ -647,6 +647,7 @@ int seal_round(struct store *s, enum seal_mode mode)
 	}
 
 	stage_turn(s->stage);
+	stage_give_back(s->stage, false); /* a round that finds no room fails */
 	if (mode != SEAL_FROZEN)
 		incomplete = branch_freeze_live(s);
 	r = batch_take(s, &batch);

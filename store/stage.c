@@ -258,6 +258,14 @@ static void give_back(struct stage *s)
 	}
 }
 
+/* What there is, is for what will be sealed: others may have filled the disk. */
+static bool is_short(struct stage *s)
+{
+	uint64_t room;
+
+	return stage_room(s, &room) == 0 && room == 0;
+}
+
 /*
  * The same without the lock. Files that are held stay in the list, in which new ones come first;
  * and with none that is current none of them grows.
@@ -266,6 +274,7 @@ void stage_give_back(struct stage *s, bool at_once)
 {
 	struct stage_file *gone, *file, *current;
 
+	at_once = at_once || is_short(s);
 	{
 		LOCK_GUARD(&s->lock);
 		if (s->giving_back || (!at_once && os_now_ns() - s->staged_ns <= STAGE_IDLE_NS))

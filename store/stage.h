@@ -75,8 +75,8 @@ bool stage_is_behind(struct stage *s);
 bool stage_is_far_behind(struct stage *s);
 /*
  * Room on disk that nothing lives in is kept for what comes next. This gives it back: at once, or
- * if nothing came for some time. Without it at most three files' worth stays, after stage_release.
- * Neither has a lock while the disk takes back what goes.
+ * if nothing came for some time, or on a disk that is nearly full. Without it at most three files'
+ * worth stays, after stage_release. Neither has a lock while the disk takes back what goes.
  */
 void stage_give_back(struct stage *s, bool at_once);
 

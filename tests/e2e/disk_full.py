@@ -320,6 +320,17 @@ def test_a_store_that_is_opened_on_a_full_disk_can_be_emptied(t):
     os.mkdir(view.at("d"))
 
 
+def test_what_the_stage_keeps_for_later_goes_before_saving_finds_no_room(t):
+    """The sealer found none for a minute when others had filled the disk: only who wrote data had it given back."""
+    view = view_on_a_small_disk(t, 96, {"a": "precious"})
+    assert fill(view, "big", 20) == (20 << 20, 0)
+    view.store.ply("checkpoint", "--sync", view.path)
+    with open(t.at("disk/other"), "wb", 0) as f:
+        ply.raises(errno.ENOSPC, lambda: [f.write(os.urandom(64 << 10)) for _ in range(96 << 4)])
+    os.mkdir(view.at("d"))
+    view.store.ply("checkpoint", "--sync", view.path)
+
+
 def test_truncating_works_on_a_full_disk(t):
     ply.small_disk(t)
     store = t.store("disk/store")

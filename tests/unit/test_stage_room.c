@@ -218,6 +218,26 @@ START_TEST(room_in_which_nothing_lives_is_given_back_first)
 }
 END_TEST
 
+/* Who seals asks nobody, and when others have filled the disk no write may come that does. */
+START_TEST(and_so_it_is_before_what_is_sealed_finds_none)
+{
+	static const _Atomic uint64_t lsn = 1;
+	const uint64_t reserve = least_room(1) - 2;
+
+	stage_hold(s.stage, &lsn);
+	disk_room = UINT64_MAX;
+	let_ask();
+	blob_unref(make(data, BLOB_MAX));
+	stage_release(s.stage, 1);
+	disk_room = s.stage->disk + 2 * reserve;
+	stage_give_back(s.stage, false);
+	ck_assert_int_eq(stage_files(), 1); /* for later */
+	disk_room = s.stage->disk + reserve / 2;
+	stage_give_back(s.stage, false);
+	ck_assert_int_eq(stage_files(), 0);
+}
+END_TEST
+
 START_TEST(what_it_gives_back_is_counted_before_anybody_is_refused)
 {
 	static const _Atomic uint64_t lsn = 1;
@@ -286,6 +306,7 @@ int main(void)
 		nobody_waits_for_a_round_that_is_not_worth_it,
 		what_was_known_of_the_disk_is_not_believed_for_long,
 		room_in_which_nothing_lives_is_given_back_first,
+		and_so_it_is_before_what_is_sealed_finds_none,
 		what_it_gives_back_is_counted_before_anybody_is_refused,
 		two_may_ask_a_disk_that_counts_late,
 	};
