@@ -831,8 +831,8 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 	return fallocate_once(v, node, mode, off, len);
 }
 
-int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
-		    uint64_t len, uint64_t *ret_len)
+static int copy_once(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
+		     uint64_t len, uint64_t *ret_len)
 {
 	CHANGE_GUARD(v, 0);
 	struct bound s, d;
@@ -850,6 +850,17 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 	if (r >= 0)
 		memo_did(MEMO_DATA, *ret_len);
 	return ended(v, r);
+}
+
+int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
+		    uint64_t len, uint64_t *ret_len)
+{
+	int r = copy_once(v, src, src_off, dst, dst_off, len, ret_len);
+
+	if (r != -ENOSPC && r != -EDQUOT)
+		return r;
+	make_space(v, INLINE_MAX); /* what lies in the tree is copied, all else shared */
+	return copy_once(v, src, src_off, dst, dst_off, len, ret_len);
 }
 
 int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,

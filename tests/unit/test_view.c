@@ -244,8 +244,9 @@ START_TEST(who_finds_no_room_asks_for_some_and_tries_again)
 {
 	static const int full[] = { ENOSPC, EDQUOT }; /* of the disk, or only for us */
 	static char text[9000]; /* not small enough for the tree */
-	const uint64_t a = make_file(ROOT_NODE, "a", "");
+	const uint64_t a = make_file(ROOT_NODE, "a", ""), b = make_file(ROOT_NODE, "b", "small");
 	struct view_kernel k = recorder;
+	uint64_t len;
 
 	memset(text, 'x', sizeof(text) - 1);
 	k.will_block = count_block;
@@ -259,6 +260,15 @@ START_TEST(who_finds_no_room_asks_for_some_and_tries_again)
 			fault_disarm();
 			ck_assert(r == 0 || r == -ENOMEM);
 		}
+		blocks = 0;
+		for (int n = 0, r; blocks == 0; n++) {
+			ck_assert_int_lt(n, 100);
+			fault_arm(n, 1, full[i]);
+			r = view_copy_range(view, b, 0, a, sizeof(text), 5, &len);
+			fault_disarm();
+			ck_assert(r == 0 || r == -ENOMEM);
+		}
+		ck_assert_uint_eq(len, 5);
 	}
 }
 END_TEST
