@@ -150,9 +150,11 @@ END_TEST
 START_TEST(what_makes_room_on_a_full_disk_wants_no_whole_segment)
 {
 	static const int full[] = { ENOSPC, EDQUOT };
-	const uint8_t payload[100] = { 0 };
+	uint8_t payload[100] = { 0 };
 	uint64_t n = 0;
 
+	for (unsigned i = 8; i < sizeof(payload); i++)
+		payload[i] = (uint8_t)i; /* as add */
 	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
 		uint64_t bytes = journal_bytes(journal);
 
@@ -163,14 +165,17 @@ START_TEST(what_makes_room_on_a_full_disk_wants_no_whole_segment)
 		fault_disarm();
 		ck_assert_uint_lt(journal_bytes(journal) - bytes, 128 << 10);
 		ck_assert(!is_there("journal/new"));
-		n = journal_append(journal, JOURNAL_TABLE, payload, sizeof(payload), 1000, NULL,
+		n = journal_append(journal, JOURNAL_CHANGE, payload, sizeof(payload), 1000, NULL,
 				   NULL, NULL);
 		ck_ok(journal_mark(journal, n, NULL, 0));
 		ck_assert_uint_lt(journal_bytes(journal) - bytes, 128 << 10);
 		ck_assert_uint_gt(add(0, 4000), n); /* with room there is a whole one again */
 		ck_assert_uint_gt(journal_bytes(journal) - bytes, SEGMENT_BYTES);
-		journal_release(journal, journal_lsn(journal));
 		journal_down();
+		journal_up();
+		ck_assert_uint_eq(n_seen, 2);
+		journal_release(journal, journal_lsn(journal));
+		journal_down(); /* the spare one goes */
 		journal_up();
 	}
 }
