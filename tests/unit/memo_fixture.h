@@ -90,7 +90,8 @@ _unused_ static void memo_setup(void)
 	scratch_make(&scratch);
 	ck_ok(store_init(scratch.dir_fd));
 	ck_ok(memo_new(&first));
-	first->head->has_epoch = first->head->kept = true; /* or nobody may open it */
+	first->head->has_epoch = true;
+	first->head->kept = true; /* or nobody may open it */
 }
 
 _unused_ static void memo_teardown(void)

@@ -108,7 +108,7 @@ END_TEST
 
 START_TEST(files_are_cut_by_one_at_a_time)
 {
-	_cleanup_(blob_unrefp) struct blob *b = make("x", 1);
+	_cleanup_(blob_unrefp) _unused_ struct blob *b = make("x", 1);
 	uint64_t unsealed, disk;
 
 	giving_back_again = true;
