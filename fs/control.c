@@ -2,6 +2,7 @@
 
 /* The control interface from its caller's side, for programs that link nothing else of fs/. */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -34,9 +35,29 @@ static int open_top(int dir_fd)
 	return openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* ioctl wants a real one */
 }
 
+/*
+ * To move a directory's name the kernel wants the locks of where it was and of renames, and waits
+ * for neither (ESTALE): who makes or removes a file there has one for microseconds, or on a busy
+ * machine some milliseconds. So often it is tried again in all, a millisecond later each time:
+ * nobody waits longer for a restore than half a second for that. Whoever walks by after it does it,
+ * or gets the ESTALE.
+ */
+#define TRIES 500
+
+/* That it is looked up is all; who may not do that loses nothing. */
+static void see(int top, const char *path, int *tries)
+{
+	struct stat st;
+
+	while (fstatat(top, path, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0 &&
+	       errno == ESTALE && --*tries > 0)
+		(void)usleep(1000);
+}
+
 static void see_moved(int top)
 {
 	struct plyfs_moved q = { 0 };
+	int tries = TRIES;
 
 	do {
 		if (ioctl(top, PLYFS_IOC_MOVED, &q) < 0)
@@ -44,13 +65,8 @@ static void see_moved(int top)
 		/* The daemon may be another user's. */
 		if (q.len > sizeof(q.paths) || (q.len && q.paths[q.len - 1]))
 			return;
-		for (size_t at = 0; at < q.len; at += strlen(q.paths + at) + 1) {
-			struct stat st;
-
-			/* That it is looked up is all; who may not do that loses nothing. */
-			(void)fstatat(top, q.paths + at, &st,
-				      AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
-		}
+		for (size_t at = 0; at < q.len; at += strlen(q.paths + at) + 1)
+			see(top, q.paths + at, &tries);
 	} while (q.next);
 }
 

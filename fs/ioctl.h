@@ -82,7 +82,7 @@ struct plyfs_read {
 /*
  * Directories that the last restores moved or brought back, as paths below the directory that is
  * asked, each with its NUL: once they have been looked at, getcwd(2) tells them to who is in them
- * (see moved.c).
+ * (see moved.c). ESTALE to who looks: once more (control.c).
  * Asked again with `next` until that is 0.
  */
 struct plyfs_moved {

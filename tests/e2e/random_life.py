@@ -15,6 +15,7 @@ there once more after salvage made its index anew.
 """
 import collections
 import contextlib
+import errno
 import mmap
 import os
 import shutil
@@ -241,6 +242,20 @@ class Life:
         self.left.setdefault(how["left"], self.now[branch])
         self.undone[branch] = how["left"]
         self.now[branch] = digest
+        self.see_moved(self.views[branch])
+
+    def see_moved(self, view):
+        """As each program that restores does (fs/control.c): else who walks by first may be answered ESTALE."""
+        with view.fd() as fd:
+            for path in ply.ioctl_moved(fd):
+                ply.wait_for("the kernel to move a directory's name", lambda path=path: self.is_seen(view.at(path)))
+
+    def is_seen(self, path):
+        try:
+            os.lstat(path)
+        except OSError as e:
+            return e.errno != errno.ESTALE
+        return True
 
     def fork(self, branch):
         if len(self.views) < VIEWS:

@@ -15,11 +15,14 @@ import contextlib
 import os
 import random
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+import deaths
 import ply
 
 STEPS = 20000 if ply.LONG else 1500
+ROUNDS = 1000 if ply.LONG else 100
 BULK = 2300  # files in every other state: more than are told by names (NAMES_MAX)
 DIRS = 14    # at a time: they are to meet each other
 SNAPS = 12
@@ -146,6 +149,42 @@ def test_what_went_wrong_once_does_not(t):
     for seed in 570860075, 1699397902, 175737437, 1662972402, 1057:
         print("# %d" % seed)
         rounds(t, random.Random(seed), str(seed))
+
+
+class Busy(deaths.Beside):
+    """Makes files in a directory and removes them half of the time: whoever does so has its lock in the kernel."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def run(self):
+        took = 0
+        while not self.over.wait(took):
+            began = time.monotonic()
+            with contextlib.suppress(OSError):  # a restore may be between the two
+                os.close(os.open(self.path, os.O_CREAT))
+                os.unlink(self.path)
+            took = time.monotonic() - began
+
+
+def test_nor_does_it_matter_who_works_where_it_was(t):
+    view = t.store().mount()
+    for d in "from", "to":
+        os.mkdir(view.at(d))
+    places = [view.at("from/d"), view.at("to/d")]
+    os.mkdir(places[0])
+    with contextlib.ExitStack() as ends:
+        fd = os.open(places[0], os.O_RDONLY)
+        ends.callback(os.close, fd)
+        snaps = [view.checkpoint()]
+        os.rename(*places)
+        snaps.append(view.checkpoint())
+        for d in "from", "to":
+            ends.enter_context(Busy(view.at(d + "/busy")))
+        for n in range(ROUNDS):
+            view.store.ply("restore", snaps[n % 2], view.path)  # it looks at what was moved
+            assert os.readlink("/proc/self/fd/%d" % fd) == places[n % 2], n
 
 
 if __name__ == "__main__":
