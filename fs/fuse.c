@@ -12,9 +12,7 @@
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
  *      not take the reply, the reference is taken back, or the node would live for ever.
  *  F2  Entries, attributes and negative entries are valid for ever: the view tells the kernel what
- *      changes behind its back (view.h), the adapter what it does not date (mount_undated). Only
- *      attributes of directories that are being changed are valid for a second, and those of an
- *      answer that took a second not at all.
+ *      changes behind its back (view.h), the adapter what it does not date (mount_undated).
  *  F3  Nothing about open files is known here (no OPEN, no RELEASE): nodes live by references.
  *      Only with --passthrough opens are told, and those of large files counted (pass.c).
  *  F4  A short READ reply means the end of the file to the kernel, which then cuts its own idea of
@@ -42,8 +40,8 @@ static _Thread_local struct {
 	struct mount *mount;
 	const struct fuse_in_header *header; /* the body follows */
 	const struct reader_buffers *buffers;
-	uint64_t dirs[2]; /* that it changes */
-	unsigned n_dirs;
+	uint64_t undated[4]; /* what it changes (mount_undated) */
+	unsigned n_undated;
 	bool lost; /* the kernel did not take the reply */
 } current;
 
@@ -61,8 +59,8 @@ int requests_send(struct mount *m, const struct iovec *iov, int count)
 			(void)raise(SIGKILL);
 	}
 #endif
-	for (unsigned i = 0; i < current.n_dirs; i++)
-		mount_dir_changed(m, current.dirs[i]);
+	for (unsigned i = 0; i < current.n_undated; i++)
+		mount_undated(m, current.undated[i]);
 	r = uring_reply(iov, count);
 	return r == ABSENT ? mount_send(m, iov, count) : r;
 }
@@ -115,7 +113,7 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 	forget_if_lost(m, e->node);
 }
 
-static void reply_attr(fuse_req_t req, int r, uint64_t node, const struct inode *i)
+static void reply_attr(fuse_req_t req, int r, const struct inode *i)
 {
 	struct fuse_attr_out out = { 0 };
 
@@ -123,7 +121,7 @@ static void reply_attr(fuse_req_t req, int r, uint64_t node, const struct inode 
 		reply_result(req, r);
 		return;
 	}
-	out.attr_valid = mount_attr_valid_s(mount_of(req), node, i->mode);
+	out.attr_valid = mount_valid_s(mount_of(req));
 	reply_fill_attr(i, &out.attr);
 	reply_body(req, &out, sizeof(out));
 }
@@ -242,8 +240,16 @@ static void op_rmdir(fuse_req_t req, fuse_ino_t dir, const char *name)
 static void op_rename(fuse_req_t req, fuse_ino_t odir, const char *oname, fuse_ino_t ndir,
 		      const char *nname, unsigned flags)
 {
-	reply_result(req, view_rename(view_of(req), odir, oname, strlen(oname), ndir, nname,
-				      strlen(nname), flags));
+	struct view *v = view_of(req);
+	int r = view_rename(v, odir, oname, strlen(oname), ndir, nname, strlen(nname), flags);
+
+	if (r == 0) { /* these have a new ctime */
+		current.undated[current.n_undated++] = view_known(v, ndir, nname, strlen(nname));
+		if (flags & RENAME_EXCHANGE)
+			current.undated[current.n_undated++] =
+				view_known(v, odir, oname, strlen(oname));
+	}
+	reply_result(req, r);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t node)
@@ -308,7 +314,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *f
 	int r = view_getattr(m->view, node, &i);
 
 	mount_tells_attr(m, node);
-	reply_attr(req, r, node, &i);
+	reply_attr(req, r, &i);
 }
 
 /* FATTR_KILL_SUIDGID: libfuse hands it on from 3.17 (FUSE_SET_ATTR_KILL_SUID and _SGID). */
@@ -358,7 +364,7 @@ static void op_setattr(fuse_req_t req, fuse_ino_t node, struct stat *st, int to_
 	if (valid & FATTR_KILL_SUIDGID)
 		set.mask |= SET_KILL_PRIV;
 
-	reply_attr(req, view_setattr(view_of(req), node, &set, &i), node, &i);
+	reply_attr(req, view_setattr(view_of(req), node, &set, &i), &i);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t node)
@@ -417,12 +423,7 @@ static void op_listxattr(fuse_req_t req, fuse_ino_t node, size_t size)
 
 static void op_removexattr(fuse_req_t req, fuse_ino_t node, const char *name)
 {
-	struct mount *m = mount_of(req);
-	int r = view_removexattr(m->view, node, name);
-
-	if (r >= 0)
-		mount_undated(m, node);
-	reply_result(req, r);
+	reply_result(req, view_removexattr(view_of(req), node, name));
 }
 
 /* ---- data ---- */
@@ -566,12 +567,7 @@ static void op_fsyncdir(fuse_req_t req, fuse_ino_t node, int datasync, struct fu
 static void op_fallocate(fuse_req_t req, fuse_ino_t node, int mode, off_t off, off_t len,
 			 struct fuse_file_info *fi)
 {
-	struct mount *m = mount_of(req);
-	int r = view_fallocate(m->view, node, mode, (uint64_t)off, (uint64_t)len);
-
-	if (r >= 0)
-		mount_undated(m, node);
-	reply_result(req, r);
+	reply_result(req, view_fallocate(view_of(req), node, mode, (uint64_t)off, (uint64_t)len));
 }
 
 static void op_lseek(fuse_req_t req, fuse_ino_t node, off_t off, int whence,
@@ -767,14 +763,9 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 	}
 	current.mount = m;
 	current.header = in;
-	current.n_dirs = 0;
-	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE) {
+	current.n_undated = request_undated(in, current.undated);
+	if (in->opcode != FUSE_READ && in->opcode != FUSE_WRITE)
 		view_hears(m->view, (int32_t)in->pid);
-		mount_hears(m, in);
-		current.n_dirs = request_dirs(in, current.dirs);
-		for (unsigned i = 0; i < current.n_dirs; i++)
-			mount_dir_changes(m, current.dirs[i]);
-	}
 	current.buffers = buffers;
 	current.lost = false;
 	if (requests_raw(m, in, n) == ABSENT)

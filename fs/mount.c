@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 #include "fs/awake.h"
 #include "fs/memo.h"
@@ -199,18 +198,6 @@ static int mount_read_init(struct mount *m)
 	return mount_take_init(m, &buffers, (size_t)n);
 }
 
-/*
- * Asked for with each request, hence the coarse clock: it lags by a tick, some ms, and takes a
- * third of the other's time (31 to 41 ns where that takes 118 to 140, on a busy machine).
- */
-static uint32_t now_ms(void)
-{
-	struct timespec t;
-
-	(void)clock_gettime(CLOCK_MONOTONIC_COARSE, &t); /* cannot fail for this clock */
-	return (uint32_t)((uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000);
-}
-
 /* As a former process was asked; its answer, which would be the same, went to the kernel. */
 static int mount_repeat_init(struct mount *m)
 {
@@ -225,7 +212,6 @@ static int mount_repeat_init(struct mount *m)
 	m->resuming = true;
 	r = mount_take_init(m, &buffers, h->init_len);
 	m->resuming = false;
-	m->turned_ms = now_ms(); /* others may still be taking its answers */
 	m->has_epoch = h->has_epoch;
 	return r;
 }
@@ -312,76 +298,10 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
 }
 
-/* As long an answer may not have been taken: who asked may have to wait for a CPU before. */
-#define TAKEN_MS 1000
-
-/* When this thread heard of the request that it handles. */
-static _Thread_local uint32_t heard_ms;
-
-void mount_hears(struct mount *m, const struct fuse_in_header *in)
-{
-	heard_ms = now_ms();
-	if (in->pid && in->pid == __atomic_load_n(&m->asker, __ATOMIC_RELAXED))
-		return;
-	/* The first of all takes turns with nobody. */
-	if (__atomic_exchange_n(&m->asker, in->pid, __ATOMIC_RELAXED) || !in->pid)
-		__atomic_store_n(&m->turned_ms, heard_ms, __ATOMIC_RELAXED);
-}
-
-/* The disk was slow, or full, or somebody had stopped us. */
-static bool took_long(void)
-{
-	return now_ms() - heard_ms >= TAKEN_MS;
-}
-
 void mount_undated(struct mount *m, uint64_t node)
 {
-	if (now_ms() - __atomic_load_n(&m->turned_ms, __ATOMIC_RELAXED) < TAKEN_MS)
+	if (view_was_told(m->view, node))
 		mount_forget_attr(m, node);
-}
-
-/*
- * Why no answer from before a change holds for ever. One that does was made when the change before
- * was 2 TAKEN_MS ago, or not in its place. So at the next change it is TAKEN_MS ago or not there,
- * too, and the kernel is told: after the place was taken, so that what is asked later gets an
- * answer that does not hold, and what was asked before gets one that is not taken.
- *
- * That is about when a change is begun and an answer made. An answer that holds was asked for less
- * than TAKEN_MS before, since others do not hold. So if it shows the directory before a change that
- * took its place 2 TAKEN_MS ago or more, that change has TAKEN_MS behind it: the kernel is told
- * once more when it is done (mount_dir_changed).
- */
-static bool changed_within(uint64_t place, uint64_t dir, uint32_t ms)
-{
-	return place >> 32 == (uint32_t)dir && now_ms() - (uint32_t)place < ms;
-}
-
-void mount_dir_changes(struct mount *m, uint64_t dir)
-{
-	const uint64_t now = dir << 32 | now_ms();
-	const uint64_t last = __atomic_exchange_n(&m->changed_dirs[dir % CHANGED_DIRS], now,
-						  __ATOMIC_SEQ_CST);
-
-	if (!changed_within(last, dir, TAKEN_MS))
-		mount_undated(m, dir);
-}
-
-void mount_dir_changed(struct mount *m, uint64_t dir)
-{
-	if (took_long())
-		mount_forget_attr(m, dir);
-}
-
-uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode)
-{
-	const uint64_t *place = &m->changed_dirs[node % CHANGED_DIRS];
-
-	if (took_long())
-		return 0;
-	if (S_ISDIR(mode) && mount_uses(m, LEVER_CACHE) &&
-	    changed_within(__atomic_load_n(place, __ATOMIC_SEQ_CST), node, 2 * TAKEN_MS))
-		return 1;
-	return mount_valid_s(m);
 }
 
 void mount_tells_attr(struct mount *m, uint64_t node)

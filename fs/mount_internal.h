@@ -26,8 +26,6 @@ static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse
 #define NOTIFY_RESEND 7    /* proto 7.40 */
 #define NOTIFY_INC_EPOCH 8 /* proto 7.44 */
 
-#define CHANGED_DIRS 32 /* in which something is made or removed at a time: some for each client */
-
 /* In the number of a request that was read before, by a process that did not answer it (7.40). */
 #define UNIQUE_RESENT (UINT64_C(1) << 63)
 
@@ -61,11 +59,6 @@ struct mount {
 	bool negotiated;  /* a good answer was written */
 	bool starting;
 	bool resuming; /* it was answered by a former process */
-
-	/* atomic, relaxed: who asked last (0: not known), and since when it was nobody else */
-	uint32_t asker, turned_ms;
-	/* atomic: directories that changed last: a node id's low half, and when (ms) */
-	uint64_t changed_dirs[CHANGED_DIRS];
 
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];
@@ -103,28 +96,12 @@ int mount_send(struct mount *m, const struct iovec *iov, int count);
  */
 void mount_forget_attr(struct mount *m, uint64_t node);
 /*
- * Between a change and its reply where the kernel does not date the change (FALLOCATE, SETXATTR,
- * REMOVEXATTR): at such a reply it forgets the attributes that it has, but would then take, for
- * ever, those that were told to another thread before the change, if that gets a CPU only now. So
- * it is told, unless all that was asked lately was asked by this thread.
+ * Between a change that the kernel does not date (request_undated) and its reply, at which it
+ * forgets the attributes that it has, but would then take, for ever, those that were told to
+ * another thread before the change, if that gets a CPU only now. Told of each change it would cost
+ * all who make files; so it is told if there may be such an answer (view_was_told).
  */
 void mount_undated(struct mount *m, uint64_t node);
-/*
- * A directory is about to change (names, hence times and links). The kernel does not date that
- * either, but to be told of each change would cost all who make files. So it is told of one that
- * none came before lately, and from then on answers with the directory's attributes hold for a
- * second, until two are over without a change.
- */
-void mount_dir_changes(struct mount *m, uint64_t dir);
-/* It has; before the reply. */
-void mount_dir_changed(struct mount *m, uint64_t dir);
-/*
- * For how long the kernel may keep the attributes that it is told of a node with this mode: not at
- * all if this request took so long that another may have changed them, and nobody told of it.
- */
-uint64_t mount_attr_valid_s(const struct mount *m, uint64_t node, uint32_t mode);
-/* This thread begins with a request that may be answered with attributes. Notes who asks. */
-void mount_hears(struct mount *m, const struct fuse_in_header *in);
 /*
  * A reply is about to tell attributes of a node. Where they must not be taken (view_is_written) the
  * kernel is told to forget those it has: then it takes none that were asked for before, and who
@@ -158,8 +135,12 @@ int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n);
 
 /* opcode: below OPS_MAX. */
 const char *request_name(uint32_t opcode);
-/* The directories that it changes, if any: how many. The header of a whole request. */
-unsigned request_dirs(const struct fuse_in_header *in, uint64_t ret[static 2]);
+/*
+ * The nodes that it changes in a way which the kernel does not date: directories, by names; and by
+ * what is neither a write nor a SETATTR. How many. (Who is renamed is one more, but no request
+ * says it.) The header of a whole request.
+ */
+unsigned request_undated(const struct fuse_in_header *in, uint64_t ret[static 2]);
 /* Requests that may change something, so that they must not be done twice (memo.h). */
 bool request_changes(uint32_t opcode);
 /* FORGETs and INTERRUPTs have a queue of their own, so they tell nothing about the others. */

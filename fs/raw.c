@@ -109,7 +109,7 @@ static void raw_statx(struct mount *m, const struct fuse_in_header *in)
 	mount_tells_attr(m, in->nodeid);
 	if (r == 0)
 		out = (struct wire_statx_out){
-			.attr_valid = mount_attr_valid_s(m, in->nodeid, i.mode),
+			.attr_valid = mount_valid_s(m),
 			.mask = STATX_GIVEN,
 			.blksize = BLOCK_BYTES,
 			.nlink = i.nlink,
@@ -176,8 +176,6 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 			r = view_setattr(m->view, in->nodeid, &set, &i);
 		}
 	}
-	if (r >= 0)
-		mount_undated(m, in->nodeid);
 	(void)raw_reply(m, in, r, NULL, 0);
 }
 

@@ -41,7 +41,7 @@ void reply_fill_entry(const struct mount *m, const struct entry *e, struct fuse_
 		.nodeid = e->node,
 		.generation = 0, /* node ids are never reused */
 		.entry_valid = mount_valid_s(m),
-		.attr_valid = mount_attr_valid_s(m, e->node, e->inode.mode),
+		.attr_valid = mount_valid_s(m),
 	};
 	reply_fill_attr(&e->inode, &ret->attr);
 }

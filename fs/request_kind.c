@@ -66,7 +66,7 @@ const char *request_name(uint32_t opcode)
 	return names[opcode] ? names[opcode] : "OTHER";
 }
 
-unsigned request_dirs(const struct fuse_in_header *in, uint64_t ret[static 2])
+unsigned request_undated(const struct fuse_in_header *in, uint64_t ret[static 2])
 {
 	ret[0] = in->nodeid;
 	switch (in->opcode) {
@@ -77,6 +77,9 @@ unsigned request_dirs(const struct fuse_in_header *in, uint64_t ret[static 2])
 	case FUSE_RMDIR:
 	case FUSE_LINK:
 	case FUSE_CREATE:
+	case FUSE_SETXATTR:
+	case FUSE_REMOVEXATTR:
+	case FUSE_FALLOCATE:
 		return 1;
 	case FUSE_RENAME:
 	case FUSE_RENAME2: /* both begin with the new directory */

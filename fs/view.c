@@ -312,13 +312,27 @@ int view_lookup(struct view *v, uint64_t dir, const char *name, size_t len, stru
 	return vnode_get(v, &ret->inode, &ret->node);
 }
 
+uint64_t view_known(struct view *v, uint64_t dir, const char *name, size_t len)
+{
+	READ_GUARD(v->lock);
+	struct inode i;
+	struct bound b;
+
+	if (vnode_bind_dir(v, dir, &b) < 0 || fs_lookup(&b.fs, b.ino, name, len, &i) < 0)
+		return 0;
+	LOCK_GUARD(&v->table_lock);
+	const struct vnode *n = vnode_by_ino(v, i.ino);
+
+	return n && n->realm == v->cur ? n->node : 0;
+}
+
 int view_getattr(struct view *v, uint64_t node, struct inode *ret)
 {
 	READ_GUARD(v->lock);
 	struct bound b;
 	int r;
 
-	r = vnode_bind(v, node, &b);
+	r = vnode_bind_to_tell(v, node, &b);
 	if (r < 0)
 		return r;
 	r = fs_stat(&b.fs, b.ino, ret);

@@ -96,6 +96,14 @@ int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len);
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
 		const char *nname, size_t nlen, unsigned flags);
 
+/* The node at a name, if the kernel knows it already, or 0. Counts no reference. */
+uint64_t view_known(struct view *v, uint64_t dir, const char *name, size_t len);
+/*
+ * Was somebody told attributes of the node, who may take them only now, since this was asked last?
+ * For a change that the kernel does not date, between it and its answer. False if it is unknown.
+ */
+bool view_was_told(struct view *v, uint64_t node);
+
 /*
  * Opens of a file, where they are counted (pass.c), with what they were answered with, an `id`.
  * Counts one: 0: it is the first, answered with `mine`; EXISTS: there are others, *ret_id is

@@ -34,6 +34,13 @@
  *  V8  Two lineages (imports) may use one inode number. A directory whose number is that of another
  *      object now makes room (V1) and is *displaced*: as dead as one that the tree does not have.
  *      It gets its place back when a switch comes to its lineage, and others make room for it.
+ *  V9  The kernel takes an answer with attributes later than we made it, and does not date all
+ *      changes (request_undated): one that such a change has overtaken it would keep for good. So
+ *      a vnode is *told* from such an answer on, set in the same hold of view->lock in which the
+ *      attributes were read, until a change asks (view_was_told), after it was made and before it
+ *      is answered: then the kernel takes no answer from before. The first answer of all needs none
+ *      of this: nobody else knows the node. CREATE, LINK and SETATTR neither: who changes it then
+ *      waits for them in the kernel.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
@@ -71,6 +78,7 @@ struct vnode {
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
 	bool unnamed;  /* under table_lock: it was, or was listed; nobody looked since */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
+	bool told;     /* under table_lock: an answer with its attributes may be on its way (V9) */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
 	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
@@ -238,6 +246,8 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 
 /* The object behind a node id. -ESTALE when the kernel sent an id that it should not know. */
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
+/* The same for who tells its attributes (V9). */
+int vnode_bind_to_tell(struct view *v, uint64_t node, struct bound *ret);
 /* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
 /*

@@ -514,6 +514,16 @@ int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 	return vnode_bind_locked(v, node, false, ret);
 }
 
+int vnode_bind_to_tell(struct view *v, uint64_t node, struct bound *ret)
+{
+	LOCK_GUARD(&v->table_lock);
+	int r = vnode_bind_locked(v, node, false, ret);
+
+	if (r >= 0)
+		vnode_by_node(v, node)->told = true;
+	return r;
+}
+
 int vnode_bind_to_change(struct view *v, uint64_t node, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
@@ -566,6 +576,7 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 		if (r < 0)
 			return r;
 	}
+	n->told |= n->nlookup > 0;
 	n->nlookup++;
 	n->unnamed = false;
 	n->orphan = i->nlink == 0;
@@ -582,6 +593,17 @@ void vnode_drop(struct view *v, struct vnode *n)
 		vnode_free(v, n);
 	else
 		vnode_save(v, n);
+}
+
+bool view_was_told(struct view *v, uint64_t node)
+{
+	LOCK_GUARD(&v->table_lock);
+	struct vnode *n = vnode_by_node(v, node);
+	bool told = n && n->told;
+
+	if (told)
+		n->told = false;
+	return told;
 }
 
 int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id)

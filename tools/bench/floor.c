@@ -273,6 +273,16 @@ int view_rmdir(struct view *v, uint64_t dir, const char *name, size_t len)
 	return 0;
 }
 
+uint64_t view_known(struct view *v, uint64_t dir, const char *name, size_t len)
+{
+	return 0;
+}
+
+bool view_was_told(struct view *v, uint64_t node)
+{
+	return false;
+}
+
 int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, uint64_t ndir,
 		const char *nname, size_t nlen, unsigned flags)
 {
