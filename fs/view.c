@@ -574,12 +574,15 @@ static void let_sealer_catch_up(struct view *v, size_t len)
 	(void)store_sync(v->store);
 }
 
-/* So many bytes found no room: there may be some after this. No lock is held. */
-static void make_space(struct view *v, uint64_t bytes)
+/* r: of a verb that brings so many bytes. True: they found no room, and may now. No lock is held. */
+static bool may_fit_now(struct view *v, int r, uint64_t bytes)
 {
+	if (r != -ENOSPC && r != -EDQUOT)
+		return false;
 	if (v->kernel.will_block)
 		v->kernel.will_block(v->kernel.arg);
 	(void)store_make_room(v->store, bytes); /* the round alone may be enough */
+	return true;
 }
 
 /* An inode lost its last name: purged now, or when the kernel forgets it. Lock held for writing. */
@@ -817,10 +820,7 @@ int view_write(struct view *v, uint64_t node, uint64_t off, const void *buf, siz
 {
 	int r = write_once(v, node, off, buf, len, kill_priv, past);
 
-	if (r != -ENOSPC && r != -EDQUOT)
-		return r;
-	make_space(v, len);
-	return write_once(v, node, off, buf, len, kill_priv, past);
+	return may_fit_now(v, r, len) ? write_once(v, node, off, buf, len, kill_priv, past) : r;
 }
 
 static int fallocate_once(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len)
@@ -839,10 +839,7 @@ int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64
 {
 	int r = fallocate_once(v, node, mode, off, len);
 
-	if (r != -ENOSPC && r != -EDQUOT)
-		return r;
-	make_space(v, len);
-	return fallocate_once(v, node, mode, off, len);
+	return may_fit_now(v, r, len) ? fallocate_once(v, node, mode, off, len) : r;
 }
 
 static int copy_once(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
@@ -871,10 +868,9 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 {
 	int r = copy_once(v, src, src_off, dst, dst_off, len, ret_len);
 
-	if (r != -ENOSPC && r != -EDQUOT)
-		return r;
-	make_space(v, INLINE_MAX); /* what lies in the tree is copied, all else shared */
-	return copy_once(v, src, src_off, dst, dst_off, len, ret_len);
+	if (may_fit_now(v, r, INLINE_MAX)) /* what lies in the tree is copied, all else shared */
+		r = copy_once(v, src, src_off, dst, dst_off, len, ret_len);
+	return r;
 }
 
 int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
