@@ -99,8 +99,9 @@ int view_rename(struct view *v, uint64_t odir, const char *oname, size_t olen, u
 /* The node at a name, if the kernel knows it already, or 0. Counts no reference. */
 uint64_t view_known(struct view *v, uint64_t dir, const char *name, size_t len);
 /*
- * Was somebody told attributes of the node, who may take them only now, since this was asked last?
- * For a change that the kernel does not date, between it and its answer. False if it is unknown.
+ * Was another thread than the one that asks now (view_hears) told attributes of the node since this
+ * was asked last? It may take them only now. For a change that the kernel does not date, between
+ * it and its answer. False if the node is unknown.
  */
 bool view_was_told(struct view *v, uint64_t node);
 

@@ -36,11 +36,11 @@
  *      It gets its place back when a switch comes to its lineage, and others make room for it.
  *  V9  The kernel takes an answer with attributes later than we made it, and does not date all
  *      changes (request_undated): one that such a change has overtaken it would keep for good. So
- *      a vnode is *told* from such an answer on, set in the same hold of view->lock in which the
- *      attributes were read, until a change asks (view_was_told), after it was made and before it
- *      is answered: then the kernel takes no answer from before. The first answer of all needs none
- *      of this: nobody else knows the node. CREATE, LINK and SETATTR neither: who changes it then
- *      waits for them in the kernel.
+ *      a vnode knows which thread was *told* its attributes, since the hold of view->lock in which
+ *      they were read, until a change asks (view_was_told), after it was made and before it is
+ *      answered: then the kernel takes no answer from before. Who makes the change has taken his.
+ *      The first answer of all needs none of this: nobody else knows the node. CREATE, LINK and
+ *      SETATTR neither: who changes it then waits for them in the kernel.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
@@ -78,12 +78,12 @@ struct vnode {
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
 	bool unnamed;  /* under table_lock: it was, or was listed; nobody looked since */
 	bool lost_priv; /* under table_lock: a write took its set-id bits */
-	bool told;     /* under table_lock: an answer with its attributes may be on its way (V9) */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
 	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
 	uint32_t dead_at;  /* under table_lock: where it is among the dead */
 	uint32_t asked;	   /* under table_lock: a directory: view->switches when it last was */
+	int32_t told;	   /* under table_lock: the thread that may not have its answer yet (V9) */
 	uint64_t ino;        /* under table_lock; constant unless a directory is rebound by path */
 	struct realm *realm; /* under table_lock, and view->lock held somehow */
 	uint64_t nlookup;    /* under table_lock: the kernel's references */
@@ -91,6 +91,8 @@ struct vnode {
 	int32_t backing;     /* under table_lock: what those were answered with; 0 when none is */
 	struct vnode *next;  /* under table_lock: hash chain */
 };
+
+#define TOLD_OTHERS (-1) /* vnode->told: more than one, or one that has no name here */
 
 /* Threads that are remembered: others are taken for threads that have asked nothing. */
 #define HEARD 64

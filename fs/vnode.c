@@ -514,13 +514,21 @@ int vnode_bind(struct view *v, uint64_t node, struct bound *ret)
 	return vnode_bind_locked(v, node, false, ret);
 }
 
+/* Who asks now is told its attributes (V9). table_lock held. */
+static void vnode_tells(struct vnode *n)
+{
+	int32_t thread = view_asker();
+
+	n->told = thread && (!n->told || n->told == thread) ? thread : TOLD_OTHERS;
+}
+
 int vnode_bind_to_tell(struct view *v, uint64_t node, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
 	int r = vnode_bind_locked(v, node, false, ret);
 
 	if (r >= 0)
-		vnode_by_node(v, node)->told = true;
+		vnode_tells(vnode_by_node(v, node));
 	return r;
 }
 
@@ -576,7 +584,8 @@ int vnode_get(struct view *v, const struct inode *i, uint64_t *ret_node)
 		if (r < 0)
 			return r;
 	}
-	n->told |= n->nlookup > 0;
+	if (n->nlookup > 0)
+		vnode_tells(n);
 	n->nlookup++;
 	n->unnamed = false;
 	n->orphan = i->nlink == 0;
@@ -599,11 +608,11 @@ bool view_was_told(struct view *v, uint64_t node)
 {
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
-	bool told = n && n->told;
+	bool others = n && n->told && n->told != view_asker();
 
-	if (told)
-		n->told = false;
-	return told;
+	if (n)
+		n->told = 0; /* who changes it has his answer: he went on */
+	return others;
 }
 
 int view_opened(struct view *v, uint64_t node, int32_t mine, int32_t *ret_id)

@@ -16,6 +16,7 @@ static struct mount *mnt;
 static int kernel; /* our end */
 static sem_t ended;
 static uint32_t ioctl_seen;
+static uint32_t asker = 1; /* the thread that asks */
 
 /* ---- the kernel's part ---- */
 
@@ -31,7 +32,7 @@ struct reply {
 static void ask(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name)
 {
 	struct request q = { .header = {
-		.opcode = opcode, .unique = 42, .nodeid = node, .pid = 1,
+		.opcode = opcode, .unique = 42, .nodeid = node, .pid = asker,
 	} };
 
 	memcpy(q.body, body, len);
@@ -76,12 +77,13 @@ static void hear_forget(uint64_t node)
 }
 
 /*
- * A change that the kernel does not date, of what somebody was told since the last one: before the
- * reply the kernel is told to forget the attributes.
+ * A change that the kernel does not date, of what another thread was told since the last one: before
+ * the reply the kernel is told to forget the attributes.
  */
 static int call_told(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name,
 		     struct reply *a)
 {
+	asker++;
 	ask(opcode, node, body, len, name);
 	hear_forget(node);
 	return hear(a);
@@ -548,6 +550,30 @@ START_TEST(an_answer_that_a_change_overtook_is_not_taken)
 }
 END_TEST
 
+START_TEST(who_makes_a_change_has_taken_his_own_answer)
+{
+	const struct fuse_mknod_in mknod = { .mode = S_IFREG | 0644 };
+	uint64_t d = make_dir("d");
+	struct reply a;
+
+	for (asker = 2; asker < 4; asker++) {
+		look_by(FUSE_GETATTR, d, NULL);
+		look_by(FUSE_LOOKUP, FUSE_ROOT_ID, "d");
+		ck_assert_int_eq(call(FUSE_MKNOD, d, &mknod, sizeof(mknod), "f", &a), 0);
+		ck_assert_int_eq(call(FUSE_UNLINK, d, "", 0, "f", &a), 0);
+	}
+	look_by(FUSE_GETATTR, d, NULL); /* by the last one again, and then by others */
+	asker = 2;
+	look_by(FUSE_GETATTR, d, NULL);
+	ck_assert_int_eq(call_told(FUSE_MKNOD, d, &mknod, sizeof(mknod), "f", &a), 0);
+	asker = 0; /* one whose name is not known here */
+	look_by(FUSE_GETATTR, d, NULL);
+	ask(FUSE_UNLINK, d, "", 0, "f");
+	hear_forget(d);
+	ck_assert_int_eq(hear(&a), 0);
+}
+END_TEST
+
 START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 {
 	const struct fuse_fallocate_in allocate = { .length = 4096 };
@@ -565,6 +591,7 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 	rename.in.newdir = FUSE_ROOT_ID;
 	look_by(FUSE_GETATTR, f, NULL);
 	look_by(FUSE_GETATTR, g, NULL);
+	asker++;
 	ask(FUSE_RENAME2, FUSE_ROOT_ID, &rename, sizeof(rename.in) + sizeof(rename.names), NULL);
 	hear_forget(f);
 	hear_forget(g);
@@ -574,6 +601,7 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 	look_by(FUSE_GETATTR, FUSE_ROOT_ID, NULL);
 	look_by(FUSE_GETATTR, d, NULL);
 	look_by(FUSE_GETATTR, g, NULL);
+	asker++;
 	rename.in = (struct fuse_rename2_in){ .newdir = d };
 	ask(FUSE_RENAME2, FUSE_ROOT_ID, &rename, sizeof(rename.in) + sizeof(rename.names), NULL);
 	hear_forget(FUSE_ROOT_ID);
@@ -634,6 +662,7 @@ int main(void)
 	tcase_add_test(requests, kernels_that_can_write_around_are_known_by_their_release);
 	tcase_add_test(requests, what_libfuse_cannot_decode_is_answered);
 	tcase_add_test(requests, an_answer_that_a_change_overtook_is_not_taken);
+	tcase_add_test(requests, who_makes_a_change_has_taken_his_own_answer);
 	tcase_add_test(requests, so_is_none_about_what_is_renamed_or_gets_an_attribute);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
