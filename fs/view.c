@@ -574,7 +574,7 @@ static void let_sealer_catch_up(struct view *v, size_t len)
 	(void)store_sync(v->store);
 }
 
-/* r: of a verb that brings so many bytes. True: they found no room, and may now. No lock is held. */
+/* r: of a verb with so many bytes. True: they found no room, and may find some. No lock is held. */
 static bool may_fit_now(struct view *v, int r, uint64_t bytes)
 {
 	if (r != -ENOSPC && r != -EDQUOT)

@@ -77,8 +77,8 @@ static void hear_forget(uint64_t node)
 }
 
 /*
- * A change that the kernel does not date, of what another thread was told since the last one: before
- * the reply the kernel is told to forget the attributes.
+ * A change that the kernel does not date, of what another thread was told since the last one: the
+ * kernel is told to forget the attributes before the reply.
  */
 static int call_told(uint32_t opcode, uint64_t node, const void *body, size_t len, const char *name,
 		     struct reply *a)
