@@ -534,9 +534,10 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 
 	/*
 	 * Past its cache the kernel does not look at the mode it has, by which it would still run
-	 * as its owner, with these rights, what was written just now.
+	 * as its owner, with these rights, what was written just now. And what it writes back of a
+	 * mapping it does not date, nor lets it wait for who sets attributes at the same time.
 	 */
-	if (r > 0)
+	if (r > 0 || (in->write_flags & FUSE_WRITE_CACHE))
 		mount_forget_attr(mount_of(req), node);
 	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
 		(void)readers_step_aside();

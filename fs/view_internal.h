@@ -40,7 +40,8 @@
  *      they were read, until a change asks (view_was_told), after it was made and before it is
  *      answered: then the kernel takes no answer from before. Who makes the change has taken his.
  *      The first answer of all needs none of this: nobody else knows the node. CREATE, LINK and
- *      SETATTR neither: who changes it then waits for them in the kernel.
+ *      SETATTR neither: who changes it then waits for them in the kernel. What that writes back of
+ *      a mapping waits for nobody, and says so each time, told or not.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode

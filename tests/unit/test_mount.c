@@ -619,6 +619,24 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 }
 END_TEST
 
+START_TEST(so_is_none_that_was_overtaken_by_what_was_stored_through_a_mapping)
+{
+	struct {
+		struct fuse_write_in in;
+		char data[1];
+	} w = { .in = { .size = 1, .write_flags = FUSE_WRITE_CACHE }, .data = "x" };
+	const struct fuse_setattr_in chmod = { .valid = FATTR_MODE, .mode = S_IFREG | 0600 };
+	uint64_t f = create("f");
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_SETATTR, f, &chmod, sizeof(chmod), NULL, &a), 0);
+	ck_assert_int_eq(call_told(FUSE_WRITE, f, &w, sizeof(w.in) + 1, NULL, &a), 0);
+	look_by(FUSE_GETATTR, f, NULL);
+	w.in.write_flags = 0; /* write(2), which the kernel dates */
+	ck_assert_int_eq(call(FUSE_WRITE, f, &w, sizeof(w.in) + 1, NULL, &a), 0);
+}
+END_TEST
+
 START_TEST(requests_are_counted)
 {
 	uint64_t lookups = 0;
@@ -664,6 +682,7 @@ int main(void)
 	tcase_add_test(requests, an_answer_that_a_change_overtook_is_not_taken);
 	tcase_add_test(requests, who_makes_a_change_has_taken_his_own_answer);
 	tcase_add_test(requests, so_is_none_about_what_is_renamed_or_gets_an_attribute);
+	tcase_add_test(requests, so_is_none_that_was_overtaken_by_what_was_stored_through_a_mapping);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
 
