@@ -98,7 +98,7 @@ static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
 		view_forget(m->view, node, 1);
 }
 
-static void reply_entry(fuse_req_t req, int r, const struct entry *e)
+static void reply_entry_for(fuse_req_t req, int r, const struct entry *e, uint64_t attr_valid_s)
 {
 	struct mount *m = mount_of(req);
 	struct fuse_entry_out out;
@@ -108,9 +108,15 @@ static void reply_entry(fuse_req_t req, int r, const struct entry *e)
 		return;
 	}
 	reply_fill_entry(m, e, &out);
+	out.attr_valid = attr_valid_s;
 	mount_tells_attr(m, e->node);
 	reply_body(req, &out, sizeof(out));
 	forget_if_lost(m, e->node);
+}
+
+static void reply_entry(fuse_req_t req, int r, const struct entry *e)
+{
+	reply_entry_for(req, r, e, mount_valid_s(mount_of(req)));
 }
 
 static void reply_attr(fuse_req_t req, int r, const struct inode *i)
@@ -224,7 +230,11 @@ static void op_link(fuse_req_t req, fuse_ino_t node, fuse_ino_t dir, const char 
 {
 	struct entry e;
 
-	reply_entry(req, view_link(view_of(req), node, dir, name, strlen(name), &e), &e);
+	/*
+	 * The kernel takes these attributes whatever newer ones it was told of. Of a file that it
+	 * writes back meanwhile they may be older, so they do not hold.
+	 */
+	reply_entry_for(req, view_link(view_of(req), node, dir, name, strlen(name), &e), &e, 0);
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t dir, const char *name)

@@ -41,7 +41,8 @@
  *      answered: then the kernel takes no answer from before. Who makes the change has taken his.
  *      The first answer of all needs none of this: nobody else knows the node. CREATE, LINK and
  *      SETATTR neither: who changes it then waits for them in the kernel. What that writes back of
- *      a mapping waits for nobody, and says so each time, told or not.
+ *      a mapping waits for nobody, and says so each time, told or not; what LINK answers does not
+ *      hold for that.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode

@@ -137,34 +137,40 @@ def starved(t, look):
     return lambda line: os.write(tell, line.encode()), lambda: os.read(hear, 1)
 
 
-def overtaken(t, v, ask, *ops):
-    """begin(line): the daemon has answered what ask(line) asks; taken(): the kernel has it, too."""
-    tell, taken = starved(t, ask)
-
-    def asked():
-        shown = v.store.json("status", "--ops")["views"]
-        return sum(shown[0]["ops"].get(op, 0) for op in ops)
-
-    def begin(line):
-        seen = asked()
-        tell(line)
-        ply.wait_for("an answer", lambda: asked() > seen)
-
-    return begin, taken
-
-
-def overtaken_look(t, v):
+def overtaken(t, v):
+    """begin(what, *args): the daemon has answered it; taken(): the kernel has that, too."""
     AT_FDCWD, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS = -100, 0x2000, 0x7ff
     attr = ctypes.create_string_buffer(256)
-    return overtaken(t, v, lambda path: libc.statx(AT_FDCWD, path.encode(), AT_STATX_FORCE_SYNC,
-                                                   STATX_BASIC_STATS, attr), "GETATTR", "STATX")
+    asks = {
+        "look": (lambda path: libc.statx(AT_FDCWD, path.encode(), AT_STATX_FORCE_SYNC,
+                                         STATX_BASIC_STATS, attr), ["GETATTR", "STATX"]),
+        "chmod": (lambda path, mode: os.chmod(path, int(mode)), ["SETATTR"]),
+        "link": (os.link, ["LINK"]),
+    }
+
+    def ask(line):
+        what, *args = line.split("\n")
+        asks[what][0](*args)
+
+    def answered(what):
+        shown = v.store.json("status", "--ops")["views"]
+        return sum(shown[0]["ops"].get(op, 0) for op in asks[what][1])
+
+    tell, taken = starved(t, ask)
+
+    def begin(what, *args):
+        seen = answered(what)
+        tell("\n".join([what, *args]))
+        ply.wait_for("an answer", lambda: answered(what) > seen)
+
+    return begin, taken
 
 
 def test_an_answer_that_is_taken_after_a_change_is_not_kept(t):
     """The kernel gives changes of names no date, so such an answer has to be told as too old."""
     v = t.view({"d/f": "x", "e": None})
     f = "/proc/self/fd/%d" % opened(t, v.at("d/f"))
-    look, taken = overtaken_look(t, v)
+    begin, taken = overtaken(t, v)
 
     def rename(k):
         names = [v.at("d/f"), v.at("e/f")]
@@ -182,7 +188,7 @@ def test_an_answer_that_is_taken_after_a_change_is_not_kept(t):
     for name, (what, change) in changes.items():
         for k in range(2):
             os.stat(what)  # or who makes the change asks himself
-            look(what)
+            begin("look", what)
             before = time.time_ns()
             change(k)
             taken()
@@ -196,23 +202,25 @@ def test_nor_is_one_that_is_taken_after_a_mapping_was_written_back(t):
     v = t.view({"f": "x"})
     f = v.at("f")
     fd = os.open(f, os.O_RDWR)
-    asked = {
-        "a look": overtaken_look(t, v),
-        "a mode": overtaken(t, v, lambda k: os.chmod(f, int(k)), "SETATTR"),
+    begin, taken = overtaken(t, v)
+    asks = {
+        "look": lambda k: [f],
+        "chmod": lambda k: [f, "%d" % (0o600 + k)],
+        "link": lambda k: [f, v.at("%d" % k)],
     }
-    maps = [mmap.mmap(fd, 1) for _ in range(4 * len(asked))]  # which asks for the size
+    maps = [mmap.mmap(fd, 1) for _ in range(4 * len(asks))]  # which asks for the size
     os.close(fd)
     kept = {}
-    for name, (begin, taken) in asked.items():
+    for what, args in asks.items():
         for k in range(4):
             os.stat(f)
-            begin(f if name == "a look" else "%d" % (0o600 + k))
+            begin(what, *args(k))
             before = time.time_ns()
             with maps.pop() as m:
                 m[0] = k
             taken()
             if os.stat(f).st_mtime_ns < before:
-                kept[name] = kept.get(name, 0) + 1
+                kept[what] = kept.get(what, 0) + 1
     assert not kept, kept
 
 
