@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # group: posix
-# timeout: 120
+# timeout: 240
 """A view among processes and mounts: links, mappings, exec, locks, events, pipes, other mounts."""
 import ctypes
 import errno
