@@ -619,7 +619,7 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 }
 END_TEST
 
-START_TEST(so_is_none_that_was_overtaken_by_what_was_stored_through_a_mapping)
+START_TEST(so_is_none_overtaken_by_what_was_stored_through_a_mapping)
 {
 	struct {
 		struct fuse_write_in in;
@@ -682,7 +682,7 @@ int main(void)
 	tcase_add_test(requests, an_answer_that_a_change_overtook_is_not_taken);
 	tcase_add_test(requests, who_makes_a_change_has_taken_his_own_answer);
 	tcase_add_test(requests, so_is_none_about_what_is_renamed_or_gets_an_attribute);
-	tcase_add_test(requests, so_is_none_that_was_overtaken_by_what_was_stored_through_a_mapping);
+	tcase_add_test(requests, so_is_none_overtaken_by_what_was_stored_through_a_mapping);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
 
