@@ -332,7 +332,7 @@ int view_getattr(struct view *v, uint64_t node, struct inode *ret)
 	struct bound b;
 	int r;
 
-	r = vnode_bind_to_tell(v, node, &b);
+	r = vnode_bind_to_tell(v, node, false, &b);
 	if (r < 0)
 		return r;
 	r = fs_stat(&b.fs, b.ino, ret);
@@ -678,7 +678,7 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 	struct bound b;
 	int r;
 
-	r = vnode_bind_to_change(v, node, &b);
+	r = vnode_bind_to_tell(v, node, true, &b);
 	if (r < 0)
 		return r;
 	if (memo_was_done(MEMO_ATTR, NULL))

@@ -39,10 +39,10 @@
  *      a vnode knows which thread was *told* its attributes, since the hold of view->lock in which
  *      they were read, until a change asks (view_was_told), after it was made and before it is
  *      answered: then the kernel takes no answer from before. Who makes the change has taken his.
- *      The first answer of all needs none of this: nobody else knows the node. CREATE, LINK and
- *      SETATTR neither: who changes it then waits for them in the kernel. What that writes back of
- *      a mapping waits for nobody, and says so each time, told or not; what LINK answers does not
- *      hold for that.
+ *      The first answer of all needs none of this: nobody else knows the node. CREATE and LINK
+ *      neither: who changes it then waits for them in the kernel (not so for SETATTR of a
+ *      directory, who renames that within its parent). What that writes back of a mapping waits
+ *      for nobody, and says so each time, told or not; what LINK answers does not hold for that.
  *
  * Locks: view->lock (the branch's, so the store's sealer and the view agree) guards the trees: it
  * is held for reading to read, for writing to change or to switch. table_lock guards the vnode
@@ -250,8 +250,8 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 
 /* The object behind a node id. -ESTALE when the kernel sent an id that it should not know. */
 int vnode_bind(struct view *v, uint64_t node, struct bound *ret);
-/* The same for who tells its attributes (V9). */
-int vnode_bind_to_tell(struct view *v, uint64_t node, struct bound *ret);
+/* vnode_bind, or (change) vnode_bind_to_change, for who tells its attributes (V9). */
+int vnode_bind_to_tell(struct view *v, uint64_t node, bool change, struct bound *ret);
 /* The same for verbs that need a directory of the current tree: -ENOTDIR, -ENOENT (dead). */
 int vnode_bind_dir(struct view *v, uint64_t node, struct bound *ret);
 /*

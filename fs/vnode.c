@@ -522,10 +522,10 @@ static void vnode_tells(struct vnode *n)
 	n->told = thread && (!n->told || n->told == thread) ? thread : TOLD_OTHERS;
 }
 
-int vnode_bind_to_tell(struct view *v, uint64_t node, struct bound *ret)
+int vnode_bind_to_tell(struct view *v, uint64_t node, bool change, struct bound *ret)
 {
 	LOCK_GUARD(&v->table_lock);
-	int r = vnode_bind_locked(v, node, false, ret);
+	int r = vnode_bind_locked(v, node, change, ret);
 
 	if (r >= 0)
 		vnode_tells(vnode_by_node(v, node));

@@ -585,6 +585,7 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 		struct fuse_setxattr_in in;
 		char rest[9];
 	} x = { .in = { .size = 2 }, .rest = "user.a\0v1" };
+	const struct fuse_setattr_in chmod = { .valid = FATTR_MODE, .mode = S_IFDIR | 0700 };
 	uint64_t d = make_dir("d"), f = create("f"), g = make_dir("g");
 	struct reply a;
 
@@ -606,6 +607,14 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 	ask(FUSE_RENAME2, FUSE_ROOT_ID, &rename, sizeof(rename.in) + sizeof(rename.names), NULL);
 	hear_forget(FUSE_ROOT_ID);
 	hear_forget(d);
+	hear_forget(g);
+	ck_assert_int_eq(hear(&a), 0);
+
+	/* Who renames a directory within its parent does not wait for who sets its mode. */
+	ck_assert_int_eq(call(FUSE_SETATTR, g, &chmod, sizeof(chmod), NULL, &a), 0);
+	asker++;
+	memcpy(rename.names, "g\0h", sizeof(rename.names));
+	ask(FUSE_RENAME2, d, &rename, sizeof(rename.in) + sizeof(rename.names), NULL);
 	hear_forget(g);
 	ck_assert_int_eq(hear(&a), 0);
 
