@@ -101,7 +101,8 @@ uint64_t view_known(struct view *v, uint64_t dir, const char *name, size_t len);
 /*
  * Was another thread than the one that asks now (view_hears) told attributes of the node since this
  * was asked last? It may take them only now. For a change that the kernel does not date, between
- * it and its answer. False if the node is unknown.
+ * it and its answer; not for a READ or WRITE, of which it is not known who asks. False if the node
+ * is unknown.
  */
 bool view_was_told(struct view *v, uint64_t node);
 
