@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <linux/fuse.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -222,28 +223,81 @@ static void check_limits(void)
 		       files.rlim_max < 4096 ? ": raise it for many views" : "");
 }
 
-static int check_stale(void *arg, const struct mount_entry *e)
+struct looked_at {
+	char *path;
+	pthread_t by;
+	int r; /* of client_look_with_patience */
+};
+
+struct views {
+	struct looked_at *at;
+	size_t n;
+};
+
+static int add_view(void *arg, const struct mount_entry *e)
 {
-	struct client at = { .store_fd = -1, .view_fd = -1 };
-	_cleanup_free_ char *word = NULL;
-	int *stale = arg, r;
+	struct views *views = arg;
+	struct looked_at *more;
 
 	if (strcmp(e->type, PLYFS_FS_TYPE))
 		return 0;
-	word = shell_word(e->path);
-	if (!word)
+	more = reallocarray(views->at, views->n + 1, sizeof(*more));
+	if (!more)
 		return -ENOMEM;
-	r = client_look_with_patience(&at, e->path);
-	if (r == -ENOTCONN)
-		report("note", "%s is a view whose daemon died: plyfs unmount %s", word, word);
-	if (r == -ETIMEDOUT)
+	views->at = more;
+	more[views->n] = (struct looked_at){ .path = strdup(e->path) };
+	return more[views->n++].path ? 0 : -ENOMEM;
+}
+
+static void *look_at(void *arg)
+{
+	struct client at = { .store_fd = -1, .view_fd = -1 };
+	struct looked_at *view = arg;
+
+	view->r = client_look_with_patience(&at, view->path);
+	closep(&at.view_fd);
+	return NULL;
+}
+
+static bool report_view(const struct looked_at *view)
+{
+	_cleanup_free_ char *word = shell_word(view->path);
+	const char *name = word ? word : view->path;
+
+	if (view->r == -ENOTCONN)
+		report("note", "%s is a view whose daemon died: plyfs unmount %s", name, name);
+	else if (view->r == -ETIMEDOUT)
 		report("note",
 		       "%s is a view that does not answer: if its plyfsd is stopped, kill -CONT "
 		       "it; plyfs unmount --lazy %s takes it off",
-		       word, word);
-	*stale += r == -ENOTCONN || r == -ETIMEDOUT;
-	closep(&at.view_fd);
-	return 0;
+		       name, name);
+	else
+		return false;
+	return true;
+}
+
+/* All of them at once: who asks one that does not answer is patient. */
+static void check_views(void)
+{
+	struct views views = {};
+	int r = mounts_each(add_view, &views);
+	size_t begun = 0, stale = 0;
+
+	while (r == 0 && begun < views.n) {
+		r = -pthread_create(&views.at[begun].by, NULL, look_at, &views.at[begun]);
+		begun += r == 0;
+	}
+	for (size_t i = 0; i < begun; i++) {
+		(void)pthread_join(views.at[i].by, NULL);
+		stale += report_view(&views.at[i]);
+	}
+	if (r < 0)
+		report("note", "not all views were asked: %s", strerror(-r));
+	else if (!stale)
+		report("ok", "all views answer");
+	for (size_t i = 0; i < views.n; i++)
+		free(views.at[i].path);
+	free(views.at);
 }
 
 /*
@@ -317,7 +371,7 @@ static bool try_mount(struct client *cl)
 int client_doctor(struct client *cl)
 {
 	const struct option_def defs[] = { { .name = "json", .flag = &said.json } };
-	int r = client_parse(cl, defs, 1, 0, 0, 0), stale = 0;
+	int r = client_parse(cl, defs, 1, 0, 0, 0);
 	bool good;
 
 	if (r)
@@ -331,9 +385,7 @@ int client_doctor(struct client *cl)
 	check_users();
 	check_uring();
 	check_limits();
-	r = mounts_each(check_stale, &stale);
-	if (r == 0 && !stale)
-		report("ok", "all views answer");
+	check_views();
 	good = good && try_mount(cl);
 	if (said.json)
 		printf("\n  ],\n  \"good\": %s\n}\n", good ? "true" : "false");

@@ -76,15 +76,28 @@ def test_a_view_whose_daemon_dies_while_it_is_asked_is_a_dead_one(t):
 
 
 def test_no_verb_waits_for_ever(t):
+    """All at once, as some of them are patient for 20 s."""
+    ply.need_tool("bash", "timeout")
     view = t.view()
     store, pid = view.store, view.store.daemon()
     os.mkdir(t.at("other"))
     store.json("tree")
+    taken_off, walked = view.fork("taken-off"), view.fork("walked")
+    for n in range(6):
+        view.fork("more-%d" % n)  # who asks all of them is no more patient for that
+    views = ply.mounts_below(t.path)
+    # Requests that the daemon has read cannot be given up, not even by who is killed.
+    walk = start(t, ["sh", "-c", "while :; do ls -lR . /dev/null; mkdir d; rmdir d; done"],
+                 cwd=walked.path)
+    walk.stdout.close()
+    walk.stderr.close()
+    t.env["PATH"] = os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"]
+    complete = ["bash", "-c", ". <(plyfs completion bash)\nCOMP_WORDS=(plyfs drop '')\n"
+                "COMP_CWORD=2\n_plyfs\necho \"got: ${COMPREPLY[*]}\""]
     socket = "stopped; kill -CONT %d" % pid
     silent = "does not answer; .*kill -CONT"
     in_view = [inside(t, view, verb) for verb in ("status", "log", "diff")]
     with stopped(pid):
-        # All at once: some are patient.
         asked = [
             (verb(t, "status", store=store), 1, socket),
             (verb(t, "status", "--json", store=store), 1, socket),
@@ -95,56 +108,27 @@ def test_no_verb_waits_for_ever(t):
             (verb(t, "mount", "--at", view.path, store=store), 1, silent),
             (verb(t, "mount", view.path), 1, silent),
             (verb(t, "unmount", view.path), 1, silent),
+            (verb(t, "unmount", walked.path), 1, silent),
+            (verb(t, "unmount", "--lazy", taken_off.path), 0, ""),
             (verb(t, "doctor"), 0, "'%s' is a view that does not answer" % view.path),
+            (start(t, complete, store=store), 0, "got: $"),
         ] + [(p, 1, silent) for p in in_view]
         for p in in_view:
             p.stdin.write("go\n")
             p.stdin.flush()
         for p, code, says in asked:
             ends(p, code, says)
-        assert ply.mounts_below(t.path) == [view.path]
+        assert sorted(ply.mounts_below(t.path)) == sorted(set(views) - {taken_off.path})
     assert view.read("a.txt") == "one\n"
     view.checkpoint()
-    assert store.status()["daemon"]["pid"] == pid
-    assert "does not answer" not in store.out("doctor")
-    view.unmount()
-
-
-def test_an_answer_that_is_half_given_kills_no_verb(t):
-    """Requests that the daemon has read cannot be given up, not even by who is killed."""
-    view = t.view()
-    pid = view.store.daemon()
-    walk = start(t, ["sh", "-c", "while :; do ls -lR . /dev/null; mkdir d; rmdir d; done"],
-                 cwd=view.path)
-    t.clean.append(walk.kill)
-    walk.stdout.close()
-    walk.stderr.close()
-    with stopped(pid):
-        ends(verb(t, "unmount", view.path), 1, "kill -CONT")
-    view.info()
+    walked.info()
     walk.kill()
     walk.wait()
-
-
-def test_a_view_that_does_not_answer_can_be_taken_off(t):
-    view = t.view()
-    pid = view.store.daemon()
-    with stopped(pid):
-        ends(verb(t, "unmount", "--lazy", view.path), 0, "")
-        assert not ply.mounts_below(t.path)
-    assert view.store.mount(at=view.path).read("a.txt") == "one\n"
-
-
-def test_completion_gives_up(t):
-    ply.need_tool("bash", "timeout")
-    view = t.view()
-    view.store.ply("fork", "idea")
-    script = ". <(%s completion bash)\nCOMP_WORDS=(plyfs drop '')\n" \
-        "COMP_CWORD=2\n_plyfs\necho \"got: ${COMPREPLY[*]}\"" % ply.PLYFS
-    t.env["PATH"] = os.path.dirname(ply.PLYFS) + ":" + t.env["PATH"]
-    with stopped(view.store.daemon()):
-        ends(start(t, ["bash", "-c", script], store=view.store), 0, "got: $")
-    ends(start(t, ["bash", "-c", script], store=view.store), 0, "got: .*idea")
+    assert store.mount(branch="taken-off", at=taken_off.path).read("a.txt") == "one\n"
+    assert store.status()["daemon"]["pid"] == pid
+    assert "does not answer" not in store.out("doctor")
+    ends(start(t, complete, store=store), 0, "got: .*walked")
+    view.unmount()
 
 
 if __name__ == "__main__":
