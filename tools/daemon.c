@@ -183,6 +183,9 @@ static const char *advice(int r)
 	case EROFS: /* locks, journal, commits: there is no daemon that only reads */
 		return "; even reading a store writes to it: copy it to another disk, or mount an "
 		       "overlayfs above it";
+	case ERR_STORE_BUSY: /* who waited for it found no socket (begin), or it was removed */
+		return "; it does not listen: make room if its disk is full, else end it (its pid "
+		       "is in daemon.log)";
 	case ENODEV: /* of mmap(2): some FUSE and network filesystems */
 		return "; it cannot be mapped there: a store wants another kind of filesystem";
 	case ENOMEM:
