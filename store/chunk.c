@@ -797,7 +797,7 @@ struct pack_headers {
 	void *arg;
 };
 
-static int check_header(void *arg, uint32_t pack, uint64_t size)
+static int check_header(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct pack_headers *h = arg;
 	int r = pack_check_header(h->c->packs, pack);
@@ -816,11 +816,11 @@ struct pack_total {
 	uint64_t bytes, packs;
 };
 
-static int add_pack(void *arg, uint32_t pack, uint64_t size)
+static int add_pack(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct pack_total *total = arg;
 
-	total->bytes += size;
+	total->bytes += size->on_disk;
 	total->packs++;
 	return 0;
 }

@@ -123,7 +123,7 @@ static int header_check(int fd, uint32_t pack)
 
 struct each_pack {
 	struct packs *p;
-	int (*fn)(void *arg, uint32_t pack, uint64_t size);
+	int (*fn)(void *arg, uint32_t pack, const struct pack_sizes *size);
 	void *arg;
 };
 
@@ -131,6 +131,7 @@ static int each_pack(void *arg, const char *file)
 {
 	struct each_pack *e = arg;
 	uint32_t pack = pack_number(file);
+	struct pack_sizes size;
 	struct stat st;
 	int r;
 
@@ -141,17 +142,21 @@ static int each_pack(void *arg, const char *file)
 		return 0; /* swept between the two calls */
 	if (r < 0)
 		return r;
-	return e->fn(e->arg, pack, (uint64_t)st.st_size);
+	size.bytes = size.on_disk = (uint64_t)st.st_size;
+	if (st.st_blocks > 0) /* some filesystems do not tell */
+		size.on_disk = MIN(size.bytes, (uint64_t)st.st_blocks * 512);
+	return e->fn(e->arg, pack, &size);
 }
 
-int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg)
+int packs_each(struct packs *p,
+	       int (*fn)(void *arg, uint32_t pack, const struct pack_sizes *size), void *arg)
 {
 	struct each_pack e = { .p = p, .fn = fn, .arg = arg };
 
 	return os_each_name(p->dir_fd, ".", each_pack, &e);
 }
 
-static int note_last(void *arg, uint32_t pack, uint64_t size)
+static int note_last(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct packs *p = arg;
 

@@ -127,8 +127,14 @@ uint64_t packs_appended(struct packs *p);
 /* Of the disk they are on. Lent until they are closed. */
 struct room *packs_room(struct packs *p);
 
-/* Each pack file on disk, in no order; fn's non-zero return stops and is returned. */
-int packs_each(struct packs *p, int (*fn)(void *arg, uint32_t pack, uint64_t size), void *arg);
+struct pack_sizes {
+	uint64_t bytes;
+	uint64_t on_disk; /* without the holes of pack_punch */
+};
+
+/* Each pack file, in no order; fn's non-zero return stops and is returned. */
+int packs_each(struct packs *p,
+	       int (*fn)(void *arg, uint32_t pack, const struct pack_sizes *size), void *arg);
 
 /* ---- for check and repair ---- */
 

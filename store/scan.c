@@ -53,7 +53,7 @@ struct numbers {
 	uint64_t bytes;
 };
 
-static int add_number(void *arg, uint32_t pack, uint64_t size)
+static int add_number(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct numbers *n = arg;
 	int r = os_grow(&n->list, &n->capacity, n->count + 1, sizeof(*n->list));
@@ -61,7 +61,7 @@ static int add_number(void *arg, uint32_t pack, uint64_t size)
 	if (r < 0)
 		return r;
 	n->list[n->count++] = pack;
-	n->bytes += size;
+	n->bytes += size->bytes;
 	return 0;
 }
 

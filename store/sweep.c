@@ -44,7 +44,7 @@
 
 struct swept {
 	uint32_t pack;
-	uint64_t size;
+	struct pack_sizes size;
 	uint64_t live;  /* bytes of records alive */
 	bool rewrite;   /* or remove, when nothing in it is alive */
 };
@@ -68,7 +68,6 @@ struct sweep {
 	struct move *moves; /* owned */
 	size_t n_moves, moves_room;
 	uint64_t damaged; /* entries whose place is unknown */
-	uint64_t punched; /* bytes of holes made */
 	uint64_t done, total; /* bytes copied and to copy */
 	uint64_t appended;    /* to the packs, when the sweep began */
 };
@@ -98,18 +97,18 @@ static int reserve(void **array, size_t n, size_t *room, size_t element)
 
 /* ---- taking stock ---- */
 
-static int add_pack(void *arg, uint32_t pack, uint64_t size)
+static int add_pack(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct sweep *s = arg;
 	int r;
 
-	s->stats.bytes_before += size;
+	s->stats.bytes_before += size->on_disk;
 	if (pack >= s->c->collect_before)
 		return 0;
 	r = reserve((void **)&s->packs, s->n_packs, &s->packs_room, sizeof(*s->packs));
 	if (r < 0)
 		return r;
-	s->packs[s->n_packs++] = (struct swept){ .pack = pack, .size = size };
+	s->packs[s->n_packs++] = (struct swept){ .pack = pack, .size = *size };
 	return 0;
 }
 
@@ -172,9 +171,10 @@ static void choose(struct sweep *s)
 	for (size_t i = 0; i < s->n_packs; i++) {
 		struct swept *pack = &s->packs[i];
 		uint64_t used = pack->live + sizeof(struct pack_header_bytes);
+		uint64_t on_disk = pack->size.on_disk;
 
 		/* padding that a crash cut off may make `used` the larger one */
-		if (pack->size > used && pack->size - used > pack->size / DEAD_SHARE)
+		if (on_disk > used && on_disk - used > on_disk / DEAD_SHARE)
 			pack->rewrite = true;
 		if (pack->live == 0)
 			pack->rewrite = true;
@@ -416,7 +416,7 @@ static uint64_t pack_size_of(const struct sweep *s, uint32_t pack)
 {
 	for (size_t i = 0; i < s->n_packs; i++)
 		if (s->packs[i].pack == pack)
-			return s->packs[i].size;
+			return s->packs[i].size.bytes;
 	return 0;
 }
 
@@ -439,7 +439,6 @@ static int punch_pack(struct sweep *s, size_t from, size_t to)
 					    "sweep: making holes in pack %08" PRIx32 ": %s", pack,
 					    err_str(r));
 			room_freed(chunks_room(s->c));
-			s->punched += end - at;
 		}
 		if (i < to)
 			at = s->moves[i].from.off + record_span(s->moves[i].from.stored_len);
@@ -559,11 +558,11 @@ static int rewrite_packs(struct sweep *s)
 	return 0;
 }
 
-static int add_after(void *arg, uint32_t pack, uint64_t size)
+static int add_after(void *arg, uint32_t pack, const struct pack_sizes *size)
 {
 	struct sweep *s = arg;
 
-	s->stats.bytes_after += size;
+	s->stats.bytes_after += size->on_disk;
 	return 0;
 }
 
@@ -627,7 +626,7 @@ int chunks_sweep(struct chunks *c, const struct sweeper *sweeper, struct sweep_s
 	if (r < 0)
 		return r;
 	s.stats.bytes_meanwhile = packs_appended(c->packs) - s.appended - s.done;
-	s.stats.bytes_after -= MIN(s.punched + s.stats.bytes_meanwhile, s.stats.bytes_after);
+	s.stats.bytes_after -= MIN(s.stats.bytes_meanwhile, s.stats.bytes_after);
 	*ret_stats = s.stats;
 	return 0;
 }
