@@ -23,6 +23,11 @@
 
 /* Only the table's small records may use the last so many bytes of a segment. */
 #define KEPT_FOR_TABLE ((size_t)64 << 10)
+/*
+ * Where there is no room for a whole segment, a piece of one: of this size, some thousand
+ * operations, so that the disk's last bytes are left to what may do with less (segment_make).
+ */
+#define PIECE_BYTES ((size_t)512 << 10)
 
 #define MARK_BYTES (RECORD_OVERHEAD + sizeof(struct journal_mark_bytes))
 
@@ -436,9 +441,25 @@ static void warm_up(struct journal *j, const struct segment *s, size_t end)
 	j->warm = to;
 }
 
+/* Of its size, or of one that will do. */
+static int segment_file_that_fits(struct journal *j, struct segment *s, size_t need, bool small,
+				  const struct journal_header_bytes *header)
+{
+	const size_t pieces[] = { PIECE_BYTES, small ? need : 0 };
+	int r = segment_file(j, s, header);
+
+	for (size_t i = 0; (r == -ENOSPC || r == -EDQUOT) && i < ARRAY_SIZE(pieces); i++) {
+		if (pieces[i] < need || pieces[i] >= s->size)
+			continue;
+		s->size = pieces[i];
+		r = segment_file(j, s, header);
+	}
+	return r;
+}
+
 /*
  * small: for what may use KEPT_FOR_TABLE. By it a full disk can be emptied, and a new daemon has no
- * segment with such a rest: so without room for a whole segment a piece of that size will do.
+ * segment with such a rest: so a piece of that size will do.
  */
 static int segment_make(struct journal *j, size_t room, bool small)
 {
@@ -461,11 +482,7 @@ static int segment_make(struct journal *j, size_t room, bool small)
 		return -ENOSPC;
 	header_put(s, &header);
 	s->seed = get_le64(header.sum);
-	r = segment_file(j, s, &header);
-	if ((r == -ENOSPC || r == -EDQUOT) && small && need < s->size) {
-		s->size = need;
-		r = segment_file(j, s, &header);
-	}
+	r = segment_file_that_fits(j, s, need, small, &header);
 	if (r < 0)
 		return r;
 
@@ -488,10 +505,30 @@ static int segment_make(struct journal *j, size_t room, bool small)
 
 /* ---- appending ---- */
 
+/*
+ * A former daemon's last segment gives back what it has behind its last record, as nobody will
+ * write there (J3): on a disk that others have filled it is the room for a segment of our own.
+ */
+static void cut_newest(struct journal *j)
+{
+	struct segment *s = j->newest;
+	_cleanup_close_ int fd = -1;
+	char name[16];
+
+	if (!s || j->damaged || s->used == 0 || s->used >= s->size)
+		return;
+	segment_name(s->number, name);
+	if (os_openat(j->dir_fd, name, O_WRONLY, 0, &fd) < 0 || os_ftruncate(fd, s->used) < 0)
+		return; /* it stays as it is */
+	j->bytes -= s->size - s->used;
+	s->size = s->used;
+}
+
 void journal_start(struct journal *j, uint64_t floor)
 {
 	LOCK_GUARD(&j->lock);
 
+	cut_newest(j);
 	j->last = MAX(j->lsn, floor);
 	j->lsn = j->last;
 	j->fresh = true;

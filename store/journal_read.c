@@ -188,6 +188,7 @@ static int read_segment(struct reader *rd, struct segment *s, uint64_t *last)
 		if (r < 0)
 			return r;
 	}
+	s->used = at;
 	if (*last < s->limit && is_damage(rd->j, s, bytes, at, *last, *last, 1)) {
 		found_damage(rd, s, at);
 		return END;

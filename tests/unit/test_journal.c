@@ -443,20 +443,24 @@ START_TEST(a_power_cut_is_told_from_damage_by_the_marks_behind)
 {
 	enum { SPAN = 24 + 104, MARK = 24 + 8 };
 
-	for (uint64_t i = 0; i < 3; i++) {
-		add(i, 104);
-		ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
-	}
-	journal_down();
-	setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
 	for (uint64_t lost = 3; lost-- > 1;) {
-		_cleanup_close_ int fd = open_segment();
+		_cleanup_close_ int fd = -1;
 
+		for (uint64_t i = 0; i < 3; i++) {
+			add(i, 104);
+			ck_ok(journal_mark(journal, journal_lsn(journal), NULL, 0));
+		}
+		journal_down();
+		fd = open_segment();
 		ck_ok(os_pwrite_full(fd, "x", 1, 64 + lost * (SPAN + MARK) + 50));
+		setenv("PLYFS_TEST_BOOT_ID", "after the power cut", 1);
 		journal_up();
 		expect_seen(0, lost);
 		ck_assert(found.damaged == (lost == 1));
+		unsetenv("PLYFS_TEST_BOOT_ID");
 		journal_down();
+		scratch_remove(&scratch);
+		setup();
 	}
 }
 END_TEST
@@ -584,10 +588,10 @@ START_TEST(and_the_next_daemon_keeps_it_as_well)
 	journal_down();
 	journal_up();
 	ck_assert(journal_release(journal, lsn));
-	ck_assert_uint_eq(journal_bytes(journal), 2 * SEGMENT_BYTES);
+	ck_assert_uint_gt(journal_bytes(journal), SEGMENT_BYTES);
 	journal_copies_in_place(journal);
 	ck_assert(!journal_release(journal, lsn));
-	ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES);
+	ck_assert_uint_lt(journal_bytes(journal), SEGMENT_BYTES);
 }
 END_TEST
 

@@ -136,12 +136,12 @@ END_TEST
 START_TEST(a_file_that_there_is_no_room_for_is_not_left)
 {
 	for (int n = 0; n < 3; n++) { /* memory, the file, its blocks */
-		fault_arm(n, 1, ENOSPC);
+		fault_arm(n, 100, ENOSPC);
 		ck_err(journal_reserve(journal, 1000, false), n == 0 ? -ENOMEM : -ENOSPC);
 		fault_disarm();
-		ck_assert(!is_there("journal/new"));
 		journal_down();
 		journal_up();
+		ck_assert(!is_there("journal/new"));
 	}
 }
 END_TEST
@@ -158,9 +158,9 @@ START_TEST(what_makes_room_on_a_full_disk_wants_no_whole_segment)
 	for (size_t i = 0; i < ARRAY_SIZE(full); i++) {
 		uint64_t bytes = journal_bytes(journal);
 
-		fault_arm(2, 1, full[i]); /* its blocks; see above */
+		fault_arm(2, 4, full[i]); /* its blocks, see above, and a piece of it */
 		ck_err(journal_reserve(journal, 1000, false), -full[i]);
-		fault_arm(2, 1, full[i]);
+		fault_arm(2, 4, full[i]);
 		ck_ok(journal_reserve(journal, 1000, true));
 		fault_disarm();
 		ck_assert_uint_lt(journal_bytes(journal) - bytes, 128 << 10);
@@ -178,6 +178,46 @@ START_TEST(what_makes_room_on_a_full_disk_wants_no_whole_segment)
 		journal_down(); /* the spare one goes */
 		journal_up();
 	}
+}
+END_TEST
+
+START_TEST(where_a_whole_segment_does_not_fit_a_piece_of_one_is_taken)
+{
+	fault_arm(2, 1, ENOSPC);
+	add(0, 1000);
+	fault_disarm();
+	ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES / 8);
+	ck_assert(!is_there("journal/new"));
+	fill_a_segment();
+	ck_assert_uint_eq(journal_bytes(journal), SEGMENT_BYTES / 8 + SEGMENT_BYTES);
+	journal_down();
+	journal_up();
+	ck_assert_uint_gt(n_seen, 100);
+	ck_assert_uint_eq(found.lost, 0);
+}
+END_TEST
+
+/* On a full disk it is the only room for one of its own. */
+START_TEST(the_next_daemon_takes_what_the_last_segment_has_not_used)
+{
+	add(0, 1000);
+	fill_a_segment();
+	add(1, 1000);
+	journal_down();
+	for (int i = 0; i < 2; i++) {
+		journal_up();
+		ck_assert_uint_gt(journal_bytes(journal), SEGMENT_BYTES);
+		ck_assert_uint_lt(journal_bytes(journal), SEGMENT_BYTES + 16000);
+		ck_assert_uint_eq(seen[n_seen - 1], 1);
+		ck_assert_uint_eq(found.lost, 0);
+		ck_assert(!found.damaged);
+		journal_down();
+	}
+	journal_up();
+	add(2, 1000);
+	journal_down();
+	journal_up();
+	ck_assert_uint_eq(seen[n_seen - 1], 2);
 }
 END_TEST
 
@@ -291,6 +331,8 @@ int main(void)
 		only_the_segment_that_is_written_is_mapped,
 		a_file_that_there_is_no_room_for_is_not_left,
 		what_makes_room_on_a_full_disk_wants_no_whole_segment,
+		where_a_whole_segment_does_not_fit_a_piece_of_one_is_taken,
+		the_next_daemon_takes_what_the_last_segment_has_not_used,
 		the_journal_does_not_grow_without_end,
 		for_lack_of_room_nothing_is_torn,
 		a_mark_syncs_what_was_finished_before_it,
