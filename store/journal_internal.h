@@ -13,7 +13,7 @@
  *     before, are therefore the end of a segment.
  *  J3 A segment's header says after which record it goes on (`after`). What an earlier segment
  *     holds beyond that was given up by the daemon that made the later one, for good. A new daemon
- *     never writes into an old one's segment.
+ *     never writes into an old one's segment; it cuts off what has no record.
  *  J4 Space is set aside before an operation changes anything, so appending cannot fail: the
  *     present segment has room for all that is set aside. Blocks are allocated when it is made, and
  *     where that is no promise (btrfs) its pages are made writable when room is set aside.

@@ -852,6 +852,11 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what)
 			cl,
 			"%s%sthis verb needs the store's socket, which cannot be reached from here",
 			what, colon);
+	case ENOSPC:
+		return client_fail(cl,
+				   "%s%s%s; the store's disk is full: make room there, outside of "
+				   "the store",
+				   what, colon, strerror(error));
 	case EAGAIN:
 		return client_fail(cl,
 				   "%s%stoo many wait for this view to be restored; try again "

@@ -19,6 +19,7 @@
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
+#include "store/pack.h"
 #include "store/tree.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
@@ -100,9 +101,21 @@ static bool is_limited(int which)
 	return getrlimit(which, &l) == 0 && l.rlim_cur != RLIM_INFINITY;
 }
 
-/* What to do, as the end of a sentence. */
-static const char *advice(int r)
+/* And not another one that the verb writes to. */
+static bool store_disk_is_full(const struct cmd *c)
 {
+	uint64_t room;
+
+	return os_free_bytes(c->daemon->dir_fd, &room) == 0 && room < PACK_RESERVE;
+}
+
+/* What to do, as the end of a sentence. */
+static const char *advice(const struct cmd *c, int r)
+{
+	if (r == -ENOSPC && store_disk_is_full(c))
+		return "; the store's disk is full: make room there, outside of the store";
+	if (r == -EDQUOT)
+		return "; see quota(1)";
 	if (is_damage(r))
 		return "; 'plyfs check' names what it touches";
 	if (r == -EFBIG && is_limited(RLIMIT_FSIZE))
@@ -122,7 +135,7 @@ static void say(struct cmd *c, const char *kind, const char *fmt, va_list ap, in
 	vsnprintf(line, sizeof(line), fmt, ap);
 	fprintf(c->err, "plyfs %s: %s%s%s%s%s\n", c->called, kind,
 		line_clean(line), r ? ": " : "", r ? sentence(c, r) : "",
-		advice(r));
+		advice(c, r));
 }
 
 int cmd_fail(struct cmd *c, int r, const char *fmt, ...)

@@ -206,6 +206,8 @@ def test_while_nothing_can_be_saved_names_are_removed_all_the_same(t):
     p = view.store.ply("check")
     assert "1 snapshot is not durable yet, and was not checked" in p.stdout, p
     assert json.loads(view.store.out("check", "--json"))["unsealed_snapshots"] == 1
+    for words in (["checkpoint", "--sync", view.path], ["checkpoint", "--sync", "--branch", "main"]):
+        view.store.fails(*words, says="No space left on device; the store's disk is full: make room there")
     os.unlink(t.at("disk/foreign"))
     assert os.listdir(view.at("d")) == []
     ply.wait_for("sealing", lambda: view.store.ply("checkpoint", "--sync", view.path,
