@@ -39,7 +39,6 @@ static const struct value {
 	{ "--plot", FILES },
 	{ "--reference", FILES },
 	{ "--install-reference", FILES },
-	{ "--install", FILES },
 };
 
 /* What verbs take, but those whose synopsis begins with the words that they take ("a|b"). */
@@ -51,7 +50,7 @@ static const struct {
 	{ "unmount", FILES },	 { "checkpoint", FILES }, { "undo", FILES },
 	{ "writeback", FILES },	 { "restore", STATES },	 { "diff", STATES },
 	{ "export", STATES },	 { "drop", STATES },	 { "dump", STATES },
-	{ "run", COMMAND },	 { "test", COMMAND },
+	{ "run", COMMAND },	 { "test", COMMAND },	 { "fsmonitor", FILES },
 };
 
 static const struct value *value_of(const char *option)
@@ -107,7 +106,10 @@ static struct option_text *option_of(struct options *o, const char *word, size_t
 	return &o->v[o->n++];
 }
 
-/* Each -x and --word of a text; of "-x, --word VALUE" both take a value. */
+/*
+ * Each -x and --word of a text; of "-x, --word VALUE" both take a value. What is in brackets behind
+ * an option is none: an option that goes with it, or the verb's argument.
+ */
 static void find_options(struct options *o, const char *text, size_t len)
 {
 	const char *end = text + len;
@@ -126,7 +128,7 @@ static void find_options(struct options *o, const char *text, size_t len)
 		found = n > 2 || (n == 2 && p[1] != '-') ? option_of(o, p, n) : NULL;
 		if (!found)
 			continue;
-		if (p[n] == ' ' && !strchr(" -|", p[n + 1])) {
+		if (p[n] == ' ' && !strchr(" -|[", p[n + 1])) {
 			found->valued = true;
 			if (same)
 				same->valued = true;
@@ -267,7 +269,7 @@ static const char bash_tail[] =
 	"\tbench:0:*) _plyfs_words 'snapshot view scale serve' ;;\n"
 	"\trun:*|test:*|session:*:run|env:2:create|restore:1:*|bench:*) _plyfs_files ;;\n"
 	"\tinit:0:*|import:0:*|mount:0:*|unmount:0:*) _plyfs_files ;;\n"
-	"\tcheckpoint:0:*|undo:0:*|writeback:0:*) _plyfs_files ;;\n"
+	"\tcheckpoint:0:*|undo:0:*|writeback:0:*|fsmonitor:0:*) _plyfs_files ;;\n"
 	"\tesac\n"
 	"}\n"
 	"complete -F _plyfs plyfs\n";

@@ -195,8 +195,11 @@ def test_zsh_does_so(t):
     store.import_(t.tree({"f": "1"}), "--label", "a b")
     ply.write(t.at("here/some-file"), "")
     offered = in_zsh(t, ["plyfs --store %s log --branch " % store.path, "plyfs restore ", "plyfs mount --without a",
-                         "plyfs env create --kind c", "plyfs import %s/here/s" % t.path, "plyfs fork x"])
-    assert offered == [{"main"}, set(), {"awake"}, {"container"}, {"some-file"}, set()], offered
+                         "plyfs env create --kind c", "plyfs import %s/here/s" % t.path, "plyfs fork x",
+                         "plyfs writeback --dry-run %s/here/s" % t.path,
+                         "plyfs fsmonitor --install %s/here/s" % t.path])
+    assert offered == [{"main"}, set(), {"awake"}, {"container"}, {"some-file"}, set(),
+                       {"some-file"}, {"some-file"}], offered
 
 
 def test_fish_does_so(t):
@@ -206,9 +209,11 @@ def test_fish_does_so(t):
     ply.write(t.at("here/some file"), "")
     offered = in_fish(t, ["plyfs --store %s log --branch " % store.path, "plyfs --store %s restore " % store.path,
                           "plyfs mount --without a", "plyfs env create --kind c",
-                          "plyfs import %s/here/s" % t.path, "plyfs fork x"])
-    assert offered == [{"main"}, {"main", "@a b"}, {"awake"}, {"container"},
-                       {t.at("here") + "/some file"}, set()], offered
+                          "plyfs import %s/here/s" % t.path, "plyfs fork x",
+                          "plyfs writeback --dry-run %s/here/s" % t.path,
+                          "plyfs fsmonitor --install %s/here/s" % t.path])
+    file = {t.at("here") + "/some file"}
+    assert offered == [{"main"}, {"main", "@a b"}, {"awake"}, {"container"}, file, set(), file, file], offered
 
 
 def keys(value):
