@@ -107,6 +107,8 @@ struct record {
 	struct json_t *options; /* an object of strings: for ply_env_set; owned */
 };
 void record_release(struct record *r);
+/* A failure when there is one. Before anything is made for it: record_create looks again. */
+int record_must_be_free(const struct cmd *c, const char *name);
 /* A new one; a failure when the name is taken. */
 int record_create(const struct cmd *c, const struct record *r);
 int record_remove(const struct cmd *c, const char *name);

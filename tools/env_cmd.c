@@ -208,7 +208,9 @@ int verb_env_create(struct cmd *c)
 	if (!r.name || !r.kind || !r.options)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
 
-	code = plan(c, &s, &r);
+	code = record_must_be_free(c, r.name);
+	if (code == DONE)
+		code = plan(c, &s, &r);
 	if (code == DONE)
 		code = record_create(c, &r);
 	if (code)

@@ -41,6 +41,20 @@ static int file_of(const struct cmd *c, const char *name, char **ret)
 							  : DONE;
 }
 
+static int taken(const struct cmd *c, const char *name)
+{
+	return cmd_fail(c, "there is an environment '%s' already; take another name, or destroy it",
+			name);
+}
+
+int record_must_be_free(const struct cmd *c, const char *name)
+{
+	_cleanup_free_ char *path = NULL;
+	int r = file_of(c, name, &path);
+
+	return r == DONE && access(path, F_OK) == 0 ? taken(c, name) : r;
+}
+
 /* A record is JSON, which holds no other text. */
 static bool is_utf8(const char *s)
 {
@@ -81,7 +95,7 @@ int record_create(const struct cmd *c, const struct record *r)
 		(void)unlink(temporary);
 	json_decref(o);
 	if (error == EEXIST)
-		return cmd_fail(c, "there is an environment '%s' already", r->name);
+		return taken(c, r->name);
 	return error ? cmd_fail(c, "writing '%s': %s", path, strerror(error)) : s;
 }
 

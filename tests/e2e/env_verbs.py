@@ -78,6 +78,10 @@ def test_nobodys_branch_is_taken_for_an_environments(t):
     assert env.list("env") == []
     # A record that says what we do not understand: destroying could drop the wrong thing.
     env("env", "create", "--store", store.path, "fork")
+    # Its branch is not the user's to drop; nothing is made for one that cannot be.
+    env.fails("env", "create", "--store", store.path, "--at", t.at("at"), "fork",
+              says="there is an environment 'fork' already; take another name, or destroy it")
+    assert not os.path.exists(t.at("at"))
     record = t.at("state", "plyfs", "env", "fork.json")
     whole = ply.read(record)
     ply.write(record, whole.replace('"forked"', '"from the future"'))
