@@ -63,6 +63,12 @@ static char *absolute(const char *path)
 	return made;
 }
 
+/* By its look: a view of another user, which tells us nothing of itself, nor root. */
+static bool is_closed(int r)
+{
+	return r == -EACCES || r == -EPERM;
+}
+
 /* How often others may take views off just when we look: more than lie on each other. */
 #define TRIES 100
 
@@ -98,7 +104,9 @@ int mount_point_check(struct client *cl, const char *dir, bool over, char **ret_
 		if (r != -ENOTCONN) {
 			closep(&at.view_fd);
 			return client_fail(cl, "'%s' is a mounted plyfs view already (%s%s)", path,
-					   *at.info.branch ? "branch " : "snapshot ",
+					   is_closed(r)	      ? "another user's"
+					   : *at.info.branch ? "branch "
+							     : "snapshot ",
 					   *at.info.branch ? at.info.branch : at.info.head);
 		}
 		r = mounts_unmount(path, true);
@@ -643,7 +651,7 @@ int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 		return not_mounted(cl, mountpoint);
 	if (r < 0)
 		return client_fail(cl, "unmounting '%s': %s", mountpoint, strerror(-r));
-	if (lazy || !cl->in_view)
+	if (lazy)
 		return DONE;
 
 	for (int i = 0; i < HOLDERS_TRIES; i++) {
@@ -658,6 +666,13 @@ int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 	if (*users)
 		client_talk(cl, "'%s' is unmounted; waiting until its view is let go by %s",
 			    mountpoint, users);
+	if (!cl->in_view) {
+		client_talk(cl,
+			    "'%s' is unmounted; its view was closed to us, so it was not waited "
+			    "until that is durable",
+			    mountpoint);
+		return DONE;
+	}
 
 	/* The kernel has let go; it tells the daemon, which closes the view in a moment. */
 	cl->in_view = false; /* its descriptor is closed: no way around the socket */
@@ -734,6 +749,10 @@ int client_unmount(struct client *cl)
 	}
 	if ((r == -ETIMEDOUT || client_look_is_unclear(r)) && !lazy)
 		return client_look_failed(cl, r, path);
+	if (back && is_closed(r))
+		return client_fail(cl,
+				   "'%s' is another user's view: it is that user who writes back",
+				   path);
 	/* Where a sandbox hides the store, it is not to be read. */
 	r = cl->in_view && access(cl->info.store, X_OK) == 0
 		    ? read_origin(cl, cl->info.store, &origin)

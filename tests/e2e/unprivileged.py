@@ -327,8 +327,12 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
     for words in ((), ("--lazy",)):
         p = u.ply("unmount", *words, view.path, check=False)
         assert p.returncode == 1 and "was mounted by another user" in p.stderr, p.stderr
+    p = u.ply("unmount", "--write-back", view.path, check=False)
+    assert p.returncode == 1 and "another user" in p.stderr, p.stderr
     os.mkdir(t.at("closed"), 0o700)
     store = u.env.pop("PLYFS_STORE")
+    p = u.run([t.at("plyfs"), "mount", view.path], check=False)
+    assert p.returncode == 1 and p.stderr.endswith(" already (another user's)\n"), p.stderr
     for verb in ("checkpoint", "mount"):
         p = u.run([t.at("plyfs"), verb, t.at("closed")], check=False)
         assert p.returncode == 1 and p.stderr.endswith("closed': Permission denied\n"), p.stderr
@@ -360,6 +364,29 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
         p = ply.run(["unshare", "-m", "sh", "-euc", closed, "sh", t.at("plyfs"), *words],
                     env=u.env, cwd=u.home, check=False)
         assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
+
+
+def test_root_is_told_what_he_cannot_know_of_a_users_view(t):
+    """It is closed to him: neither its store nor its branch is known, nor what differs."""
+    ply.need_root()
+    u = User(t)
+    u.env.pop("PLYFS_STORE")
+    u.sh("mkdir work; echo one >work/a")
+    u.ply("mount", u.at("work"))
+    u.sh("echo two >work/a")
+    root = lambda *words: ply.run([t.at("plyfs"), *words], env=u.env, cwd="/", check=False)
+    p = root("mount", "--store", u.at("nosuch"), "--at", u.at("work"))
+    assert p.returncode == 1 and p.stderr.endswith(" already (another user's)\n"), p.stderr
+    for words in (("--write-back",), ("--write-back", "--dry-run"), ("--write-back", "--force")):
+        p = root("unmount", *words, u.at("work"))
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p.stderr
+        assert "is another user's view" in p.stderr and "short" not in p.stderr, p.stderr
+    p = root("unmount", u.at("work"))
+    assert p.returncode == 0 and p.stderr.count("\n") == 1, p.stderr
+    assert "is unmounted; its view was closed to us, so it was not waited" in p.stderr, p.stderr
+    assert u.sh("cat work/a") == "one\n"
+    ply.wait_for("the view's end", lambda: u.ply("writeback", u.at("work"), check=False).returncode == 0)
+    assert u.sh("cat work/a") == "two\n"
 
 
 def test_why_fusermount3_can_do_nothing_is_told(t):
