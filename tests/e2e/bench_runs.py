@@ -58,6 +58,20 @@ def test_a_bench_that_is_asked_twice_to_end_unmounts(t):
     assert not left, left
 
 
+def test_a_bench_that_is_asked_to_end_while_it_unmounts_goes_on_with_that(t):
+    p = subprocess.Popen([ply.PLYFS, "bench", "scale", "--quick", "--only", "views", "--dir", t.path],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    views = lambda: len(ply.mounts_below(t.path, "fuse.plyfs"))
+    ply.wait_for("all its views", lambda: views() == 16, 60 * SLACK)
+    ply.wait_for("some less", lambda: views() < 15, 60 * SLACK)
+    assert views(), "it was faster than we"
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=60 * SLACK)
+    assert p.returncode == 128 + signal.SIGINT and not out and "Traceback" not in err, (p.returncode, out, err)
+    left = ply.mounts_below(t.path) + [n for n in os.listdir(t.path) if "bench" in n]
+    assert not left, left
+
+
 def test_the_quick_bench_of_the_servers(t):
     # Our own stands for the reference, which takes its time and is not always to be had.
     reference = os.path.join(ply.BUILD, "tools", "swerex-remote")

@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 import time
 
+from rivals import undisturbed
 from snapshot import Plyfs, say
 
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -282,7 +283,8 @@ def main(quick=False, only=None, dir=None, **options):
             try:
                 getattr(scale, part)(p)
             finally:
-                p.close()
+                with undisturbed():
+                    p.close()
             say("%s: done" % part)
         if options.get("json"):
             print(json.dumps({"rows": scale.rows, "quick": quick}, indent=1))
@@ -293,4 +295,5 @@ def main(quick=False, only=None, dir=None, **options):
         print("bench: %s" % e, file=sys.stderr)
         return 1
     finally:
-        subprocess.run(["rm", "-rf", "--one-file-system", base])
+        with undisturbed():
+            subprocess.run(["rm", "-rf", "--one-file-system", base])

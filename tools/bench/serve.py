@@ -18,6 +18,7 @@ import time
 import urllib.request
 import zipfile
 
+from rivals import undisturbed
 from snapshot import HERE, Plyfs, find_plyfs, human, make_tree, percentile, say
 
 REFERENCE = "swe-rex==1.4.0"
@@ -484,7 +485,8 @@ def main(quick=False, reference=None, install_reference=None, dir=None, **option
         print("bench: %s" % e, file=sys.stderr)
         return 1
     finally:
-        for s in b.servers:
-            s.stop(kill=not s.ours)
-        plyfs.close()
-        subprocess.run(["rm", "-rf", "--one-file-system", base])
+        with undisturbed():
+            for s in b.servers:
+                s.stop(kill=not s.ours)
+            plyfs.close()
+            subprocess.run(["rm", "-rf", "--one-file-system", base])

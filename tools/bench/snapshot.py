@@ -233,7 +233,8 @@ def bench_plyfs(results, where, source, names, behind_steps, quick):
                     mounted_pss_kib=mounted["Pss"])
         say("  plyfs: diff, forks done")
     finally:
-        p.close()
+        with rivals.undisturbed():
+            p.close()
 
 
 def bench_side_by_side(results, where, trees, steps, quick):
@@ -266,8 +267,9 @@ def bench_side_by_side(results, where, trees, steps, quick):
                     results.add("pair", what, ns, files=files, behind=behind)
         say("  both in turn: done")
     finally:
-        for _, p, _ in both:
-            p.close()
+        with rivals.undisturbed():
+            for _, p, _ in both:
+                p.close()
 
 
 def edit(tree, names, rng):
@@ -315,7 +317,8 @@ def bench_rival(results, kind, where, source, names, behind_steps, quick):
             results.add(kind.name, "checkpoint", None, files=files, left_out=str(why))
             say("  %s: left out (%s)" % (kind.title, why))
     finally:
-        r.close()
+        with rivals.undisturbed():
+            r.close()
 
 
 def human(us):
@@ -438,4 +441,5 @@ def main(quick=False, only=None, dir=None, **options):
         print("bench: %s" % e, file=sys.stderr)
         return 1
     finally:
-        subprocess.run(["rm", "-rf", "--one-file-system", base])
+        with rivals.undisturbed():
+            subprocess.run(["rm", "-rf", "--one-file-system", base])

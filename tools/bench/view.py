@@ -16,7 +16,7 @@ import tempfile
 
 import view_places
 import view_rows
-from rivals import Unavailable
+from rivals import Unavailable, undisturbed
 from snapshot import say
 
 FLOOR_LIMIT = 1.2  # of any row, in times of the floor
@@ -242,7 +242,8 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, **options):
             b.measure()
             found = b.results()
         finally:
-            b.close()
+            with undisturbed():
+                b.close()
         if plot:
             import view_plot
             view_plot.write(plot, found)
@@ -255,4 +256,5 @@ def main(quick=False, only=None, dir=None, plot=None, rounds=None, **options):
         print("bench: %s" % e, file=sys.stderr)
         return 1
     finally:
-        subprocess.run(["rm", "-rf", "--one-file-system", base])
+        with undisturbed():
+            subprocess.run(["rm", "-rf", "--one-file-system", base])
