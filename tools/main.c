@@ -87,6 +87,7 @@ int client_status(struct client *cl)
 		{ .name = "ops", .flag = &ops },
 		{ .name = "json", .flag = &json },
 	};
+	_cleanup_free_ char *log = NULL;
 	int r = client_parse(cl, defs, 2, 0, 0, 0);
 
 	if (r)
@@ -97,15 +98,19 @@ int client_status(struct client *cl)
 	if (faccessat(cl->store_fd, "format", F_OK, 0) < 0) /* a daemon only says why it ends */
 		return client_send(cl, true, cl->argc, cl->argv);
 
-	if (json) {
+	if (asprintf(&log, "%s/daemon.log", cl->store) < 0)
+		return client_fail(cl, "%s", strerror(ENOMEM));
+	if (json) { /* the keys that a daemon tells (cmd_status.c) */
 		printf("{\"daemon\": null, \"store\": ");
 		client_print_json(cl->store);
-		printf(", \"views\": []}\n");
+		printf(", \"log\": ");
+		client_print_json(log);
+		printf(", \"views\": [], \"sizes\": null}\n");
 	} else {
 		line_clean(cl->store);
-		printf("store   %s\ndaemon  none; it starts when it is needed\n"
-		       "log     %s/daemon.log\n",
-		       cl->store, cl->store);
+		line_clean(log);
+		printf("store   %s\ndaemon  none; it starts when it is needed\nlog     %s\n",
+		       cl->store, log);
 	}
 	return client_printed(cl);
 }

@@ -630,7 +630,10 @@ def test_status_without_a_daemon_is_json_whatever_the_store_is_called(t):
         os.mkdir(t.at(name))
         p = t.run([ply.PLYFS, "init", t.at(name)])
         p = t.run([ply.PLYFS, "--store", t.at(name), "status", "--json"])
-        assert json.loads(p.stdout) == {"daemon": None, "store": t.at(as_json), "views": []}, p
+        assert json.loads(p.stdout) == {"daemon": None, "store": t.at(as_json), "views": [], "sizes": None,
+                                        "log": t.at(as_json) + "/daemon.log"}, p
+    # What is not there is null, and no key less.
+    assert set(json.loads(p.stdout)) == set(t.view().store.status())
 
 
 def test_check_of_a_sound_store(t):
