@@ -12,8 +12,10 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/quota.h>
 #include <sys/random.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
 #include <time.h>
@@ -394,15 +396,37 @@ int os_touch(int fd)
 	return RETRY(futimens(fd, NULL)) < 0 ? -errno : 0;
 }
 
+/*
+ * What a quota leaves to a user or group: statfs knows only those of whole directories. Where there
+ * is none, or the kernel is too old to be asked (5.14) or does not answer us: all there is.
+ */
+static uint64_t quota_left(int fd, int type, unsigned id)
+{
+	struct dqblk q;
+	uint64_t limit;
+
+	if (syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, type), id, &q) < 0)
+		return UINT64_MAX;
+	limit = q.dqb_bhardlimit;
+	if (q.dqb_bsoftlimit && q.dqb_btime && (int64_t)q.dqb_btime <= (int64_t)time(NULL))
+		limit = q.dqb_bsoftlimit; /* its grace is over */
+	if (limit == 0 || __builtin_mul_overflow(limit, 1024, &limit)) /* whatever the blocks are */
+		return UINT64_MAX;
+	return limit - MIN(limit, q.dqb_curspace);
+}
+
 int os_free_bytes(int fd, uint64_t *ret_bytes)
 {
 	struct statvfs st;
+	uint64_t left;
 
 	TICK();
 	if (RETRY(fstatvfs(fd, &st)) < 0)
 		return -errno;
+	left = MIN(quota_left(fd, USRQUOTA, geteuid()), quota_left(fd, GRPQUOTA, getegid()));
 	if (__builtin_mul_overflow((uint64_t)st.f_bavail, (uint64_t)st.f_frsize, ret_bytes))
 		*ret_bytes = UINT64_MAX;
+	*ret_bytes = MIN(*ret_bytes, left);
 	return 0;
 }
 

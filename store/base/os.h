@@ -83,7 +83,7 @@ int os_lock_shared(int fd);
 /* Its times are now. */
 int os_touch(int fd);
 
-/* Bytes that an unprivileged writer may still use on the filesystem of fd. */
+/* Bytes that an unprivileged writer may still use on the filesystem of fd; quotas count. */
 int os_free_bytes(int fd, uint64_t *ret_bytes);
 
 /* Wall clock in ns since 1970 (CLOCK_REALTIME). */
