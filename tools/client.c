@@ -843,6 +843,10 @@ int client_ioctl_failed(const struct client *cl, int error, const char *what)
 		return client_fail(cl, "%s%sonly root and the owner of the view's store may", what,
 				   colon);
 	case EROFS:
+		if (*cl->info.branch) /* it may change, but nothing can be written */
+			return client_fail(cl,
+					   "%s%sthe store's disk is read-only now; dmesg says why",
+					   what, colon);
 		return client_fail(cl, "%s%sthis view shows a snapshot; it cannot change", what,
 				   colon);
 	case ENOTTY:

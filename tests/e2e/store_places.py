@@ -180,5 +180,18 @@ def test_passthrough_wants_a_disk_and_no_program_below(t):
     view.unmount()
 
 
+def test_a_disk_that_becomes_read_only_is_said_to_be(t):
+    where = ply.small_disk(t)
+    store = t.store("disk/store")
+    store.import_(t.tree({"a": "precious"}))
+    view = store.mount()
+    view.write("b", "answered")
+    # As after an error of the disk.
+    if t.run(["mount", "-o", "remount,abort", where], check=False).returncode:
+        ply.skip("this ext4 cannot be told to give up")
+    store.fails("checkpoint", "--sync", view.path, says="the store's disk is read-only now")
+    assert (view.read("a"), view.read("b")) == ("precious", "answered")
+
+
 if __name__ == "__main__":
     ply.main()
