@@ -492,7 +492,7 @@ struct record *record_new(const char *ignored)
 {
 	snprintf(ignored_name, sizeof(ignored_name), "%s", ignored);
 	sh = (void *)syscall(SYS_mmap, NULL, RECORD_BYTES, PROT_READ | PROT_WRITE,
-			     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+			     MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
 	if (sh == MAP_FAILED)
 		abort();
 	active = true;

@@ -72,7 +72,7 @@ __attribute__((constructor)) static void begin(void)
 	if (fd < 0)
 		return;
 	p = (void *)syscall(SYS_mmap, NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED,
-			    fd, 0);
+			    fd, 0L); /* on the stack: of an int half of it is set (clang) */
 	(void)syscall(SYS_close, fd);
 	if ((long)p > 0)
 		control = p;
