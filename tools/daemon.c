@@ -252,7 +252,7 @@ static int begin(struct daemon *d, struct loop *l)
 	int r = log_open(d->dir_fd, true);
 
 	if (r < 0) {
-		start_failed("opening '%s/daemon.log': %s", d->store_path, err_str(r));
+		start_failed("opening '%s/daemon.log': %s%s", d->store_path, err_str(r), advice(r));
 		return r;
 	}
 	r = readers_new_for(SPARE_READERS, store_stage(d->store), &d->readers);
@@ -551,7 +551,7 @@ static int find_and_serve(struct daemon *d, const struct wishes *w)
 		r = find_store(d, w->path, w->adopt, &st);
 	}
 	if (r < 0) {
-		start_failed("opening store '%s': %s", w->path, strerror(-r));
+		start_failed("opening store '%s': %s%s", w->path, strerror(-r), advice(r));
 		return 1;
 	}
 	(void)!chdir("/"); /* hold no directory */

@@ -7,6 +7,7 @@ While the daemon starts, one call of the C library after the other fails in it, 
 starts, or says in words why not; the next start finds everything that was acknowledged. Behind a
 mount that outlives it, nobody sees more than a pause.
 """
+import errno
 import os
 import shutil
 import signal
@@ -46,6 +47,25 @@ def test_a_store_is_made_or_can_be_made(t):
         shutil.rmtree(store.path)
         t.stores.remove(store)
         return good
+
+    faults.tried(SOME, attempt)
+
+
+def test_who_may_open_no_more_files_is_told_of_the_limit(t):
+    store = t.store()
+    store.stop()
+    faults = ply.Faults(t)
+    os.mkdir(t.at("view"))
+
+    def attempt(n):
+        with faults.armed(n, error=errno.EMFILE, kinds=faults.CALLS):
+            p = store.ply("mount", "--at", t.at("view"), check=False, timeout=PATIENCE)
+        if p.returncode == 0:
+            store.ply("unmount", t.at("view"))
+            store.stop()
+        elif "Too many open files" in p.stderr:
+            assert p.stderr.endswith(": Too many open files; see ulimit -n\n"), p
+        return p.returncode == 0
 
     faults.tried(SOME, attempt)
 
