@@ -35,7 +35,8 @@ static int checkpoint(const struct cmd *c, int fd, const char *label, char id[PL
 	(void)snprintf(q.label, sizeof(q.label), "%s", label);
 	if (syncfs(fd) < 0 || ioctl(fd, PLYFS_IOC_CHECKPOINT, &q) < 0)
 		return cmd_fail(c, "checkpoint: %s",
-				errno == EROFS ? "this view shows a snapshot; fork it"
+				errno == EROFS ? "this view shows a snapshot, which can be "
+						 "forked, or the store's disk is read-only now"
 					       : strerror(errno));
 	(void)snprintf(id, PLYFS_ID_SIZE + 1, "%.*s", PLYFS_ID_SIZE, q.id);
 	return DONE;
