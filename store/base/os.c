@@ -405,7 +405,7 @@ static uint64_t quota_left(int fd, int type, unsigned id)
 	struct dqblk q;
 	uint64_t limit;
 
-	if (syscall(SYS_quotactl_fd, fd, QCMD(Q_GETQUOTA, type), id, &q) < 0)
+	if (syscall(SYS_quotactl_fd, fd, QCMD((unsigned)Q_GETQUOTA, type), id, &q) < 0)
 		return UINT64_MAX;
 	limit = q.dqb_bhardlimit;
 	if (q.dqb_bsoftlimit && q.dqb_btime && (int64_t)q.dqb_btime <= (int64_t)time(NULL))

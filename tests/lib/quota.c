@@ -102,7 +102,7 @@ static long answer(int fd, int cmd, unsigned id, struct dqblk *ret)
 {
 	struct statvfs64 st;
 
-	if (cmd != (int)QCMD(Q_GETQUOTA, USRQUOTA)) { /* there is none for groups */
+	if (cmd != (int)QCMD((unsigned)Q_GETQUOTA, USRQUOTA)) { /* there is none for groups */
 		errno = ESRCH;
 		return -1;
 	}
