@@ -511,8 +511,12 @@ static int take_store(struct daemon *d)
 		r = lock_store(d);
 		if (r == EXISTS && ready_fd >= 0)
 			return EXISTS;
+		if (r == EXISTS) {
+			start_failed("opening store '%s': a daemon serves it already",
+				     d->store_path);
+			return -ERR_STORE_BUSY;
+		}
 		if (r) {
-			r = r == EXISTS ? -ERR_STORE_BUSY : r;
 			open_failed(d, r);
 			return r;
 		}
