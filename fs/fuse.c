@@ -6,7 +6,8 @@
  *
  * libfuse decodes and frames; replies' bodies are built in the kernel's own structs (reply.c), as
  * that is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode
- * is taken out of the buffer before it (raw.c).
+ * is taken out of the buffer before it (raw.c), and so is what no request of a program is, but a
+ * way to tell watchers of a restore (announced.c).
  *
  * Invariants:
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
@@ -63,6 +64,19 @@ int requests_send(struct mount *m, const struct iovec *iov, int count)
 		mount_undated(m, current.undated[i]);
 	r = uring_reply(iov, count);
 	return r == ABSENT ? mount_send(m, iov, count) : r;
+}
+
+int requests_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
+		   size_t len)
+{
+	struct fuse_out_header out = {
+		.len = (uint32_t)(sizeof(out) + (r < 0 ? 0 : len)),
+		.error = r < 0 ? -err_errno(r) : 0,
+		.unique = in->unique,
+	};
+	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
+
+	return requests_send(m, iov, r < 0 || len == 0 ? 1 : 2);
 }
 
 static struct mount *mount_of(fuse_req_t req)
@@ -779,7 +793,7 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 		view_hears(m->view, (int32_t)in->pid);
 	current.buffers = buffers;
 	current.lost = false;
-	if (requests_raw(m, in, n) == ABSENT)
+	if (requests_announced(m, in, n) == ABSENT && requests_raw(m, in, n) == ABSENT)
 		fuse_session_process_buf(m->session, &buf);
 	memo_request_end();
 	current.mount = NULL;

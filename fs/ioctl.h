@@ -113,6 +113,18 @@ struct plyfs_moved {
  * --inotify take it from root and the owner of the store; others say EOPNOTSUPP.
  */
 #define PLYFS_XATTR_RESTORED "system.plyfs.restored"
+/*
+ * getxattr(2) of one of these, of a directory of such a view, announces the next change of a name
+ * in it by this thread, which changes nothing and makes an event for who watches (announced.c):
+ * mknod(2) of a regular file, mkdir(2) or symlink(2) of a name that is there (ELOOP: it is a
+ * symlink); unlink(2) of one that is not, or rmdir(2), of what stat(2) says to have this inode
+ * number meanwhile. NOTHING takes it back. 0, or EOPNOTSUPP.
+ */
+#define PLYFS_XATTR_MADE "system.plyfs.made"
+#define PLYFS_XATTR_GONE "system.plyfs.gone"
+#define PLYFS_XATTR_GONE_DIR "system.plyfs.gone-dir"
+#define PLYFS_XATTR_NOTHING "system.plyfs.nothing"
+#define PLYFS_GHOST_INO (UINT64_MAX - 1)
 
 /*
  * ioctl(2) on a directory, with a struct of above, and what RESTORE and UNDO leave to their caller:

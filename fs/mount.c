@@ -486,6 +486,7 @@ int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how
 	m->fd = -1;
 	m->served.serve_one = mount_serve_one;
 	m->served.over = mount_over;
+	pthread_mutex_init(&m->announced_lock, NULL);
 	m->how = how;
 	m->writes_around = mount_uses(m, LEVER_WRITE_AROUND) && uname(&u) == 0 &&
 			   kernel_writes_around(u.release);

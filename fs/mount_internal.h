@@ -3,13 +3,15 @@
 
 /*
  * The inside of a mount, shared by mount.c (life cycle, negotiation, notifications, counters),
- * eager.c (how requests are read), fuse.c and raw.c (what is made of them), request_kind.c and
- * reply.c (what those need to know and to write). What the kernel headers of older systems lack of
- * the protocol is here too, under names of our own, as newer headers define the kernel's.
+ * eager.c (how requests are read), fuse.c, raw.c and announced.c (what is made of them),
+ * request_kind.c and reply.c (what those need to know and to write). What the kernel headers of
+ * older systems lack of the protocol is here too, under names of our own, as newer headers define
+ * the kernel's.
  */
 
 #include <assert.h>
 #include <linux/fuse.h>
+#include <pthread.h>
 #include <sys/uio.h>
 
 #include "fs/eager.h"
@@ -35,6 +37,17 @@ static_assert(HEADER_BYTES == sizeof(struct fuse_in_header) + sizeof(struct fuse
 
 struct fuse_session;
 
+/* What a restore's caller makes an event of next (announced.c). */
+enum announced_kind { NOT_ANNOUNCED, ANNOUNCED_MADE, ANNOUNCED_GONE, ANNOUNCED_GONE_DIR };
+struct announced {
+	enum announced_kind kind;
+	uint32_t thread;
+	uint64_t dir;	 /* node id */
+	uint64_t serial; /* 0: free */
+};
+/* Callers at one time, in one view. One more makes the oldest be lost (A3). */
+#define ANNOUNCED_MAX 8
+
 struct mount {
 	struct served served;
 	struct view *view; /* immutable, owned */
@@ -53,6 +66,10 @@ struct mount {
 	const char *test_die;
 
 	struct eagerness eager;
+
+	pthread_mutex_t announced_lock; /* innermost */
+	struct announced announced[ANNOUNCED_MAX];
+	uint64_t n_announced; /* so far */
 
 	/* INIT, on the starting thread */
 	uint64_t offered; /* the kernel's flags */
@@ -125,6 +142,18 @@ void requests_close(struct mount *m);
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
 /* The reply to the request that this thread handles; a failure matters to F1. */
 int requests_send(struct mount *m, const struct iovec *iov, int count);
+
+/*
+ * Replies without libfuse: r, or a body. Negative: the kernel did not take it, which matters to a
+ * new reference (F1) only.
+ */
+int requests_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
+		   size_t len);
+
+/* ---- announced.c: names for who watches (--inotify) ---- */
+
+/* Handles a request of n bytes, with its reply. ABSENT: it is as any other. */
+int requests_announced(struct mount *m, const struct fuse_in_header *in, size_t n);
 
 /* ---- raw.c: what libfuse does not decode ---- */
 

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include "fs/mount_internal.h"
 #include "store/base/err.h"
@@ -56,20 +55,6 @@ struct wire_statx_out {
 static_assert(sizeof(struct wire_statx_in) == 24, "as the kernel has it");
 static_assert(sizeof(struct wire_statx_out) == 32 + 256, "as the kernel has it");
 
-/* Negative: the kernel did not take it, which matters to a new reference (F1) only. */
-static int raw_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
-		      size_t len)
-{
-	struct fuse_out_header out = {
-		.len = (uint32_t)(sizeof(out) + (r < 0 ? 0 : len)),
-		.error = r < 0 ? -err_errno(r) : 0,
-		.unique = in->unique,
-	};
-	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
-
-	return requests_send(m, iov, r < 0 || len == 0 ? 1 : 2);
-}
-
 /* TMPFILE (proto 7.37): libfuse from 3.17. The name that follows is a placeholder. */
 static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
 {
@@ -90,7 +75,7 @@ static void raw_tmpfile(struct mount *m, const struct fuse_in_header *in)
 
 	if (r == 0)
 		reply_fill_created(m, &e, c->flags, &out);
-	if (raw_reply(m, in, r, &out, sizeof(out)) < 0 && r == 0)
+	if (requests_reply(m, in, r, &out, sizeof(out)) < 0 && r == 0)
 		view_forget(m->view, e.node, 1); /* F1 */
 }
 
@@ -126,7 +111,7 @@ static void raw_statx(struct mount *m, const struct fuse_in_header *in)
 			.rdev_major = major(i.rdev),
 			.rdev_minor = minor(i.rdev),
 		};
-	(void)raw_reply(m, in, r, &out, sizeof(out));
+	(void)requests_reply(m, in, r, &out, sizeof(out));
 }
 
 /* COPY_FILE_RANGE_64 (proto 7.45), whose reply has room for more than 4 GiB: libfuse after 3.18. */
@@ -137,7 +122,7 @@ static void raw_copy(struct mount *m, const struct fuse_in_header *in)
 	int r = view_copy_range(m->view, in->nodeid, c->off_in, c->nodeid_out, c->off_out, c->len,
 				&done);
 
-	(void)raw_reply(m, in, r, &done, sizeof(done));
+	(void)requests_reply(m, in, r, &done, sizeof(done));
 }
 
 /*
@@ -158,13 +143,7 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 	rest -= MIN(rest, head);
 	len = strnlen(name, rest);
 	if (len == rest || x->size > rest - len - 1) {
-		(void)raw_reply(m, in, -EINVAL, NULL, 0);
-		return;
-	}
-
-	if (m->how & MOUNT_INOTIFY && strcmp(name, PLYFS_XATTR_RESTORED) == 0 &&
-	    (in->uid == 0 || in->uid == geteuid())) { /* the kernel makes the event (watchers.c) */
-		(void)raw_reply(m, in, 0, NULL, 0);
+		(void)requests_reply(m, in, -EINVAL, NULL, 0);
 		return;
 	}
 	r = view_setxattr(m->view, in->nodeid, name, name + len + 1, x->size, (int)x->flags);
@@ -176,20 +155,20 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 			r = view_setattr(m->view, in->nodeid, &set, &i);
 		}
 	}
-	(void)raw_reply(m, in, r, NULL, 0);
+	(void)requests_reply(m, in, r, NULL, 0);
 }
 
 /* SYNCFS (proto 7.34), from kernels that send it for mounts like ours: libfuse from 3.18. */
 static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
 {
 	(void)readers_step_aside();
-	(void)raw_reply(m, in, view_sync(m->view), NULL, 0);
+	(void)requests_reply(m, in, view_sync(m->view), NULL, 0);
 }
 
 /* We never stop half-way; ENOSYS spares all further ones. Newer libfuse: conn->no_interrupt. */
 static void raw_interrupt(struct mount *m, const struct fuse_in_header *in)
 {
-	(void)raw_reply(m, in, -ENOSYS, NULL, 0);
+	(void)requests_reply(m, in, -ENOSYS, NULL, 0);
 }
 
 static const struct raw_op {
@@ -211,7 +190,7 @@ int requests_raw(struct mount *m, const struct fuse_in_header *in, size_t n)
 	if (!raw || !raw->fn)
 		return ABSENT;
 	if (in->len != n || n < sizeof(*in) + raw->body)
-		(void)raw_reply(m, in, -EIO, NULL, 0);
+		(void)requests_reply(m, in, -EIO, NULL, 0);
 	else
 		raw->fn(m, in);
 	return 0;

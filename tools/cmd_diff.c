@@ -29,6 +29,7 @@ struct diff_verb {
 	struct fs old_fs, new_fs;
 	struct patcher *patcher; /* owned; for --stat and --patch */
 	bool nul;		 /* -z */
+	bool directories;	 /* are told whatever they hold */
 	uint64_t n;
 	json_t *array; /* owned */
 	struct diffstat stat;
@@ -59,7 +60,8 @@ static int is_told_by_content(struct diff_verb *d, const struct change *c)
 	bool holds = false;
 	int r;
 
-	if (!inode_is_dir(i) || c->kind == CHANGE_MODIFIED || c->kind == CHANGE_TYPE)
+	if (d->directories || !inode_is_dir(i) || c->kind == CHANGE_MODIFIED ||
+	    c->kind == CHANGE_TYPE)
 		return 0;
 	r = fs_readdir(fs, i->ino, 2 /* behind ".." */, stop, &holds);
 	return r < 0 ? r : holds;
@@ -272,13 +274,14 @@ static int open_states(struct diff_verb *d, const struct cmd_state *a, const str
 int cmd_diff(struct cmd *c)
 {
 	bool names = false, stat = false, patch = false, json = false;
-	bool no_renames = false, exit_code = false, nul = false;
+	bool no_renames = false, directories = false, exit_code = false, nul = false;
 	const struct option_def options[] = {
 		{ .name = "name-status", .flag = &names },
 		{ .name = "stat", .flag = &stat },
 		{ .name = "patch", .letter = 'p', .flag = &patch },
 		{ .name = "json", .flag = &json },
 		{ .name = "no-renames", .flag = &no_renames },
+		{ .name = "directories", .flag = &directories },
 		{ .name = "exit-code", .flag = &exit_code },
 		{ .name = "null", .letter = 'z', .flag = &nul },
 	};
@@ -298,7 +301,10 @@ int cmd_diff(struct cmd *c)
 				  "--name-status, --stat, --patch and --json exclude each other");
 	if (nul && (stat || patch || json))
 		return cmd_misuse(c, "-z goes with --name-status");
+	if (directories && (stat || patch))
+		return cmd_misuse(c, "--directories goes with --name-status and --json");
 	d.nul = nul;
+	d.directories = directories;
 
 	r = c->args.n > 0 ? cmd_state(c, c->args.v[0], &a) : last_snapshot(c, &a);
 	if (r)

@@ -116,6 +116,7 @@
 	  "  -p, --patch     as git prints it; git apply takes it\n" \
 	  "  --json          an array of objects\n" \
 	  "  --no-renames    a rename is a deletion and an addition\n" \
+	  "  --directories   each that came or went, too, and not only what is in it\n" \
 	  "  --exit-code     exit 1 when there are changes\n" \
 	  "  -z, --null      of --name-status: end paths with NUL, unquoted\n") \
 	X(env, ENV, "create|list|destroy [OPTION]... [NAME [DIR]]", \

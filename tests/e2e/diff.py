@@ -3,6 +3,7 @@
 # group: diff
 # timeout: 180
 """diff says what `diff -r` finds, and its patches are git's."""
+import json
 import os
 import random
 import re
@@ -132,6 +133,22 @@ def test_renames_are_seen(t):
     out = view.store.out("diff", first, "main")
     assert re.fullmatch(r"R\d*\ta/long-name\tmoved", out), out
     assert view.store.out("diff", "--no-renames", first, "main") == "D\ta/long-name\nA\tmoved"
+
+
+def test_directories_are_told_by_what_they_hold_or_by_themselves(t):
+    view = t.view({"old/deep/x": "1", "old/y": "1", "stays/z": "1"})
+    first = view.checkpoint()
+    shutil.rmtree(view.at("old"))
+    view.write("new/sub/x", "1")
+    os.mkdir(view.at("new/empty"))
+    held = "A\tnew/empty/\nA\tnew/sub/x\nD\told/deep/x\nD\told/y"
+    every = "A\tnew/\nA\tnew/empty/\nA\tnew/sub/\nA\tnew/sub/x\nD\told/\nD\told/deep/\nD\told/deep/x\nD\told/y"
+    assert view.store.out("diff", first, "main") == held
+    assert view.store.out("diff", "--directories", first, "main") == every
+    paths = [c["path"] for c in json.loads(view.store.out("diff", "--directories", "--json", first, "main"))]
+    assert paths == [line[2:].rstrip("/") for line in every.splitlines()], paths
+    view.store.fails("diff", "--directories", "--stat", first, "main", code=2,
+                     says="--directories goes with --name-status and --json")
 
 
 def test_modes_owners_times_and_xattrs(t):

@@ -793,7 +793,8 @@ def test_completion_in_bash_offers_what_is_meant(t):
             "drop --snapshot ": ["@a $(touch made) b"], "bench v": ["view"],
             "bench view --r": ["--rounds", "--reference"], "bench view --plot f": ["files", "f2"],
             "bench serve --only ": [], "diff -": ["--help", "--name-status", "--stat", "-p", "--patch", "--json",
-                                                  "--no-renames", "--exit-code", "-z", "--null"]}.items():
+                                                  "--no-renames", "--directories", "--exit-code", "-z",
+                                                  "--null"]}.items():
         got = offered(*words.replace("OTHER", other.path).split(" "))
         assert set(got) == set(wanted), (words, got)
         assert len(got) == len(set(got)) or "--" not in got[0], (words, got)

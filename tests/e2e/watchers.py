@@ -7,12 +7,15 @@ import errno
 import os
 import struct
 import sys
+import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
 
 libc = ctypes.CDLL(None, use_errno=True)
-ATTRIB, CREATE, DELETE_SELF, IGNORED = 0x4, 0x100, 0x400, 0x8000
+ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, ISDIR = 0x4, 0x100, 0x200, 0x400, 0x8000, 0x40000000
+KINDS = {ATTRIB: "", CREATE: "+", DELETE: "-"}
+MADE, GONE, GONE_DIR, NOTHING = ("system.plyfs." + s for s in ("made", "gone", "gone-dir", "nothing"))
 
 
 class Watch:
@@ -21,12 +24,12 @@ class Watch:
     def __init__(self, view, *dirs):
         self.view, self.fd, self.dirs = view, libc.inotify_init1(os.O_CLOEXEC), {}
         for d in dirs:
-            wd = libc.inotify_add_watch(self.fd, view.at(d).encode(), ATTRIB | CREATE)
+            wd = libc.inotify_add_watch(self.fd, view.at(d).encode(), ATTRIB | CREATE | DELETE)
             assert wd > 0, d
             self.dirs[wd] = d
 
     def told(self):
-        """What came until now; a directory's own event as "DIR/"."""
+        """What came until now: "+NAME", "-NAME", and attributes as "NAME"; a directory's own as "DIR/"."""
         end = self.view.at(self.dirs[1], "the end")
         os.mkdir(end)
         got = set()
@@ -36,11 +39,14 @@ class Watch:
                 wd, mask, _, size = struct.unpack_from("iIII", buf)
                 name = buf[16:16 + size].rstrip(b"\0").decode()
                 buf = buf[16 + size:]
+                if mask & IGNORED or (name == "the end" and mask & DELETE):
+                    continue
                 if name == "the end":
                     os.rmdir(end)
                     return got
-                assert mask & ATTRIB, (mask, name)
-                got.add(os.path.normpath(os.path.join(self.dirs[wd], name)) + "/" * (not name))
+                kind = KINDS[mask & 0xfff]
+                got.add(kind + os.path.normpath(os.path.join(self.dirs[wd], name)) +
+                        "/" * (not name or bool(kind and mask & ISDIR)))
 
     def close(self):
         os.close(self.fd)
@@ -69,9 +75,9 @@ def watched(t, *more):
     return view, view.checkpoint()
 
 
-# All of what differs that is there, and directories whose names differ; "d" is w/d as w tells it.
-RESTORED = {"w/edited", "w/removed", "w/d/inner", "w/", "w/away"}
-UNDONE = {"w/edited", "w/new", "w/d/inner", "w/", "w/more"}
+# All of what differs that is there, and names that came or went; "d" is w/d as w tells it.
+RESTORED = {"w/edited", "+w/removed", "w/removed", "-w/new", "w/d/inner", "+w/away/", "w/away", "-w/more/"}
+UNDONE = {"w/edited", "-w/removed", "+w/new", "w/new", "w/d/inner", "-w/away/", "+w/more/", "w/more"}
 
 
 def test_a_restore_and_an_undo_tell_who_watches(t):
@@ -127,7 +133,7 @@ def test_it_is_told_after_the_daemon_was_followed(t):
     view.store.ply("daemon", "--replace")
     view.store.ply("undo", cwd=view.path)
     got = watch.told()
-    assert {"w/edited", "w/d/inner", "w/"} <= got, got
+    assert UNDONE <= got, got
     watch.close()
     assert ", inotify\n" in view.store.out("status") + "\n"
 
@@ -167,16 +173,136 @@ def test_who_watches_a_file_itself_is_told_that_it_is_gone(t):
     os.close(fd)
 
 
+def test_names_of_all_types_are_told(t):
+    view, snap = watched(t, "--inotify")
+    os.symlink("edited", view.at("w/link"))
+    os.symlink("nowhere", view.at("w/dangling"))
+    os.mkfifo(view.at("w/fifo"))
+    os.link(view.at("w/same"), view.at("w/hard"))
+    os.mkdir(view.at("w/empty"), 0o111)
+    view.write("w/with a\nnewline", "")
+    os.mkdir(view.at("w/" + "n" * 255))
+    after = view.digest()
+    names = {"link", "dangling", "hard", "with a\nnewline"}
+    dirs = {"empty", "n" * 255}
+    watch = Watch(view, "w")
+    view.store.ply("restore", snap, cwd=view.path)
+    got = watch.told()
+    assert got == {"-w/" + n for n in names} | {"-w/%s/" % n for n in dirs} | {"-w/fifo"}, got
+    view.store.ply("undo", cwd=view.path)
+    assert view.digest() == after, "and nothing is made anew"
+    got = watch.told()
+    assert got >= {"+w/" + n for n in names} | {"+w/%s/" % n for n in dirs}, got
+    assert "w/fifo" in got and "w/" in got and "+w/fifo" not in got, "what it is cannot be said: listed again"
+    watch.close()
+
+
+def test_what_is_announced_changes_nothing(t):
+    view, snap = watched(t, "--inotify")
+    had, d = view.digest(), view.at("w")
+    new, same, sub = view.at("w/new"), view.at("w/same"), view.at("w/d")
+    gone, gone_dir = view.at("w/gone"), view.at("w/gone-dir")
+
+    def announce(what, at=d):
+        assert os.getxattr(at, what) == b""
+
+    def ghost(kind, name):
+        announce(kind)
+        assert os.lstat(name).st_ino == 2 ** 64 - 2
+        assert os.path.basename(name) not in os.listdir(d)
+
+    def ended(work):
+        assert ply.ended_well(ply.child(work))
+
+    ghost(GONE, gone)
+    os.unlink(gone)
+    ply.raises(errno.ENOENT, os.unlink, gone)
+    ghost(GONE_DIR, gone_dir)
+    os.rmdir(gone_dir)
+    ply.raises(errno.ENOENT, os.rmdir, gone_dir)
+    seen = view.at("w/seen")
+    ghost(GONE, seen)
+    ended(lambda: ply.raises(errno.ENOENT, os.lstat, seen))
+    ply.raises(errno.ENOENT, os.unlink, seen)  # who asked before us was told for good: no event of it
+    announce(MADE)
+    os.mknod(same)
+    ply.raises(errno.EEXIST, os.mknod, same)
+    announce(MADE)
+    os.mkdir(sub)
+    announce(MADE)
+    ply.raises(errno.ENOENT, os.mknod, new)
+    announce(MADE)
+    ply.raises(errno.EEXIST, os.mkdir, same)
+    assert view.digest() == had and view.info()["changes"] == 0
+
+    # Somebody made the name meanwhile.
+    for here, call in ((GONE, os.unlink), (GONE_DIR, os.rmdir)):
+        announce(here)
+        ended(lambda: os.mkdir(new) if call is os.rmdir else view.write("w/new", "x"))
+        ply.raises(errno.EEXIST, call, new)
+        call(new)
+    announce(GONE)
+    ply.raises(errno.EEXIST, os.unlink, same)
+    assert sorted(os.listdir(d)) == ["away", "d", "edited", "removed", "same"]
+
+    # Another directory, another call, another thread's, or taken back: as ever.
+    announce(GONE)
+    view.write("other/y", "1")
+    os.unlink(view.at("other/y"))
+    announce(NOTHING)
+    ply.raises(errno.ENOENT, os.lstat, new)
+    announce(MADE)
+    os.unlink(same)
+    view.write("w/same", "1")
+    announce(MADE)
+    ended(lambda: ply.raises(errno.EEXIST, os.mknod, same))
+    announce(NOTHING)
+    os.mknod(new)
+    os.unlink(new)
+    view.store.ply("restore", snap, cwd=view.path)
+    assert view.digest() == had
+
+
+def test_more_callers_than_there_is_room_for_lose_events_alone(t):
+    view, _ = watched(t, "--inotify")
+    had, d, n = view.digest(), view.at("w"), 20
+    barrier, failed = threading.Barrier(n), []
+
+    def call(i):
+        try:
+            for j in range(20):
+                name = view.at("w/no%d-%d" % (i, j))
+                barrier.wait(60)
+                os.getxattr(d, GONE)
+                barrier.wait(60)
+                try:
+                    os.unlink(name)
+                except FileNotFoundError:
+                    failed.append(i)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(n)]
+    for x in threads:
+        x.start()
+    for x in threads:
+        x.join()
+    assert not barrier.broken
+    assert len(failed) == 20 * (n - 8), "8 have room"
+    assert view.digest() == had
+
+
 def test_a_large_restore_tells_its_directories(t):
     view, snap = watched(t, "--inotify")
     ply.make_bulk(view.at("w/bulk"), 5000, size=100)
     full = view.checkpoint()
     watch = Watch(view, "w", "other")
     view.store.ply("restore", snap, cwd=view.path)
-    assert watch.told() == {"w/"}
+    assert watch.told() == {"-w/bulk/"}
     view.store.ply("restore", full, cwd=view.path)
     got = watch.told()
-    assert {"w/", "w/bulk"} == got, got
+    assert got == {"w/", "+w/bulk/", "w/bulk"}, got
     last = sorted(os.listdir(view.at("w/bulk")))[-1]
     deep = Watch(view, "w/bulk/" + last)
     view.store.ply("restore", snap, cwd=view.path)
@@ -206,6 +332,7 @@ def test_other_views_tell_nothing_and_snapshots_are_refused(t):
     assert watch.told() == set()
     watch.close()
     ply.raises(errno.EOPNOTSUPP, os.setxattr, view.at("w"), "system.plyfs.restored", b"")
+    ply.raises(errno.EOPNOTSUPP, os.getxattr, view.at("w"), GONE)
     view.store.fails("mount", "--snapshot", snap, "--inotify", "--at", t.at("no"), code=2,
                      says="--inotify is for branches")
     view.store.fails("fork", "x", "--inotify", code=2, says="--inotify goes with --at")
@@ -220,6 +347,8 @@ def test_others_may_not(t):
         os.setgid(65534)
         os.setuid(65534)
         ply.raises(errno.EOPNOTSUPP, os.setxattr, view.at("w"), "system.plyfs.restored", b"")
+        for name in (MADE, GONE, GONE_DIR, NOTHING):
+            ply.raises(errno.EOPNOTSUPP, os.getxattr, view.at("w"), name)
 
     assert ply.ended_well(ply.child(other))
 
