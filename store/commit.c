@@ -41,6 +41,9 @@ static int commit_locked(struct store *s)
 	size_t len = 0;
 	int r;
 
+	r = store_is_there(s);
+	if (r < 0)
+		return r;
 	stage_hold_still(s->stage, true);
 	r = branch_barrier(s);
 	lsn = journal_lsn(s->journal);

@@ -646,6 +646,11 @@ int seal_round(struct store *s, enum seal_mode mode)
 			s->live_ns = now_ns();
 	}
 
+	r = store_is_there(s);
+	if (r < 0) {
+		round_ended(s, r, false, mode != SEAL_FROZEN, ticket);
+		return r;
+	}
 	stage_turn(s->stage);
 	stage_give_back(s->stage, false); /* a round that finds no room fails */
 	if (mode != SEAL_FROZEN)

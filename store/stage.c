@@ -116,7 +116,7 @@ static int file_make(struct stage *s)
 		file_name(s->spare->number, old);
 		r = os_renameat(s->dir_fd, old, name);
 		if (r < 0)
-			return r;
+			return r == -ENOENT ? -ERR_STORE_REMOVED : r;
 		file = s->spare;
 		s->spare = file->next;
 	} else {
@@ -125,7 +125,7 @@ static int file_make(struct stage *s)
 			return -ENOMEM;
 		r = os_openat(s->dir_fd, name, O_RDWR | O_CREAT | O_EXCL, 0600, &file->fd);
 		if (r < 0)
-			return r;
+			return r == -ENOENT ? -ERR_STORE_REMOVED : r; /* or this part of it */
 	}
 	file->number = ++s->last_number;
 	file->next = s->files;

@@ -711,6 +711,16 @@ void store_limit_nodes(struct store *s)
 
 /* ---- stats ---- */
 
+int store_is_there(const struct store *s)
+{
+	struct stat st;
+
+	if (fstat(s->dir_fd, &st) < 0 || st.st_nlink > 0)
+		return 0;
+	/* Some filesystems count no links. */
+	return faccessat(s->dir_fd, "format", F_OK, 0) < 0 ? -ERR_STORE_REMOVED : 0;
+}
+
 int store_stats(struct store *s, struct store_stats *ret)
 {
 	struct store_stats stats = { 0 };
@@ -734,6 +744,7 @@ int store_stats(struct store *s, struct store_stats *ret)
 	stats.branches = s->entry_count;
 	stats.unsealed_snapshots = s->queue_length;
 	stats.failed = s->failed;
+	stats.removed = store_is_there(s) < 0;
 	*ret = stats;
 	return 0;
 }

@@ -442,6 +442,7 @@ struct store_stats {
 	uint64_t journal_bytes;
 	uint64_t copies, copy_bytes; /* copy.h */
 	uint64_t recovered_operations, recovered_branches; /* when the store was opened */
-	bool failed; /* stopped writing */
+	bool failed;  /* stopped writing */
+	bool removed; /* its directory was */
 };
 int store_stats(struct store *s, struct store_stats *ret);

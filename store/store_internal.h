@@ -321,6 +321,8 @@ struct store {
 int store_load_root(struct store *s, const struct name *name, struct root **ret);
 /* For the sealer, inside its claim: lets go of nodes when there are too many. */
 void store_limit_nodes(struct store *s);
+/* 0, or -ERR_STORE_REMOVED. What is open would go on taking what is written, and lose it. */
+int store_is_there(const struct store *s);
 int store_read_format(int dir_fd, uint8_t ret_uuid[static 16]); /* as format_decode */
 /* As format.new, synced, renamed; the caller syncs the directory. */
 int store_write_format(int dir_fd, const uint8_t uuid[static 16]);

@@ -227,7 +227,7 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 			(json_int_t)s->journal_bytes, "copies", (json_int_t)s->copies, "copy_bytes",
 			(json_int_t)s->copy_bytes, "recovered_operations",
 			(json_int_t)s->recovered_operations, "recovered_branches",
-			(json_int_t)s->recovered_branches, "failed", s->failed));
+			(json_int_t)s->recovered_branches, "failed", s->failed || s->removed));
 }
 
 int cmd_status(struct cmd *c)
@@ -289,6 +289,8 @@ int cmd_status(struct cmd *c)
 			" branch%s recovered after the last daemon's end\n",
 			s.recovered_operations, plural(s.recovered_operations),
 			s.recovered_branches, s.recovered_branches == 1 ? "" : "es");
+	if (s.removed)
+		fprintf(c->out, "REMOVED %s\n", err_str(-ERR_STORE_REMOVED));
 	if (s.failed)
 		fprintf(c->out, "FAILED  the store stopped writing; its log says why\n");
 	return CMD_DONE;

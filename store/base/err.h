@@ -48,6 +48,9 @@ enum outcome {
 	X(ERR_STORE_BUSY, EBUSY, "another daemon has the store open")                              \
 	X(ERR_SALVAGE_NOTHING, EIO, "the packs hold no list of snapshots to bring back")           \
 	X(ERR_STORE_EXISTS, EEXIST, "there is a store already")                                    \
+	X(ERR_STORE_REMOVED, EIO,                                                                  \
+	  "the store's directory was removed: nothing is kept any more; copy what you need out "   \
+	  "of the views")                                                                          \
 	X(ERR_STORE_FAILED, EIO, "the store stopped writing after a failed commit; see its log")   \
 	X(ERR_SNAP_UNKNOWN, ENOENT,                                                                \
 	  "no snapshot or branch is called so; 'plyfs tree' lists all, a label is written @LABEL") \

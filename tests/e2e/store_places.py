@@ -5,7 +5,9 @@
 """What filesystems do that a store may lie on, beside the one that the tests use anyway."""
 import contextlib
 import errno
+import json
 import os
+import shutil
 import signal
 import sys
 
@@ -160,6 +162,26 @@ def test_on_a_full_xfs_what_is_deleted_makes_room(t):
         ply.wait_for("room", lambda: write(10))  # what gc unlinked it frees a moment later
         os.unlink(view.at("f"))
     store.ply("check", "--read-data")
+
+
+def test_a_store_that_was_removed_says_so(t):
+    store = t.store()
+    store.import_(t.tree({"kept": "1"}))
+    view = store.mount()
+    view.write("written", "1")
+    shutil.rmtree(store.path)
+    said = "the store's directory was removed"
+    fd = os.open(view.at("late"), os.O_RDWR | os.O_CREAT)
+    ply.raises(errno.EIO, os.fsync, fd)
+    os.close(fd)
+    store.fails("checkpoint", "--sync", cwd=view.path, says=said)
+    out = t.run([ply.PLYFS, "status"], cwd=view.path).stdout
+    assert "REMOVED %s" % said in out, out
+    assert json.loads(t.run([ply.PLYFS, "status", "--json"], cwd=view.path).stdout)["sizes"]["failed"]
+    assert view.read("kept") == "1" and view.read("written") == "1", "to be copied"
+    with open(view.at("large"), "wb") as f:
+        ply.raises(errno.EIO, f.write, os.urandom(40 << 20))
+    t.run([ply.PLYFS, "unmount", view.path])
 
 
 def test_passthrough_wants_a_disk_and_no_program_below(t):
