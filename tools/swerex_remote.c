@@ -89,13 +89,20 @@ static int parse(int argc, char **argv, struct serve_options *o, char **token)
 			return 2;
 		}
 	}
-	if (!o->token || optind < argc) {
-		fprintf(stderr, "%sswerex-remote: error: %s\n", usage,
-			o->token ? "unrecognized arguments"
-				 : "the following arguments are required: --auth-token");
+	if (!o->token) {
+		fprintf(stderr,
+			"%sswerex-remote: error: the following arguments are required: "
+			"--auth-token\n",
+			usage);
 		return 2;
 	}
-	return -1;
+	if (optind == argc)
+		return -1;
+	fprintf(stderr, "%sswerex-remote: error: unrecognized arguments:", usage);
+	for (; optind < argc; optind++)
+		fprintf(stderr, " %s", argv[optind]);
+	fputc('\n', stderr);
+	return 2;
 }
 
 int main(int argc, char **argv)

@@ -438,6 +438,8 @@ def test_flags_of_swerex_remote(t):
     assert p.returncode == 2 and "'many'" in p.stderr
     p = cli("--auth-token", "x", "--host", "no.such.host")
     assert p.returncode == 1 and "no address" in p.stderr
+    p = cli("--auth-token", "x", "--port", "0", "this", "that")
+    assert p.returncode == 2 and p.stderr.endswith("error: unrecognized arguments: this that\n"), p.stderr
     p = cli("-h")
     assert p.returncode == 0 and "--auth-token" in p.stdout
     s = rex(t)
