@@ -16,6 +16,9 @@
  *  A3 An announcement can be lost (this process dies; more callers than there is room for). Then
  *     mknod of what is there is EEXIST, and unlink of what is not ENOENT, as ever. So the caller
  *     announces what he has seen to be so, a moment before he calls, and unlinks a ghost only.
+ *  A4 For mkdir the kernel looks a name up that it has, and lets go of it if nothing is said to be
+ *     there, with all below and what is mounted there. So of a directory that the kernel knows the
+ *     truth is told, which is EEXIST, and no event.
  */
 
 #include <errno.h>
@@ -119,12 +122,21 @@ static int is_there(struct mount *m, uint64_t dir, const char *name)
 	return r;
 }
 
+/* A4 */
+static bool is_known_dir(struct mount *m, uint64_t dir, const char *name)
+{
+	uint64_t node = view_known(m->view, dir, name, strlen(name));
+	struct inode i;
+
+	return node && view_getattr(m->view, node, &i) == 0 && S_ISDIR(i.mode);
+}
+
 static int on_lookup(struct mount *m, const struct fuse_in_header *in, const char *name)
 {
 	enum announced_kind kind = announced(m, in, false);
 	struct fuse_entry_out out = { 0 };
 
-	if (kind == NOT_ANNOUNCED)
+	if (kind == NOT_ANNOUNCED || (kind == ANNOUNCED_MADE && is_known_dir(m, in->nodeid, name)))
 		return ABSENT;
 	if (kind != ANNOUNCED_MADE) {
 		bool dir = kind == ANNOUNCED_GONE_DIR;

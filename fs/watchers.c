@@ -11,8 +11,8 @@
  * watches the directory, as of any change. Of what is there and differs, or came, an attribute of a
  * name of ours is set: IN_ATTRIB, for who watches the object, and, with its name, the directory it
  * is in. Where a name cannot be told (a mode forbids it, somebody has looked or made it since, it
- * is no file, directory or symlink, there are too many), IN_ATTRIB of its directory lets programs
- * list it again.
+ * is a directory that the kernel has or no file, directory or symlink, there are too many),
+ * IN_ATTRIB of its directory lets programs list it again.
  *
  * Who watches a replaced file itself has his watch on the object of before, which no path leads to
  * any more (V5): for him its name is told as unlinked (inval_gone, view.h).

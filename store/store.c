@@ -715,7 +715,7 @@ int store_is_there(const struct store *s)
 {
 	struct stat st;
 
-	if (fstat(s->dir_fd, &st) < 0 || st.st_nlink > 0)
+	if (os_fstat(s->dir_fd, &st) < 0 || st.st_nlink > 0)
 		return 0;
 	/* Some filesystems count no links. */
 	return faccessat(s->dir_fd, "format", F_OK, 0) < 0 ? -ERR_STORE_REMOVED : 0;

@@ -5,6 +5,7 @@
 import ctypes
 import errno
 import os
+import shutil
 import struct
 import sys
 import threading
@@ -197,6 +198,81 @@ def test_names_of_all_types_are_told(t):
     watch.close()
 
 
+def test_what_is_mounted_in_a_directory_that_moved_stays(t):
+    ply.need_root()
+    view, snap = watched(t, "--inotify")
+    os.rename(view.at("w/d"), view.at("other/moved"))
+    os.mkdir(view.at("other/moved/below"))
+    snap = view.checkpoint()
+    os.rename(view.at("other/moved"), view.at("w/d"))
+    t.run(["mount", "-t", "tmpfs", "none", view.at("w/d/below")])
+    try:
+        view.write("w/d/below/mounted", "1")
+        view.store.ply("restore", snap, cwd=view.path)
+        assert view.ls("other/moved/below") == ["mounted"]
+        view.store.ply("undo", cwd=view.path)
+        assert view.ls("w/d/below") == ["mounted"]
+    finally:
+        for at in ("w/d/below", "other/moved/below"):
+            t.run(["umount", "-l", view.at(at)], check=False)
+
+
+def watched_without(view, snap):
+    """A state without w/d, which was not removed through the view."""
+    at = view.store.bench.at("without")
+    os.mkdir(at)
+    view.store.ply("fork", "--from", snap, "without", "--at", at)
+    fork = ply.View(view.store, at)
+    shutil.rmtree(fork.at("w/d"))
+    without = fork.checkpoint()
+    fork.unmount()
+    return without
+
+
+def test_directories_that_somebody_has_are_told_as_well(t):
+    view, snap = watched(t, "--inotify")
+    view.write("w/d/deep/x", "1")
+    snap = view.checkpoint()
+    held = [os.open(view.at(d), os.O_RDONLY) for d in ("w/d", "w/d/deep", "w/away")]
+    os.rename(view.at("w/d"), view.at("other/moved"))
+    os.rename(view.at("other/moved/deep"), view.at("w/deep"))
+    moved = view.checkpoint()
+    watch = Watch(view, "w", "other", "other/moved", "w/deep", "w/away")
+    for _ in range(3):
+        view.store.ply("restore", snap, cwd=view.path)
+        got = watch.told()
+        assert got >= {"w/d", "w/", "-other/moved/", "-w/deep/"} and "+w/d/" not in got, got
+        assert {os.readlink("/proc/self/fd/%d" % fd) for fd in held} == {
+            view.at(d) for d in ("w/d", "w/d/deep", "w/away")}
+        view.store.ply("restore", moved, cwd=view.path)
+        got = watch.told()
+        assert got >= {"-w/d/", "other/moved", "other/", "w/deep", "w/"} and "+w/deep/" not in got, got
+        assert {os.readlink("/proc/self/fd/%d" % fd) for fd in held} == {
+            view.at(d) for d in ("other/moved", "w/deep", "w/away")}
+    for fd in held:
+        os.close(fd)
+    watch.close()
+
+
+def test_a_directory_that_was_away_is_told_to_who_still_watches_it(t):
+    view, with_it = watched(t, "--inotify")
+    view.write("w/d/deep/x", "1")
+    with_it = view.checkpoint()
+    fd = os.open(view.at("w/d/deep"), os.O_RDONLY)
+    without = watched_without(view, with_it)
+    watch = Watch(view, "w", "w/d", "w/d/deep")
+    for _ in range(3):
+        view.store.ply("restore", without, cwd=view.path)
+        got = watch.told()
+        assert "-w/d/" in got, got
+        view.store.ply("restore", with_it, cwd=view.path)
+        got = watch.told()
+        assert got >= {"w/d", "w/", "+w/d/inner"}, got
+        assert os.readlink("/proc/self/fd/%d" % fd) == view.at("w/d/deep")
+    os.close(fd)
+    watch.close()
+
+
 def test_what_is_announced_changes_nothing(t):
     view, snap = watched(t, "--inotify")
     had, d = view.digest(), view.at("w")
@@ -228,7 +304,7 @@ def test_what_is_announced_changes_nothing(t):
     os.mknod(same)
     ply.raises(errno.EEXIST, os.mknod, same)
     announce(MADE)
-    os.mkdir(sub)
+    ply.raises(errno.EEXIST, os.mkdir, sub)  # the kernel has it, and maybe a mount in it
     announce(MADE)
     ply.raises(errno.ENOENT, os.mknod, new)
     announce(MADE)
