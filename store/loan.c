@@ -10,8 +10,17 @@
 static bool file_lend(struct stage *s, struct stage_file *file)
 {
 	LOCK_GUARD(&s->lock);
-	if (!s->lsn || (!file->map && os_map(file->fd, STAGE_FILE_MAX, &file->map) < 0))
+	if (!s->lsn)
 		return false;
+	if (!file->map) {
+		if (os_map(file->fd, STAGE_FILE_MAX, &file->map) < 0)
+			return false;
+		/*
+		 * With little memory (a container's) little of the file stays in the page cache,
+		 * and 4 KiB of it would be read with the disk's whole readahead, 128 KiB or more.
+		 */
+		os_map_here_and_there(file->map, STAGE_FILE_MAX);
+	}
 	file->held++;
 	return true;
 }

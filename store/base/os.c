@@ -341,8 +341,14 @@ static int populate(const void *p, size_t len, int advice)
 	return (int)RETRY(madvise((void *)from, (uintptr_t)p + len - from, advice));
 }
 
+void os_map_here_and_there(void *p, size_t len)
+{
+	(void)madvise(p, len, MADV_RANDOM); /* else more is read */
+}
+
 int os_make_readable(const void *p, size_t len)
 {
+	(void)populate(p, len, MADV_WILLNEED); /* at once, which a fault does not: page by page */
 	return populate(p, len, MADV_POPULATE_READ) < 0 ? -errno : 0;
 }
 

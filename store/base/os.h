@@ -50,6 +50,11 @@ int os_punch_hole(int fd, uint64_t off, uint64_t len);
 int os_allocate(int fd, uint64_t size);
 /* Maps the first len bytes of a file, shared, for reading and writing. os_unmap takes NULL. */
 int os_map(int fd, size_t len, void **ret);
+/*
+ * Bytes of such a mapping are wanted here and there: what is asked for is read from the disk, and
+ * not what lies around it.
+ */
+void os_map_here_and_there(void *p, size_t len);
 void os_unmap(void *p, size_t len);
 /* A file without a name, in memory. */
 int os_memory_file(const char *what, int *ret_fd);

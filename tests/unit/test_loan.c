@@ -108,6 +108,47 @@ START_TEST(what_might_change_or_is_not_there_is_not_lent)
 }
 END_TEST
 
+START_TEST(what_is_lent_is_read_and_not_what_lies_around_it)
+{
+	static const _Atomic uint64_t lsn = 1;
+	enum { BLOBS = 512, LEN = 4096, PAGES = BLOBS * LEN / 4096 };
+	static unsigned char resident[PAGES];
+	static uint8_t data[LEN];
+	struct blob *b[BLOBS];
+	struct loan loan = { 0 };
+	uint32_t number, off;
+	unsigned pages = 0;
+	char path[32];
+	void *p;
+
+	if (sysconf(_SC_PAGESIZE) != 4096)
+		return;
+	stage_hold(s.stage, &lsn);
+	for (int i = 0; i < BLOBS; i++) {
+		scratch_fill(data, sizeof(data), (uint64_t)i);
+		b[i] = make(data, sizeof(data));
+	}
+	blob_place(b[BLOBS / 2], &number, &off);
+	snprintf(path, sizeof(path), "stage/%08x", number);
+	_cleanup_close_ int fd = openat(s.dir_fd, path, O_RDONLY | O_CLOEXEC);
+	ck_ok(fsync(fd));
+	if (scratch_drop_pages(s.dir_fd, path)) { /* not on a tmpfs */
+		ck_assert_ptr_nonnull(blob_lend(b[BLOBS / 2], 0, LEN, &loan));
+		p = mmap(NULL, sizeof(resident) * 4096, PROT_READ, MAP_SHARED, fd, 0);
+		ck_assert_ptr_ne(p, MAP_FAILED);
+		ck_assert_int_eq(mincore(p, sizeof(resident) * 4096, resident), 0);
+		munmap(p, sizeof(resident) * 4096);
+		for (int i = 0; i < PAGES; i++)
+			pages += resident[i] & 1;
+		ck_assert_uint_ge(pages, 1);
+		ck_assert_uint_le(pages, 2); /* where it is not at the beginning of a page */
+		loan_end(&loan);
+	}
+	for (int i = 0; i < BLOBS; i++)
+		blob_unref(b[i]);
+}
+END_TEST
+
 START_TEST(a_loan_is_of_so_many_files)
 {
 	static const _Atomic uint64_t lsn = 1;
@@ -171,6 +212,7 @@ int main(void)
 	const TTest *const tests[] = {
 		what_is_lent_stays_where_it_is,
 		what_might_change_or_is_not_there_is_not_lent,
+		what_is_lent_is_read_and_not_what_lies_around_it,
 		a_loan_is_of_so_many_files,
 		what_is_behind_the_largest_file_is_not_lent,
 	};
