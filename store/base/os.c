@@ -404,14 +404,15 @@ int os_touch(int fd)
 
 /*
  * What a quota leaves to a user or group: statfs knows only those of whole directories. Where there
- * is none, or the kernel is too old to be asked (5.14) or does not answer us: all there is.
+ * is none, or the kernel is too old to be asked (5.14) or does not answer us: all there is. So for
+ * root and its group, whom none holds: what xfs says of 0 is what all others have by default.
  */
 static uint64_t quota_left(int fd, int type, unsigned id)
 {
 	struct dqblk q;
 	uint64_t limit;
 
-	if (syscall(SYS_quotactl_fd, fd, QCMD((unsigned)Q_GETQUOTA, type), id, &q) < 0)
+	if (id == 0 || syscall(SYS_quotactl_fd, fd, QCMD((unsigned)Q_GETQUOTA, type), id, &q) < 0)
 		return UINT64_MAX;
 	limit = q.dqb_bhardlimit;
 	if (q.dqb_bsoftlimit && q.dqb_btime && (int64_t)q.dqb_btime <= (int64_t)time(NULL))

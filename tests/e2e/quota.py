@@ -3,8 +3,9 @@
 # group: bad-input
 # timeout: 120
 # serial: yes
-"""A user's quota that is reached, of which statfs does not tell. It is as a full disk: what is written is refused
-before nothing can be saved any more, so removing, dropping and gc make room. lib/quota.c plays it on a small disk."""
+"""A quota that is reached, of which statfs does not tell. It is as a full disk: what is written is refused before
+nothing can be saved any more, so removing, dropping and gc make room. lib/quota.c plays a group's on a small disk, and
+with it what an xfs says of root, whom none holds."""
 import errno
 import os
 import sys
