@@ -707,6 +707,7 @@ void store_limit_nodes(struct store *s)
 	LOCK_GUARD(&s->keepers_lock);
 	for (struct store_keeper *k = s->keepers; k; k = k->next)
 		k->let_go(k->arg);
+	os_trim(); /* what others in the container could use; malloc would keep all of it */
 }
 
 /* ---- stats ---- */
