@@ -161,6 +161,11 @@ int chunks_open(int dir_fd, struct index *index, const struct noter *noter, stru
 	return 0;
 }
 
+void chunks_limit_cache(struct chunks *c, uint64_t bytes)
+{
+	c->cache.limit = MIN(CACHE_BYTES, MAX(bytes, CACHE_BYTES_MIN));
+}
+
 void chunks_close(struct chunks *c)
 {
 	if (!c)

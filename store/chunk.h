@@ -68,6 +68,9 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name);
 bool chunk_is_lost(struct chunks *c, const struct name *name);
 
+/* Decoded chunks take at most so much memory, within what is sensible. Before there are threads. */
+void chunks_limit_cache(struct chunks *c, uint64_t bytes);
+
 /*
  * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in
  * bytes; the hook of chunks_set_io_hook is called before a read waits for the disk.

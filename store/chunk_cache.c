@@ -84,6 +84,7 @@ static void cache_remove(struct cache *cache, struct cached **at)
 void cache_init(struct cache *cache)
 {
 	pthread_mutex_init(&cache->lock, NULL);
+	cache->limit = CACHE_BYTES;
 }
 
 void cache_release(struct cache *cache)
@@ -122,7 +123,7 @@ void cache_add(struct cache *cache, struct chunkbuf *b)
 	*at = entry;
 	cache_list_push(cache, entry);
 	cache->bytes += cache_charge(entry);
-	while (cache->bytes > CACHE_BYTES && cache->oldest != entry)
+	while (cache->bytes > cache->limit && cache->oldest != entry)
 		cache_remove(cache, cache_slot(cache, &cache->oldest->buf.name));
 }
 

@@ -24,6 +24,8 @@ struct cached;
  * largest chunks, a few sequential readers and a busy set of small files.
  */
 #define CACHE_BYTES ((uint64_t)64 << 20)
+/* Where memory is short: 64 of the largest, what the readers of a view go through at once. */
+#define CACHE_BYTES_MIN ((uint64_t)8 << 20)
 
 /* A chunk counts as at least this, so that 64 MiB of tiny chunks are not a million of entries. */
 #define CACHE_CHARGE_MIN 1024
@@ -36,6 +38,7 @@ struct cache {
 	struct cached *buckets[CACHE_BUCKETS]; /* under lock, like all below; one reference each */
 	struct cached *newest, *oldest;
 	uint64_t bytes;
+	uint64_t limit; /* of bytes; constant once the store is open */
 };
 
 /* Small chunks that were read whole of late: as many as the cache has of 4 KiB. */

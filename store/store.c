@@ -512,6 +512,7 @@ static int start(struct store *s, const struct store_options *options)
 	if (r < 0)
 		return r;
 	s->node_budget = options ? options->node_budget : NODE_BUDGET;
+	chunks_limit_cache(s->chunks, s->node_budget / 4); /* without options: 64 MiB */
 	s->commit_ns = (options ? options->commit_ms : COMMIT_INTERVAL_MS) * UINT64_C(1000000);
 	r = sealer_start(s);
 	if (r < 0)

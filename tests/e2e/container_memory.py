@@ -3,6 +3,7 @@
 # group: daemon
 # timeout: 180
 """A container's memory limit (a cgroup's), in which the daemon lives together with who works in its views."""
+import contextlib
 import io
 import os
 import re
@@ -11,6 +12,76 @@ import tarfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
+
+MIB = 1 << 20
+V1, V2 = "/sys/fs/cgroup/memory", "/sys/fs/cgroup"
+
+
+def make_cgroup():
+    """A new one, and the name of its limit; both versions have memory at one of two places."""
+    ply.need_root()
+    for top, limit in ((V1, "memory.limit_in_bytes"), (V2, "memory.max")):
+        path = "%s/plyfs-test-%d" % (top, os.getpid())
+        try:
+            if top == V2 and os.path.exists(V2 + "/cgroup.subtree_control"):
+                ply.write(V2 + "/cgroup.subtree_control", "+memory")
+            os.mkdir(path)
+        except OSError:
+            continue
+        if os.path.exists(os.path.join(path, limit)):
+            return path, os.path.join(path, limit)
+        os.rmdir(path)
+    ply.skip("no cgroup with a memory limit can be made here")
+
+
+class Cgroup:
+    def __init__(self, t, mib):
+        self.path, self.limit = make_cgroup()
+        t.clean.append(self.remove)
+        ply.write(self.limit, str(mib * MIB))
+
+    def remove(self):
+        for pid in ply.read(os.path.join(self.path, "cgroup.procs")).split():
+            with contextlib.suppress(OSError):  # it has just ended
+                ply.write(os.path.join(os.path.dirname(self.path), "cgroup.procs"), pid)
+        ply.wait_for("the cgroup to be empty", self.is_gone)
+
+    def is_gone(self):
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)
+        return not os.path.exists(self.path)
+
+    def enter(self):
+        ply.write(os.path.join(self.path, "cgroup.procs"), str(os.getpid()))
+
+    def mount(self, store):
+        """By somebody in it, who starts the daemon."""
+        def work():
+            self.enter()
+            store.ply("mount", "--at", store.bench.at("view"))
+
+        store.stop()
+        os.makedirs(store.bench.at("view"), exist_ok=True)
+        assert ply.ended_well(ply.child(work))
+        assert str(store.daemon()) in ply.read(os.path.join(self.path, "cgroup.procs")).split()
+        return ply.View(store, store.bench.at("view"))
+
+
+def imported(t):
+    store = t.store()
+    store.import_(t.tree({"a": "1"}))
+    return store
+
+
+def test_what_is_kept_in_memory_follows_the_limit(t):
+    group, store = Cgroup(t, 128), imported(t)
+    budget = lambda: store.status()["sizes"]["node_budget"] // MIB
+    view = group.mount(store)
+    assert budget() == 32, budget()
+    view.unmount()
+    t.env["PLYFSD_NODE_MEMORY"] = "48"  # who says something else is heard
+    view = group.mount(store)
+    assert budget() == 48, budget()
 
 
 def anonymous_mib(pid):

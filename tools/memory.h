@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+/* The memory that we share with the programs of our container (cgroup). It asks for none. */
+
+#include <stdint.h>
+
+/* How many bytes they and we may use at most: what the machine has, or the cgroup's limit. */
+uint64_t memory_limit(void);
