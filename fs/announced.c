@@ -72,9 +72,11 @@ static void announce(struct mount *m, const struct fuse_in_header *in, enum anno
 			at = a;
 	}
 	if (own)
-		at = own;
-	*at = (struct announced){ .kind = kind, .thread = in->pid, .dir = in->nodeid,
-				  .serial = kind == NOT_ANNOUNCED ? 0 : ++m->n_announced };
+		*own = (struct announced){ 0 };
+	if (kind != NOT_ANNOUNCED)
+		*(own ? own : at) = (struct announced){ .kind = kind, .thread = in->pid,
+							.dir = in->nodeid,
+							.serial = ++m->n_announced };
 }
 
 static int on_getxattr(struct mount *m, const struct fuse_in_header *in, const char *name)
