@@ -20,10 +20,11 @@
 
 static const struct version {
 	const char *line; /* how its line in /proc/self/cgroup begins, after a number or not */
-	const char *mount, *limit, *high;
+	const char *mount, *limit, *high, *kills;
 } versions[] = {
-	{ "\n0::", "/sys/fs/cgroup", "memory.max", "memory.high" },
-	{ ":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL },
+	{ "\n0::", "/sys/fs/cgroup", "memory.max", "memory.high", "memory.events" },
+	{ ":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", NULL,
+	  "memory.oom_control" },
 };
 
 static bool read_text(const char *path, char *buf, size_t size)
@@ -35,14 +36,18 @@ static bool read_text(const char *path, char *buf, size_t size)
 	return n > 0;
 }
 
-/* The number in the file of dir, UINT64_MAX where there is none ("max"). */
-static uint64_t number_in(const char *dir, const char *file)
+/* The number behind key in the file of dir, UINT64_MAX where there is none ("max"). */
+static uint64_t number_in(const char *dir, const char *file, const char *key)
 {
 	char path[PATH_MAX + 32], buf[1024];
+	const char *at;
+
 	(void)snprintf(path, sizeof(path), "%s/%s", dir, file);
 	if (!read_text(path, buf, sizeof(buf)))
 		return UINT64_MAX;
-	return *buf >= '0' && *buf <= '9' ? strtoull(buf, NULL, 10) : UINT64_MAX;
+	at = strstr(buf, key);
+	at = at ? at + strlen(key) : "";
+	return *at >= '0' && *at <= '9' ? strtoull(at, NULL, 10) : UINT64_MAX;
 }
 
 /* The directory of our cgroup, false: there is none of that version. */
@@ -80,10 +85,27 @@ uint64_t memory_limit(void)
 		if (!own_dir(v, dir))
 			continue;
 		do {
-			limit = MIN(limit, number_in(dir, v->limit));
+			limit = MIN(limit, number_in(dir, v->limit, ""));
 			if (v->high) /* beyond it everybody is slowed down */
-				limit = MIN(limit, number_in(dir, v->high));
+				limit = MIN(limit, number_in(dir, v->high, ""));
 		} while (go_up(v, dir));
 	}
 	return limit;
+}
+
+uint64_t memory_kills(void)
+{
+	char dir[PATH_MAX];
+
+	for (size_t i = 0; i < ARRAY_SIZE(versions); i++) {
+		if (!own_dir(&versions[i], dir))
+			continue;
+		do {
+			uint64_t n = number_in(dir, versions[i].kills, "oom_kill ");
+
+			if (n != UINT64_MAX)
+				return n;
+		} while (go_up(&versions[i], dir));
+	}
+	return 0;
 }

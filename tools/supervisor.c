@@ -40,6 +40,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -62,6 +63,7 @@
 #include "store/base/util.h"
 #include "tools/daemon.h"
 #include "tools/log.h"
+#include "tools/memory.h"
 #include "tools/mounts.h"
 
 extern char **environ;
@@ -85,6 +87,7 @@ static struct {
 	int signal_fd;
 	int pid_fd;    /* readable when the daemon's watched thread is gone; -1: not told of it */
 	pid_t daemon;  /* 0: none lives */
+	uint64_t kills; /* memory_kills() when it was started */
 	bool told;     /* to end, as is the daemon, which may have been too young to hear */
 	int64_t died_ms[DEATHS_MAX];
 	unsigned n_died, deaths_max;
@@ -364,6 +367,9 @@ static void wait_ms(struct supervisor *s, int64_t ms, int status)
 
 static void say_died(pid_t pid, int status, unsigned kept)
 {
+	bool memory = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL &&
+		      memory_kills() > us.kills;
+
 	(void)log_open(us.what.dir_fd, false); /* else it stays unsaid */
 	if (WIFSIGNALED(status))
 		daemon_log("plyfsd, pid %d, was killed by signal %d; another one goes on with its "
@@ -373,6 +379,10 @@ static void say_died(pid_t pid, int status, unsigned kept)
 		daemon_log("plyfsd, pid %d, ended by itself with %d; another one goes on with its "
 			   "%u view%s",
 			   (int)pid, WEXITSTATUS(status), kept, plural(kept));
+	if (memory)
+		daemon_log("meanwhile processes of its cgroup (container) were killed for want of "
+			   "memory, of which it may use %" PRIu64 " MiB: give it more",
+			   memory_limit() >> 20);
 }
 
 /* The new program goes on in this very process. Returns when that cannot be started. */
@@ -438,6 +448,7 @@ static int start_daemon(const sigset_t *signals)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
+	us.kills = memory_kills();
 	pid = fork();
 	if (pid < 0) {
 		int r = -errno;

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import sys
 import tarfile
 
@@ -66,6 +67,24 @@ class Cgroup:
         assert str(store.daemon()) in ply.read(os.path.join(self.path, "cgroup.procs")).split()
         return ply.View(store, store.bench.at("view"))
 
+    def hog(self):
+        """Somebody in it asks for more than it has, and is killed."""
+        def work():
+            self.enter()
+            bytearray(1024 * MIB)
+
+        end = os.waitpid(ply.child(work), 0)[1]
+        assert os.WIFSIGNALED(end) and os.WTERMSIG(end) == signal.SIGKILL, end
+
+
+def log(view):
+    return ply.read(os.path.join(view.store.path, "daemon.log"))
+
+
+def kill_daemon(view, deaths):
+    os.kill(view.store.daemon(), signal.SIGKILL)
+    ply.wait_for("another daemon", lambda: log(view).count(" goes on with 1 view") == deaths)
+
 
 def imported(t):
     store = t.store()
@@ -82,6 +101,20 @@ def test_what_is_kept_in_memory_follows_the_limit(t):
     t.env["PLYFSD_NODE_MEMORY"] = "48"  # who says something else is heard
     view = group.mount(store)
     assert budget() == 48, budget()
+
+
+def test_a_death_for_want_of_memory_is_told_as_one(t):
+    ply.need_followed_daemon()
+    group = Cgroup(t, 128)
+    words = "were killed for want of memory, of which it may use 128 MiB"
+    view = group.mount(imported(t))
+    kill_daemon(view, 1)
+    assert words not in log(view), log(view)
+    group.hog()  # the daemon is the smaller one, and lives
+    kill_daemon(view, 2)
+    assert log(view).count(words) == 1, log(view)
+    kill_daemon(view, 3)
+    assert log(view).count(words) == 1, log(view)
 
 
 def anonymous_mib(pid):
