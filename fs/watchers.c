@@ -30,8 +30,8 @@
 #include "store/base/util.h"
 
 /*
- * Each is some walks and requests, 20 to 60 us. Beyond this many, which is as many as are worth
- * telling the kernel by name (NAMES_MAX, switch.c), only directories are told.
+ * A name is some walks and five requests, 100 us, and what differs 60. Beyond this many, which is
+ * as many as are worth telling the kernel by name (NAMES_MAX, switch.c), only directories are told.
  */
 #define TOLD_MAX 2000
 
