@@ -196,7 +196,7 @@ static const char *advice(int r)
 	case EMFILE:
 		return "; see ulimit -n";
 	case EAGAIN: /* for a thread: of their number, or of the memory for their stacks */
-		return "; see ulimit -u and -d";
+		return "; see ulimit -u and -d, and pids.max of its cgroup";
 	default:
 		return "";
 	}

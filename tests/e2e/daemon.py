@@ -73,7 +73,8 @@ def test_limits_of_who_starts_a_daemon_are_not_its_own(t):
     soft_and_hard(resource.RLIMIT_FSIZE, 1 << 20, ": File too large; see ulimit -f")
     if not ply.sanitized():  # 4 GiB of addresses: an index alone takes more
         soft_and_hard(resource.RLIMIT_AS, 4 << 30, ": Cannot allocate memory; see ulimit -v")
-        soft_and_hard(resource.RLIMIT_DATA, 20 << 20, ": Resource temporarily unavailable; see ulimit -u and -d")
+        soft_and_hard(resource.RLIMIT_DATA, 20 << 20, ": Resource temporarily unavailable; see "
+                      "ulimit -u and -d, and pids.max of its cgroup")
         # Of so little the kernel starts no program (execve kills it), or its loader no library.
         soft_and_hard(resource.RLIMIT_DATA, 1000 << 10, "; see ulimit -v and -d")
         soft_and_hard(resource.RLIMIT_AS, 8 << 20, "; see ulimit -v and -d")
