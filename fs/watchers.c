@@ -19,6 +19,7 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,62 +37,111 @@
 #define TOLD_MAX 2000
 
 struct teller {
-	char path[PATH_MAX + 64]; /* of what is told, by way of the top's descriptor */
-	size_t top;		  /* bytes of it that lead there */
-	char last[PATH_MAX];	  /* whose directories have been told */
-	char gone[PATH_MAX];	  /* a directory that was told to be gone, and all in it with it */
+	int top;		 /* borrowed */
+	int dir;		 /* owned; where what is told is; -1: nowhere */
+	char dir_path[PATH_MAX]; /* its path below top */
+	char name[NAME_MAX + 1]; /* of what is told, in it; none: it is the top */
+	char last[PATH_MAX];	 /* whose directories have been told */
+	char gone[PATH_MAX];	 /* a directory that was told to be gone, and all in it with it */
 	unsigned told;
 };
 
-static bool set_path(struct teller *t, const char *path, size_t len)
+/*
+ * By no symlink and no "..", and from here on only by the descriptor: whoever may write in the view
+ * can put a symlink where a directory was, and then root would make and remove names elsewhere.
+ */
+static int open_dir(int top, const char *path)
 {
-	if (len >= PATH_MAX)
+	_cleanup_close_ int fd = openat(top, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	char name[NAME_MAX + 1];
+
+	while (*path && fd >= 0) {
+		size_t len = strcspn(path, "/");
+		int next = -1;
+
+		if (len >= sizeof(name))
+			return -1;
+		memcpy(name, path, len);
+		name[len] = '\0';
+		if (strcmp(name, "..") != 0)
+			next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		close(fd);
+		fd = next;
+		path += len + (path[len] == '/');
+	}
+	return TAKE_FD(fd);
+}
+
+static bool go_to(struct teller *t, const char *path, size_t len)
+{
+	char dir[PATH_MAX] = "";
+	const char *slash = memrchr(path, '/', len);
+	size_t n = slash ? (size_t)(slash - path) : 0, from = slash ? n + 1 : 0;
+
+	if (n >= sizeof(dir) || len - from >= sizeof(t->name))
 		return false;
-	memcpy(t->path + t->top, path, len);
-	t->path[t->top + len] = '\0';
-	return true;
+	memcpy(dir, path, n);
+	memcpy(t->name, path + from, len - from);
+	t->name[len - from] = '\0';
+	if (t->dir >= 0 && strcmp(t->dir_path, dir) == 0)
+		return true;
+	if (t->dir >= 0)
+		close(t->dir);
+	t->dir = open_dir(t->top, dir);
+	strcpy(t->dir_path, dir);
+	return t->dir >= 0;
+}
+
+/* For calls that take no descriptor, or not of this kind. */
+struct proc_path {
+	char path[sizeof("/proc/self/fd//") + 10 + NAME_MAX];
+};
+
+static struct proc_path proc_path(const struct teller *t, const char *name)
+{
+	struct proc_path p;
+
+	(void)snprintf(p.path, sizeof(p.path), "/proc/self/fd/%d/%s", t->dir, name);
+	return p;
 }
 
 static bool tell(struct teller *t, const char *path, size_t len)
 {
-	return set_path(t, path, len) && lsetxattr(t->path, PLYFS_XATTR_RESTORED, "", 0, 0) == 0;
+	return go_to(t, path, len) &&
+	       lsetxattr(proc_path(t, t->name).path, PLYFS_XATTR_RESTORED, "", 0, 0) == 0;
 }
 
-/* Of the directory that t->path is in. */
-static bool announce(struct teller *t, const char *what)
+static bool announce(const struct teller *t, const char *what)
 {
-	char *slash = strrchr(t->path, '/'), was = slash[1];
-	bool done;
-
-	slash[1] = '\0'; /* "/proc/self/fd/3/" is the top itself */
-	done = getxattr(t->path, what, NULL, 0) == 0;
-	slash[1] = was;
-	return done;
+	return getxattr(proc_path(t, "").path, what, NULL, 0) == 0;
 }
 
-static bool make_again(struct teller *t, bool dir)
+static bool make_again(const struct teller *t, bool dir)
 {
 	bool done = announce(t, PLYFS_XATTR_MADE) &&
-		    (dir ? mkdir(t->path, 0700) : mknod(t->path, S_IFREG | 0600, 0)) == 0;
+		    (dir ? mkdirat(t->dir, t->name, 0700)
+			 : mknodat(t->dir, t->name, S_IFREG | 0600, 0)) == 0;
 
 	if (!done && errno == ELOOP)
-		done = announce(t, PLYFS_XATTR_MADE) && symlink("a symlink", t->path) == 0;
+		done = announce(t, PLYFS_XATTR_MADE) &&
+		       symlinkat("a symlink", t->dir, t->name) == 0;
 	return done;
 }
 
-static bool remove_again(struct teller *t, bool dir)
+static bool remove_again(const struct teller *t, bool dir)
 {
 	struct stat st;
 
 	return announce(t, dir ? PLYFS_XATTR_GONE_DIR : PLYFS_XATTR_GONE) &&
-	       lstat(t->path, &st) == 0 && st.st_ino == PLYFS_GHOST_INO &&
-	       (dir ? rmdir(t->path) : unlink(t->path)) == 0;
+	       fstatat(t->dir, t->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       st.st_ino == PLYFS_GHOST_INO &&
+	       unlinkat(t->dir, t->name, dir ? AT_REMOVEDIR : 0) == 0;
 }
 
 /* IN_CREATE or IN_DELETE. */
 static bool tell_name(struct teller *t, const char *path, size_t len, bool dir, bool gone)
 {
-	if (!set_path(t, path, len))
+	if (!go_to(t, path, len))
 		return false;
 	if (gone ? remove_again(t, dir) : make_again(t, dir))
 		return true;
@@ -175,7 +225,7 @@ void plyfs_tell_watchers(int top_fd, const char *left, const char *now)
 	char text[sizeof(((struct plyfs_read *)0)->data) + PATH_MAX + 4];
 	struct plyfs_read answer = { .more = 1 };
 	struct plyfs_call call = { 0 };
-	struct teller t = { .last = "" };
+	struct teller t = { .top = top_fd, .dir = -1 };
 	size_t n = 0, done;
 
 	call.args_len = (uint32_t)sizeof(verb);
@@ -184,7 +234,6 @@ void plyfs_tell_watchers(int top_fd, const char *left, const char *now)
 					    left) + 1;
 	call.args_len += (uint32_t)snprintf(call.args + call.args_len, 2 * PLYFS_ID_SIZE, "%.12s",
 					    now) + 1;
-	t.top = (size_t)snprintf(t.path, sizeof(t.path), "/proc/self/fd/%d/", top_fd);
 	if (ioctl(top_fd, PLYFS_IOC_CALL, &call) < 0)
 		return;
 	while (answer.more) {
@@ -192,11 +241,13 @@ void plyfs_tell_watchers(int top_fd, const char *left, const char *now)
 		/* The daemon may be another user's. */
 		if (ioctl(top_fd, PLYFS_IOC_READ, &answer) < 0 ||
 		    answer.out_len > sizeof(answer.data) || answer.out_len > sizeof(text) - n)
-			return;
+			break;
 		memcpy(text + n, answer.data, answer.out_len);
 		n += answer.out_len;
 		done = tell_changes(&t, text, n);
 		n -= done;
 		memmove(text, text + done, n);
 	}
+	if (t.dir >= 0)
+		close(t.dir);
 }

@@ -16,6 +16,7 @@ import ply
 libc = ctypes.CDLL(None, use_errno=True)
 ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, ISDIR = 0x4, 0x100, 0x200, 0x400, 0x8000, 0x40000000
 KINDS = {ATTRIB: "", CREATE: "+", DELETE: "-"}
+EXCHANGE = 2  # of renameat2
 MADE, GONE, GONE_DIR, NOTHING = ("system.plyfs." + s for s in ("made", "gone", "gone-dir", "nothing"))
 
 
@@ -434,6 +435,32 @@ def test_others_may_not(t):
             ply.raises(errno.EOPNOTSUPP, os.getxattr, view.at("w"), name)
 
     assert ply.ended_well(ply.child(other))
+
+
+def test_a_symlink_in_place_of_a_directory_leads_nobody_out_of_the_view(t):
+    if ply.sanitized():
+        ply.skip("the sanitizer wants to be the first that is loaded")
+    store = t.store()
+    store.import_(t.tree({"w/name": "1", "v/x": "1"}))
+    view = store.mount(None, None, None, "--inotify")
+    outside = t.at("outside")
+    os.mkdir(outside)
+    os.symlink(outside, view.at("link"))
+    snap = view.checkpoint()
+    os.unlink(view.at("w/name"))
+    swap = {"LD_PRELOAD": os.path.join(ply.BUILD, "tests", "bad_moments.so"),
+            "PLYFS_SWAP": view.at("w"), "PLYFS_SWAP_FOR": view.at("link")}
+
+    def swapped_by(*words):
+        store.ply(*words, cwd=view.path, env=swap)
+        assert os.path.islink(view.at("w")), "it was told"
+        libc.renameat2(-100, view.at("w").encode(), -100, view.at("link").encode(), EXCHANGE)
+
+    swapped_by("restore", snap)
+    assert os.listdir(outside) == [], "the name was made there"
+    open(os.path.join(outside, "name"), "w").close()
+    swapped_by("undo")
+    assert os.listdir(outside) == ["name"], "it was removed there"
 
 
 if __name__ == "__main__":

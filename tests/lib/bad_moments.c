@@ -1,19 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Preloaded into a shell, for what else happens once in thousands of interrupts.
+ * Preloaded, for what else happens once in thousands of times.
  *
- * With PLYFS_SLOW it reads its terminal as a bash of before 5.1 does, a line in pieces, and the
- * process of that number, which listens to it, hears of the line before just between two of them.
+ * Into a shell: with PLYFS_SLOW it reads its terminal as a bash of before 5.1 does, a line in
+ * pieces, and the process of that number, which listens to it, hears of the line before just
+ * between two of them.
  * A file `interrupt-fork` in its directory: a Ctrl-C comes right behind its next fork, when the new
  * process has taken the terminal (before, it would take it from the prompt, which ends a bash).
+ *
+ * Into who tells watchers of a restore: with PLYFS_SWAP and PLYFS_SWAP_FOR two names change places
+ * once, when he has announced that a name is made, and when he has seen that another is gone.
  */
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define PIECE 128 /* getc_with_restart's buffer until 5.0 */
@@ -58,4 +69,38 @@ EXPORT pid_t fork(void)
 		(void)kill(getpid(), SIGINT);
 	}
 	return pid;
+}
+
+static void swap_once(void)
+{
+	const char *one = getenv("PLYFS_SWAP"), *other = getenv("PLYFS_SWAP_FOR");
+	static bool done;
+
+	if (!done && one && other)
+		done = renameat2(AT_FDCWD, one, AT_FDCWD, other, RENAME_EXCHANGE) == 0;
+}
+
+EXPORT ssize_t getxattr(const char *path, const char *name, void *value, size_t size)
+{
+	ssize_t n = syscall(SYS_getxattr, path, name, value, size);
+
+	if (n >= 0 && strcmp(name, "system.plyfs.made") == 0)
+		swap_once();
+	return n;
+}
+
+EXPORT int fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+	int (*next)(int, const char *, struct stat *, int) =
+		(int (*)(int, const char *, struct stat *, int))dlsym(RTLD_NEXT, "fstatat64");
+	int r = next(dir, path, st, flags);
+
+	if (r == 0 && st->st_ino == UINT64_MAX - 1)
+		swap_once();
+	return r;
+}
+
+EXPORT int lstat(const char *path, struct stat *st)
+{
+	return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
 }
