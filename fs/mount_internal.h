@@ -44,6 +44,7 @@ struct announced {
 	uint32_t thread;
 	uint64_t dir;	 /* node id */
 	uint64_t serial; /* 0: free */
+	uint64_t when_ns; /* since boot */
 };
 /* Callers at one time, in one view. One more makes the oldest be lost (A3). */
 #define ANNOUNCED_MAX 8

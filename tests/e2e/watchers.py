@@ -6,9 +6,12 @@ import ctypes
 import errno
 import os
 import shutil
+import signal
 import struct
 import sys
 import threading
+import time
+import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply
@@ -16,7 +19,7 @@ import ply
 libc = ctypes.CDLL(None, use_errno=True)
 ATTRIB, CREATE, DELETE, DELETE_SELF, IGNORED, ISDIR = 0x4, 0x100, 0x200, 0x400, 0x8000, 0x40000000
 KINDS = {ATTRIB: "", CREATE: "+", DELETE: "-"}
-EXCHANGE = 2  # of renameat2
+EXCHANGE, CLONE3 = 2, 435  # of renameat2, and a system call's number
 MADE, GONE, GONE_DIR, NOTHING = ("system.plyfs." + s for s in ("made", "gone", "gone-dir", "nothing"))
 
 
@@ -461,6 +464,52 @@ def test_a_symlink_in_place_of_a_directory_leads_nobody_out_of_the_view(t):
     open(os.path.join(outside, "name"), "w").close()
     swapped_by("undo")
     assert os.listdir(outside) == ["name"], "it was removed there"
+
+
+def child_numbered(pid, work):
+    """As ply.child, with a number that is free."""
+    number = ctypes.c_int32(pid)
+    args = struct.pack("=11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(number), 1, 0)
+    pid = ctypes.PyDLL(None, use_errno=True).syscall(ctypes.c_long(CLONE3), args, ctypes.c_size_t(len(args)))
+    if pid < 0:
+        ply.skip("numbers of processes cannot be chosen: " + os.strerror(ctypes.get_errno()))
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return pid
+
+
+def test_an_announcement_is_not_taken_for_that_of_who_gets_the_number_next(t):
+    ply.need_root()
+    view, _ = watched(t, "--inotify")
+    d = view.at("w")
+    one, two = (os.path.join(d, name) for name in ("one", "two"))
+
+    def announced_and_killed(kind):
+        pid = ply.child(lambda: (os.getxattr(d, kind), os.kill(os.getpid(), signal.SIGKILL)))
+        os.waitpid(pid, 0)
+        time.sleep(0.02)  # no number comes back within 10 ms
+        return pid
+
+    def absent(what, name):  # what nobody has asked for before: the kernel knows it then
+        ply.raises(errno.ENOENT, what, os.path.join(d, name))
+
+    for kind, work in ((MADE, lambda: view.read("w/same")),
+                       (MADE, lambda: os.mkdir(one)),
+                       (GONE_DIR, lambda: os.rmdir(one)),
+                       (GONE, lambda: absent(os.stat, "three")),
+                       (GONE, lambda: absent(os.unlink, "four")),
+                       (GONE_DIR, lambda: absent(os.rmdir, "five")),
+                       (GONE, lambda: view.write("w/two", "1")),
+                       (GONE, lambda: os.unlink(two)),
+                       (MADE, lambda: os.symlink("x", view.at("w/link")))):
+        assert ply.ended_well(child_numbered(announced_and_killed(kind), work)), kind
+    assert os.readlink(view.at("w/link")) == "x"
+    assert sorted(os.listdir(d)) == ["away", "d", "edited", "link", "removed", "same"]
 
 
 if __name__ == "__main__":
