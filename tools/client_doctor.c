@@ -290,6 +290,8 @@ static void check_views(void)
 	for (size_t i = 0; i < begun; i++) {
 		(void)pthread_join(views.at[i].by, NULL);
 		stale += report_view(&views.at[i]);
+		if (client_look_is_unclear(views.at[i].r))
+			r = views.at[i].r;
 	}
 	if (r < 0)
 		report("note", "not all views were asked: %s", strerror(-r));

@@ -663,6 +663,13 @@ def test_dump_is_for_people(t):
     assert "a.txt" in view.store.out("dump", snap)
 
 
+def test_doctor_does_not_call_a_view_good_that_it_could_not_ask(t):
+    view = t.store().mount()
+    few = t.run(["prlimit", "--nofile=4", ply.PLYFS, "doctor"], check=False).stdout
+    assert "not all views were asked: Too many open files" in few and "all views answer" not in few, few
+    view.unmount()
+
+
 def test_doctor_works_without_a_store(t):
     p = t.run([ply.PLYFS, "doctor"], check=False)
     assert p.returncode in (0, 1) and "/dev/fuse" in p.stdout and "--io-uring" in p.stdout, p
