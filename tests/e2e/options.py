@@ -174,9 +174,11 @@ def in_zsh(t, lines):
 def offers_all(t, shell):
     """Each verb, the first words of those that have some, and each option."""
     ours = [v for v in verbs() if v != ELSEWHERE]
-    lines = ["plyfs ", "plyfs env ", "plyfs session ", "plyfs completion "] + ["plyfs %s -" % v for v in ours]
-    offered, env, session, shells, *options = shell(t, lines)
+    lines = ["plyfs ", "plyfs -", "plyfs env ", "plyfs session ", "plyfs completion "] + ["plyfs %s -" % v for v in ours]
+    offered, before, env, session, shells, *options = shell(t, lines)
     assert offered - {"--help", "--version", "--store"} == set(verbs()), offered ^ set(verbs())
+    synopsis = ply.read(TOOLS + "/plyfs.1").split("\n.Sh SYNOPSIS\n")[1].split("\n.Sh ")[0]
+    assert before == flags(synopsis), (before, flags(synopsis))
     assert env >= set(subs("env")) and session >= set(subs("session")), (env, session)
     assert shells == {"bash", "zsh", "fish"}, shells
     assert len(options) == len(ours)
