@@ -88,6 +88,12 @@ START_TEST(what_is_open_is_kept_from_gc_as_long_as_it_is)
 }
 END_TEST
 
+/* Calls of the sealer failed as well: its round may end only now, and a sync would tell of it. */
+static void let_failures_pass(void)
+{
+	(void)store_sync(store);
+}
+
 /* Of a chunk of its own. */
 static uint64_t make_large(const char *name, char fill)
 {
@@ -151,6 +157,7 @@ START_TEST(a_restore_that_fails_keeps_nothing_from_gc)
 		r = view_restore(view, ids[0], &info);
 		fault_disarm();
 	}
+	let_failures_pass();
 	ck_assert_int_gt(failed, 3);
 	view_forget(view, a, 1);
 	restore(begin);
@@ -178,6 +185,7 @@ START_TEST(what_is_open_of_a_state_that_nobody_changed_is_kept)
 		ck_assert_int_eq(view_restore(view, with, &info), -ENOMEM);
 		fault_disarm();
 	}
+	let_failures_pass();
 	for (int i = 0; i < 2; i++) {
 		make_file(ROOT_NODE, "later", "");
 		restore(without);
