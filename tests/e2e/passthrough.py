@@ -178,6 +178,24 @@ def test_many_who_open_it_at_once_make_one_copy(t):
     ply.wait_for("all opens to be given back", lambda: is_unused(view))
 
 
+def test_who_opens_something_else_does_not_wait_for_a_copy(t):
+    """Once in some tries: whoever looks may get no CPU before the copy is there."""
+    size, tries = 32 * MIB, 8
+    data = noise(size)
+    view = made(t, {name: data if name[0] == "l" else "small"
+                    for n in range(tries) for name in ("large%d" % n, "small%d" % n)})
+    for n in range(tries):
+        opening = threading.Thread(target=content, args=(view.at("large%d" % n),))
+        opening.start()
+        ply.wait_for("the copy to be begun", lambda: passed(view)["copied_bytes"] > n * size)
+        os.stat(view.at("small%d" % n))
+        was_first = passed(view)["copied_bytes"] < (n + 1) * size
+        opening.join()
+        if was_first:
+            return
+    raise AssertionError("each stat came when the copy was done")
+
+
 def test_programs_run_and_files_are_mapped(t):
     data = noise(4 * MIB)
     program = content(ply.PLYFSD)
@@ -511,6 +529,12 @@ def test_it_is_refused_where_it_cannot_be(t):
                    "--snapshot", snap, "--at", at], check=False)
         assert p.returncode == 1 and "--passthrough is for root" in p.stderr, p
     assert "passthrough" in t.run([ply.PLYFS, "completion", "bash"]).stdout
+    # The kernel would let a copy on FUSE be emptied by an open with O_TRUNC.
+    on_fuse = ply.Store(t, store.mount().at("store"))
+    t.stores.insert(0, on_fuse)
+    on_fuse.fails("mount", "--passthrough", "--snapshot", on_fuse.import_(t.at("source")), "--at", at,
+                  says="or on FUSE|does not offer|root on the machine")
+    on_fuse.stop()
     store.stop()
     if t.run(["unshare", "-Urm", "true"], check=False).returncode:
         return
