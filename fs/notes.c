@@ -27,6 +27,8 @@
  *      the directory's lock held from the one to the other. It holds that lock until it has done
  *      what was answered, so every such request is over when its name has been told. (By epoch
  *      that is so of those that were sent before the epoch and answered before all was told.)
+ *      LINK holds no lock of what it gives a name to: of a file that a restore replaced it is told
+ *      so at any time.
  *  S7  A LOOKUP or READDIRPLUS answered before the switch may make an inode after it was told that
  *      its attributes changed. So where there was none, a barrier on its directory (as S4's)
  *      waits until it is there, and it is told again.
@@ -142,6 +144,21 @@ static bool is_untold(const struct notes *notes, const struct place *p)
 	return false;
 }
 
+/* False the first time, at this switch. */
+static bool has_asked(struct view *v, uint64_t asked)
+{
+	for (size_t i = 0; i < MIN(v->n_refused, REFUSED); i++)
+		if (v->refused[i] == asked)
+			return true;
+	v->refused[v->n_refused++ % REFUSED] = asked;
+	return false;
+}
+
+static uint64_t hash_place(const struct place *p, uint64_t seed)
+{
+	return hash64(p->name, p->len, seed ^ p->dir);
+}
+
 bool must_look_again(struct view *v, const struct place *places, size_t n)
 {
 	uint64_t asked = (uint32_t)view_asker();
@@ -151,15 +168,14 @@ bool must_look_again(struct view *v, const struct place *places, size_t n)
 		return false;
 	for (size_t i = 0; i < n; i++) {
 		untold |= is_untold(v->telling, &places[i]);
-		asked = hash64(places[i].name, places[i].len, asked ^ places[i].dir);
+		asked = hash_place(&places[i], asked);
 	}
-	if (!untold)
-		return false;
-	for (size_t i = 0; i < MIN(v->n_refused, REFUSED); i++)
-		if (v->refused[i] == asked) /* he has looked */
-			return false;
-	v->refused[v->n_refused++ % REFUSED] = asked;
-	return true;
+	return untold && !has_asked(v, asked);
+}
+
+bool must_look_for_file(struct view *v, uint64_t node, const struct place *place)
+{
+	return !has_asked(v, hash_place(place, hash64(&node, sizeof(node), view_asker())));
 }
 
 void telling_begins(struct view *v, const struct notes *notes)

@@ -80,6 +80,8 @@ struct place {
  * and is known when he asks once more. The view's lock held for writing.
  */
 bool must_look_again(struct view *v, const struct place *places, size_t n);
+/* As must_look_again, for who gives a file a name that a restore replaced since he looked it up. */
+bool must_look_for_file(struct view *v, uint64_t node, const struct place *place);
 
 /* Makes the view's notes, without any in them: -ENOMEM. */
 int view_notes_new(struct view *v);

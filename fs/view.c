@@ -482,6 +482,7 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 	      struct entry *ret)
 {
 	CHANGE_GUARD(v, 0);
+	const struct place place = { dir, name, len };
 	struct bound b, d;
 	uint64_t ino;
 	int r;
@@ -494,8 +495,9 @@ int view_link(struct view *v, uint64_t node, uint64_t dir, const char *name, siz
 	r = vnode_bind_dir(v, dir, &d);
 	if (r < 0)
 		return r;
+	/* A restore replaced it: its name is another file's, and who has it open knows no other. */
 	if (!b.current)
-		return -ENOENT; /* an open file that a restore replaced: it has no name any more */
+		return must_look_for_file(v, node, &place) ? -ESTALE : -ENOENT;
 	return created(v, fs_link(&b.fs, b.ino, d.ino, name, len, &ret->inode), ret);
 }
 

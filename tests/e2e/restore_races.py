@@ -141,6 +141,26 @@ def test_a_symlink_that_a_restore_made_is_followed(t):
     assert beside.end() <= {"ENOENT", "ESTALE"}  # of unlink
 
 
+def test_a_file_that_each_state_has_gets_another_name(t):
+    """It is another node after each restore; what there is under its name is not ENOENT for that."""
+    two = Two(t, lambda view: view.write("f", "22"), lambda view: view.write("f", "1"))
+
+    def link(stop):
+        made, errors = 0, set()
+        while not stop.is_set():
+            try:
+                os.link(two.view.at("f"), two.view.at("f%d" % made))
+                made += 1
+            except OSError as e:
+                errors.add(errno.errorcode[e.errno])
+        return made, errors
+
+    beside = Beside(link)
+    rounds = two.to_and_fro()
+    made, errors = beside.end()
+    assert made > rounds > 0 and errors <= {"ESTALE"}, (made, rounds, errors)
+
+
 def test_a_working_directory_that_becomes_a_private_one_is_one(t):
     ply.need_root()
     view = t.view()
