@@ -711,6 +711,40 @@ void store_limit_nodes(struct store *s)
 	os_trim(); /* what others in the container could use; malloc would keep all of it */
 }
 
+static int seal_and_shed(struct tree *t)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	_cleanup_(shed_release) struct shed shed = { 0 };
+	int r;
+
+	r = tree_freeze(t, &root);
+	if (r == 0)
+		r = root_seal(root);
+	if (r == 0)
+		shed_tree(&shed, t);
+	return r;
+}
+
+int store_import_limit(struct store *s, struct tree *t, uint64_t *limit)
+{
+	uint64_t nodes, bytes;
+	int r;
+
+	nodes_stats(s->nodes, &nodes, &bytes);
+	if (bytes <= MAX(s->node_budget, *limit))
+		return 0;
+
+	r = seal_and_shed(t);
+	if (r < 0)
+		return r;
+	os_trim();
+
+	/* What remains is others'. With half the budget more, few nodes are written twice. */
+	nodes_stats(s->nodes, &nodes, &bytes);
+	*limit = bytes + s->node_budget / 2;
+	return 0;
+}
+
 /* ---- stats ---- */
 
 int store_is_there(const struct store *s)

@@ -351,6 +351,12 @@ void store_stop_gc(struct store *s);
 /* An importer holds this while its chunks are not reachable from a branch yet. */
 int store_import_begin(struct store *s); /* may wait, for a gc, until that knows what to keep */
 void store_import_end(struct store *s);
+/*
+ * Meanwhile, now and then: when there is more than the budget in memory, all of the tree becomes
+ * chunks (pending) and goes, to be loaded where it is wanted. *limit, at first 0: from how many
+ * bytes of nodes on that is worth it again.
+ */
+int store_import_limit(struct store *s, struct tree *t, uint64_t *limit);
 
 enum check_flags { CHECK_READ_DATA = 1 };
 struct check_ops {

@@ -208,6 +208,9 @@ int builder_add(struct builder *b, uint64_t dir, const char *name, size_t len, s
 {
 	int r;
 
+	r = store_import_limit(b->talk.store, b->tree, &b->limit);
+	if (r < 0)
+		return r;
 	i->ino = b->next_ino;
 	i->nlink = S_ISDIR(i->mode) ? 2 : 1;
 	i->flags = 0;

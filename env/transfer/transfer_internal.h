@@ -65,6 +65,7 @@ struct builder {
 	struct tree *tree; /* owned */
 	struct fs fs;
 	uint64_t next_ino;
+	uint64_t limit; /* store_import_limit's */
 };
 
 /* The tree has its root directory afterwards, mode 0755, owned by 0, at time 0. */

@@ -145,5 +145,22 @@ def test_what_was_let_go_of_is_given_back(t):
     ply.wait_for("memory to be given back", lambda: anonymous_mib(pid) < most - 6, 20)
 
 
+def most_mib(pid):
+    return int(re.search("VmHWM: *(\\d+)", ply.read("/proc/%d/status" % pid).replace("\t", " "))[1]) // 1024
+
+
+def test_an_import_keeps_to_its_share(t):
+    """Its tree is nobody's yet, so that no round of the sealer makes chunks of it."""
+    t.env["PLYFSD_NODE_MEMORY"] = "4"
+    view = imported(t).mount()
+    before = most_mib(view.store.daemon())
+    view.store.import_(many_files(t.at("many.tar"), 60000), "--branch", "many")
+    grown = most_mib(view.store.daemon()) - before
+    assert grown < 16, grown  # of 26 MiB of nodes; the rest is what lies around them
+    many = view.store.mount("many")
+    assert len(os.listdir(many.path)) == 600
+    assert ply.read(many.at("d599/a_name_of_some_length_59999")) == "%080d" % 59999
+
+
 if __name__ == "__main__":
     ply.main()
