@@ -324,12 +324,17 @@ bool readers_step_aside(void)
 	return step_aside(true);
 }
 
+/* A failure of either costs memory, nothing else. */
+static void give_back_reply(struct reader *r)
+{
+	(void)madvise(r->buffers.reply + KEEP_BYTES, REPLY_BYTES - KEEP_BYTES, MADV_DONTNEED);
+}
+
 static void give_back(struct reader *r)
 {
-	/* A failure costs memory, nothing else. */
 	(void)madvise(request_base(r->buffers.request) + KEEP_BYTES, MAPPED_BYTES - KEEP_BYTES,
 		      MADV_DONTNEED);
-	(void)madvise(r->buffers.reply + KEEP_BYTES, REPLY_BYTES - KEEP_BYTES, MADV_DONTNEED);
+	give_back_reply(r);
 }
 
 /* What warms a thread stays warm in the pool: with few requests at a time few buffers do. */
@@ -480,6 +485,7 @@ void readers_cool(void)
 		slot_give(r->pool, slot);
 	}
 	r->buffers.request = TAKE_PTR(r->cold);
+	give_back_reply(r); /* the leader of each view has one, and waits for as long as it lives */
 }
 
 bool readers_stay_warm(void)

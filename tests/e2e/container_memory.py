@@ -162,5 +162,23 @@ def test_an_import_keeps_to_its_share(t):
     assert ply.read(many.at("d599/a_name_of_some_length_59999")) == "%080d" % 59999
 
 
+def test_views_that_wait_keep_no_large_buffers(t):
+    """Each has somebody who waits for its requests, and who has just answered a large one."""
+    ply.need_followed_daemon()
+    views = 32
+    store = t.store()
+    store.import_(t.tree({"large": os.urandom(4 * MIB)}))
+    mounted = [store.mount("main")]
+    for i in range(views):
+        store.ply("fork", "f%d" % i)
+        mounted.append(store.mount("f%d" % i))
+    before = anonymous_mib(store.daemon())
+    for view in mounted:
+        with open(view.at("large"), "rb") as large:
+            assert len(large.read()) == 4 * MIB
+    # Some stay as they are, to be quick, and the cache of chunks has the file.
+    ply.wait_for("memory to be given back", lambda: anonymous_mib(store.daemon()) < before + views // 2 + 4, 10)
+
+
 if __name__ == "__main__":
     ply.main()
