@@ -10,17 +10,19 @@
 #include "tests/unit/blob_fixture.h"
 
 static uint8_t data[BLOB_MAX];
-static uint64_t disk_room; /* what others leave of it, beside the stage's files */
-static bool counts_late;   /* with the next sync only what the stage has given back */
-static uint64_t counted;   /* by the last one, of the stage's files */
+static uint64_t disk_room;	 /* what others leave of it, beside the stage's files */
+static bool counts_late;	 /* with the next sync only what the stage has given back */
+static _Atomic uint64_t counted; /* by the last one, of the stage's files */
 
 static uint64_t left(void)
 {
 	uint64_t disk = s.stage ? s.stage->disk : 0; /* as it is opened there is none */
 
-	if (!counts_late)
+	if (counts_late)
+		disk = counted;
+	else
 		counted = disk;
-	return disk_room - MIN(counted, disk_room);
+	return disk_room - MIN(disk, disk_room);
 }
 
 /* Stands for libc's. */
