@@ -130,10 +130,14 @@ def many_files(path, count):
     return path
 
 
+def need_malloc():
+    if ply.sanitized():
+        ply.skip("a sanitizer has an allocator of its own, which keeps all, and shadows of all that is touched")
+
+
 def test_what_was_let_go_of_is_given_back(t):
     """Malloc would keep it. Of 17.6 MiB of nodes, so that it happens once, however long the walk takes."""
-    if ply.sanitized():
-        ply.skip("a sanitizer has an allocator of its own, which keeps all")
+    need_malloc()
     t.env["PLYFSD_NODE_MEMORY"] = "16"
     view = t.view(many_files(t.at("many.tar"), 60000))
     pid, most = view.store.daemon(), 0
@@ -151,6 +155,7 @@ def most_mib(pid):
 
 def test_an_import_keeps_to_its_share(t):
     """Its tree is nobody's yet, so that no round of the sealer makes chunks of it."""
+    need_malloc()
     t.env["PLYFSD_NODE_MEMORY"] = "4"
     view = imported(t).mount()
     before = most_mib(view.store.daemon())
@@ -164,6 +169,7 @@ def test_an_import_keeps_to_its_share(t):
 
 def test_views_that_wait_keep_no_large_buffers(t):
     """Each has somebody who waits for its requests, and who has just answered a large one."""
+    need_malloc()
     ply.need_followed_daemon()
     views = 32
     store = t.store()
