@@ -191,7 +191,8 @@ int root_diff(struct root *a, struct root *b, const struct key *from, const stru
 /* ---- sealing, marking, checking ---- */
 /*
  * Writes every unsealed node and blob below root as chunks (chunk_put: pending). One caller at a
- * time.
+ * time, as blobs are sealed by one (blob_seal); besides, an import for its own tree, which has none
+ * (store_import_limit): a node that both store gets the same name twice.
  */
 int root_seal(struct root *r);
 
