@@ -21,9 +21,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -47,29 +49,16 @@ struct teller {
 };
 
 /*
- * By no symlink and no "..", and from here on only by the descriptor: whoever may write in the view
- * can put a symlink where a directory was, and then root would make and remove names elsewhere.
+ * By no symlink and not above top, and from here on only by the descriptor: whoever may write in
+ * the view can put a symlink where a directory was, and then root would make and remove names
+ * elsewhere.
  */
 static int open_dir(int top, const char *path)
 {
-	_cleanup_close_ int fd = openat(top, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	char name[NAME_MAX + 1];
+	const struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+				      .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS };
 
-	while (*path && fd >= 0) {
-		size_t len = strcspn(path, "/");
-		int next = -1;
-
-		if (len >= sizeof(name))
-			return -1;
-		memcpy(name, path, len);
-		name[len] = '\0';
-		if (strcmp(name, "..") != 0)
-			next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		close(fd);
-		fd = next;
-		path += len + (path[len] == '/');
-	}
-	return TAKE_FD(fd);
+	return (int)syscall(SYS_openat2, top, *path ? path : ".", &how, sizeof(how));
 }
 
 static bool go_to(struct teller *t, const char *path, size_t len)
