@@ -58,7 +58,6 @@ struct named {	    /* a path on one side */
 };
 
 struct side {
-	struct root *root; /* borrowed */
 	struct tree *tree; /* owned */
 	struct fs fs;
 	struct entry *entries; /* owned */
@@ -75,6 +74,8 @@ struct diff {
 	struct side a, b;
 	struct touch *touched; /* owned, ascending: keys come by inode */
 	size_t n_touched, touched_cap;
+	struct key next;  /* behind the last item that root_diff told of, */
+	unsigned n_items; /* and how many it did since the trees were looked at (limit) */
 	bool same_lineage;
 	unsigned flags;
 	struct comparer comparer;
@@ -107,12 +108,19 @@ static int side_init(struct side *s, struct store *store, struct root *root)
 {
 	int r;
 
-	s->root = root;
 	r = tree_new(store_nodes(store), root, &s->tree);
 	if (r < 0)
 		return r;
 	s->fs = (struct fs){ .store = store, .tree = s->tree };
 	return 0;
+}
+
+/* Between two steps: both states may be large. */
+static int limit(struct diff *d)
+{
+	int r = store_read_limit(d->a.fs.store, d->a.tree);
+
+	return r < 0 ? r : store_read_limit(d->b.fs.store, d->b.tree);
 }
 
 /* 0, or ABSENT. */
@@ -305,7 +313,7 @@ static int seen_before(struct side *s, uint64_t dir)
 }
 
 /* Rule 2: everything below a directory that moved. */
-static int expand(struct side *s, uint64_t top)
+static int expand(struct diff *d, struct side *s, uint64_t top)
 {
 	_cleanup_(todo_release) struct todo todo = { 0 };
 	_cleanup_free_ char *path = NULL;
@@ -323,7 +331,9 @@ static int expand(struct side *s, uint64_t top)
 		struct pending p = todo.p[--todo.n];
 		struct children cs = { 0 };
 
-		r = seen_before(s, p.a);
+		r = limit(d);
+		if (r == 0)
+			r = seen_before(s, p.a);
 		if (r == 0)
 			r = list(s, p.a, &cs);
 		for (size_t i = 0; r == 0 && i < cs.n; i++) {
@@ -403,10 +413,9 @@ static int add_entry(struct side *s, uint64_t dir, const struct val *v)
 	return 0;
 }
 
-static int collect_item(void *arg, const struct key *k, const struct val *old_val,
-			const struct val *new_val)
+static int note_item(struct diff *d, const struct key *k, const struct val *old_val,
+		     const struct val *new_val)
 {
-	struct diff *d = arg;
 	int r;
 
 	if (k->a == FS_KEYS)
@@ -427,6 +436,37 @@ static int collect_item(void *arg, const struct key *k, const struct val *old_va
 	default:
 		return 0; /* further names: their entries tell */
 	}
+}
+
+/*
+ * So many items are told of at once: each may lie in a leaf of its own, a megabyte of them then,
+ * and to find the place again costs as much as a few.
+ */
+#define ITEMS_AT_ONCE 128
+
+static int collect_item(void *arg, const struct key *k, const struct val *old_val,
+			const struct val *new_val)
+{
+	struct diff *d = arg;
+	int r = note_item(d, k, old_val, new_val);
+
+	d->next = key_next(k);
+	return r < 0 ? r : ++d->n_items == ITEMS_AT_ONCE;
+}
+
+static int collect_items(struct diff *d)
+{
+	int r;
+
+	do {
+		r = limit(d);
+		if (r < 0)
+			return r;
+		d->n_items = 0;
+		r = root_diff(tree_state(d->a.tree), tree_state(d->b.tree), &d->next, &KEY_MAX,
+			      collect_item, d);
+	} while (r == 1);
+	return r;
 }
 
 struct names_arg {
@@ -459,7 +499,7 @@ static int collect(struct diff *d)
 {
 	int r;
 
-	r = root_diff(d->a.root, d->b.root, &KEY_MIN, &KEY_MAX, collect_item, d);
+	r = collect_items(d);
 	if (r < 0)
 		return r;
 
@@ -470,6 +510,9 @@ static int collect(struct diff *d)
 			const struct entry *e = &s->entries[n];
 			struct inode here, there;
 
+			r = limit(d);
+			if (r < 0)
+				return r;
 			r = add_entry_path(s, e->dir, e->name, strlen(e->name), e->ino);
 			if (r < 0)
 				return r;
@@ -483,9 +526,9 @@ static int collect(struct diff *d)
 				return r;
 			if (r == ABSENT)
 				continue; /* all of it is new or gone: each entry differs */
-			r = expand(&d->a, e->ino);
+			r = expand(d, &d->a, e->ino);
 			if (r == 0)
-				r = expand(&d->b, e->ino);
+				r = expand(d, &d->b, e->ino);
 			if (r < 0)
 				return r;
 		}
@@ -494,6 +537,9 @@ static int collect(struct diff *d)
 		struct inode in_a, in_b;
 		int ra, rb;
 
+		r = limit(d);
+		if (r < 0)
+			return r;
 		ra = stat_in(&d->a, d->touched[i].ino, &in_a);
 		if (ra < 0)
 			return ra;
@@ -590,7 +636,9 @@ static int walk_both(struct diff *d)
 		struct pending p = todo.p[--todo.n];
 		struct children as = { 0 }, bs = { 0 };
 
-		r = enter(&d->a, p.a);
+		r = limit(d);
+		if (r == 0)
+			r = enter(&d->a, p.a);
 		if (r == 0)
 			r = enter(&d->b, p.b);
 		if (r == 0)
@@ -610,7 +658,7 @@ static int named_cmp(const void *x, const void *y)
 }
 
 /* By path, each once; without directories unless they are wanted. */
-static int settle(struct side *s, unsigned flags)
+static int settle(struct diff *d, struct side *s)
 {
 	size_t n = 0;
 	int r;
@@ -622,7 +670,10 @@ static int settle(struct side *s, unsigned flags)
 		struct inode inode;
 		bool keep = n == 0 || strcmp(s->named[n - 1].path, x->path) != 0;
 
-		if (keep && !(flags & DIFF_DIRS)) {
+		if (keep && !(d->flags & DIFF_DIRS)) {
+			r = limit(d);
+			if (r < 0)
+				return r;
 			r = stat_in(s, x->ino, &inode);
 			if (r < 0)
 				return r;
@@ -756,7 +807,7 @@ static int emit_all(struct diff *d)
 {
 	struct side *a = &d->a, *b = &d->b;
 	size_t i = 0, j = 0;
-	int r = 0;
+	int r = limit(d);
 
 	while (r == 0 && (i < a->n_named || j < b->n_named)) {
 		struct named *x = i < a->n_named ? &a->named[i] : NULL;
@@ -775,6 +826,8 @@ static int emit_all(struct diff *d)
 			j++;
 			r = emit(d, x, y);
 		}
+		if (r == 0)
+			r = limit(d);
 	}
 	return r;
 }
@@ -805,10 +858,10 @@ int fs_diff(struct store *store, struct root *a, struct root *b, bool same_linea
 	r = same_lineage ? collect(&d) : walk_both(&d);
 	if (r < 0)
 		return r;
-	r = settle(&d.a, flags);
+	r = settle(&d, &d.a);
 	if (r < 0)
 		return r;
-	r = settle(&d.b, flags);
+	r = settle(&d, &d.b);
 	if (r < 0)
 		return r;
 	if (same_lineage && (flags & DIFF_RENAMES)) {

@@ -745,6 +745,19 @@ int store_import_limit(struct store *s, struct tree *t, uint64_t *limit)
 	return 0;
 }
 
+int store_read_limit(struct store *s, struct tree *t)
+{
+	uint64_t nodes, bytes;
+	int r;
+
+	nodes_stats(s->nodes, &nodes, &bytes);
+	if (bytes <= s->node_budget && !tree_is_apart(t))
+		return 0;
+	/* A quarter, as for the chunks: who compares has two, and there may be more than one. */
+	r = tree_read_apart(t, s->node_budget / 4);
+	return r < 0 ? r : 0; /* what is not sealed yet will be in a second */
+}
+
 /* ---- stats ---- */
 
 int store_is_there(const struct store *s)

@@ -441,6 +441,13 @@ void store_keeper_add(struct store *s, struct store_keeper *k); /* borrowed unti
 /* let_go is not running when this returns. Takes no locks that the caller may hold meanwhile. */
 void store_keeper_remove(struct store *s, struct store_keeper *k);
 
+/*
+ * For who reads all of a state by a tree of his own, now and then: once there is more than the
+ * budget in memory, he reads it apart (tree_read_apart), and keeps to a share of the budget. gc
+ * must know of the state.
+ */
+int store_read_limit(struct store *s, struct tree *t);
+
 struct store_stats {
 	uint64_t snapshots; /* as snap_each shows them */
 	uint64_t branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;

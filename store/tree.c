@@ -48,6 +48,18 @@ struct key key_prev(const struct key *k)
 	return p;
 }
 
+struct key key_next(const struct key *k)
+{
+	struct key n = *k;
+
+	if (++n.b > 0)
+		return n;
+	if (++n.t > 0)
+		return n;
+	n.a++;
+	return n;
+}
+
 static bool ref_name(const struct ref *r, struct name *ret)
 {
 	if (r->kind == REF_BLOB)
@@ -188,6 +200,10 @@ void tree_free(struct tree *t)
 		return;
 	node_unref(t->top);
 	root_unref(t->base);
+	if (t->apart) {
+		nodes_free(t->apart);
+		os_trim(); /* memory is short: malloc would keep what they took */
+	}
 	free(t);
 }
 

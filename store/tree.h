@@ -41,6 +41,8 @@ struct key {
 	uint8_t t;
 };
 int key_cmp(const struct key *x, const struct key *y);
+/* The key just behind k, which is not KEY_MAX. */
+struct key key_next(const struct key *k);
 #define KEY_MIN ((struct key){ 0, 0, 0 })
 #define KEY_MAX ((struct key){ UINT64_MAX, UINT64_MAX, UINT8_MAX })
 
@@ -157,6 +159,16 @@ void shed_root(struct shed *s, struct root **root, struct root *bare);
  * again where they are wanted. Wants the write lock, as if the tree changed; it stays as it is.
  */
 void shed_tree(struct shed *s, struct tree *t);
+/*
+ * For who only reads, but all of a state: its nodes, which others may hold, are left to them, and
+ * are read into memory of the tree's own, of which nothing stays when it is called with more than
+ * `most` bytes there. Wants the write lock; nothing lent stays valid. ABSENT: the state is not
+ * sealed yet.
+ */
+int tree_read_apart(struct tree *t, uint64_t most);
+bool tree_is_apart(const struct tree *t);
+/* The state of a tree that was not changed since it was made or reset. Lent, until either. */
+struct root *tree_state(const struct tree *t);
 
 /* ---- iteration ---- */
 #define TREE_HEIGHT_MAX 16

@@ -38,6 +38,7 @@ struct tree {
 	struct node *top;  /* owned; NULL: the base's */
 	uint64_t gen;      /* nodes of this generation are ours to change (N1) */
 	bool dirty;        /* something was changed since the last freeze or reset */
+	struct nodes *apart; /* owned; NULL: the base's nodes are in ns (tree_read_apart) */
 	struct oplog *log; /* borrowed, may be NULL: learns of each change before it is made */
 	struct recent recent[RECENT_LEAVES];
 	unsigned recent_next; /* the one to be replaced */

@@ -8,7 +8,8 @@
  * follow such pointers without references. So nothing is taken out of frozen nodes. Instead a
  * whole state is exchanged for an equal root of which nothing is loaded; the former one goes with
  * its last user. A tree that was changed since it was frozen keeps the nodes that are its own,
- * which nobody else can see (N1), and from these drops the children that are sealed.
+ * which nobody else can see (N1), and from these drops the children that are sealed. Who reads all
+ * of a state cannot wait until its other users let go: he gets nodes that are his alone.
  *
  * The hot nodes go, too, and come back one by one, some 10 us each: cheaper than to tell them apart
  * on each use, as it happens every few seconds at most (store_limit_nodes).
@@ -94,4 +95,38 @@ void shed_tree(struct shed *s, struct tree *t)
 		shed_children(s, t, t->top);
 	if (t->base && root_bare(t->base, &bare) == 0)
 		shed_root(s, &t->base, bare);
+}
+
+int tree_read_apart(struct tree *t, uint64_t most)
+{
+	_cleanup_(root_unrefp) struct root *bare = NULL;
+	uint64_t nodes, bytes;
+	struct name name;
+	int r;
+
+	if (t->apart) {
+		nodes_stats(t->apart, &nodes, &bytes);
+		if (bytes <= most)
+			return 0;
+	}
+	if (t->top || root_name(t->base, &name) != 0)
+		return ABSENT;
+
+	if (!t->apart) {
+		r = nodes_new(nodes_chunks(t->ns), nodes_noter(t->ns), &t->apart);
+		if (r < 0)
+			return r;
+	}
+	r = root_by_name(t->apart, &name, &bare);
+	return r < 0 ? r : tree_reset(t, bare);
+}
+
+bool tree_is_apart(const struct tree *t)
+{
+	return t->apart;
+}
+
+struct root *tree_state(const struct tree *t)
+{
+	return t->base;
 }

@@ -370,6 +370,36 @@ int cmd_json(struct cmd *c, struct json_t *object)
 	return CMD_DONE;
 }
 
+/* In an array a level deeper. What could not be written is seen by who flushes, as all output. */
+static int print_deeper(const char *text, size_t len, void *arg)
+{
+	FILE *out = arg;
+
+	for (size_t i = 0; i < len; i++) {
+		fputc(text[i], out);
+		if (text[i] == '\n') /* of the layout: in a string it is written \n */
+			fputs("  ", out);
+	}
+	return 0;
+}
+
+int cmd_json_next(struct cmd *c, uint64_t *n, json_t *object)
+{
+	int r = -1;
+
+	if (object && !json_memory_was_short()) {
+		fputs((*n)++ ? ",\n  " : "[\n  ", c->out);
+		r = json_dump_callback(object, print_deeper, c->out, JSON_INDENT(2));
+	}
+	json_decref(object);
+	return r < 0 ? -ENOMEM : 0;
+}
+
+void cmd_json_end(struct cmd *c, uint64_t n)
+{
+	fputs(n ? "\n]\n" : "[]\n", c->out);
+}
+
 json_t *json_id(uint64_t id)
 {
 	char text[SNAP_ID_SIZE];

@@ -130,6 +130,12 @@ const char *cmd_branch_name(struct cmd *c, const char *name);
  */
 struct json_t;
 int cmd_json(struct cmd *c, struct json_t *object);
+/*
+ * The same for an array that may be too long for the memory there is: its elements one by one (each
+ * reference is taken), *n, at first 0, counting them; then its end. 0 or -ENOMEM.
+ */
+int cmd_json_next(struct cmd *c, uint64_t *n, struct json_t *object);
+void cmd_json_end(struct cmd *c, uint64_t n);
 
 /* Every verb that the daemon runs (verbs.h has the table). */
 int cmd_import(struct cmd *c);

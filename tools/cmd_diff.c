@@ -30,8 +30,8 @@ struct diff_verb {
 	struct patcher *patcher; /* owned; for --stat and --patch */
 	bool nul;		 /* -z */
 	bool directories;	 /* are told whatever they hold */
-	uint64_t n;
-	json_t *array; /* owned */
+	uint64_t n;	 /* changes told, */
+	uint64_t n_json; /* as JSON */
 	struct diffstat stat;
 	uint64_t of_git; /* of a patch: paths left out */
 };
@@ -41,7 +41,6 @@ static void diff_verb_release(struct diff_verb *d)
 	patcher_freep(&d->patcher);
 	tree_freep(&d->trees[0]);
 	tree_freep(&d->trees[1]);
-	json_decref(d->array);
 	diffstat_release(&d->stat);
 }
 
@@ -74,6 +73,11 @@ static int filter(struct diff_verb *d, const struct change *c)
 
 	if (__atomic_load_n(&d->cmd->cancel, __ATOMIC_RELAXED))
 		return -ERR_CANCELLED;
+	for (size_t i = 0; i < ARRAY_SIZE(d->trees); i++) {
+		r = store_read_limit(d->cmd->store, d->trees[i]);
+		if (r < 0)
+			return r;
+	}
 	r = is_told_by_content(d, c);
 	if (r == 0)
 		d->n++;
@@ -172,7 +176,7 @@ static int as_json(void *arg, const struct change *c)
 			   json_text(c->new_path ? c->new_path : c->old_path), "what",
 			   json_what(c->what), "old", json_side(c->old_path, c->old_inode), "new",
 			   json_side(c->new_path, c->new_inode));
-	return object && json_array_append_new(d->array, object) == 0 ? 0 : -ENOMEM;
+	return cmd_json_next(d->cmd, &d->n_json, object);
 }
 
 static int add_stat(void *arg, const struct change *c)
@@ -318,12 +322,8 @@ int cmd_diff(struct cmd *c)
 		fn = add_stat;
 	if (patch)
 		fn = as_patch;
-	if (json) {
+	if (json)
 		fn = as_json;
-		d.array = json_array();
-		if (!d.array)
-			return cmd_fail(c, -ENOMEM, "comparing");
-	}
 	transfer_talk_init(&talk, c);
 	r = open_states(&d, &a, &b);
 	if (r == 0 && (stat || patch))
@@ -342,10 +342,7 @@ int cmd_diff(struct cmd *c)
 			    "ignoring", d.of_git, plural(d.of_git));
 	if (stat)
 		diffstat_print(&d.stat, c->out, c->columns);
-	if (json) {
-		r = cmd_json(c, TAKE_PTR(d.array));
-		if (r)
-			return r;
-	}
+	if (json)
+		cmd_json_end(c, d.n_json);
 	return exit_code && d.n > 0 ? CMD_FAILED : CMD_DONE;
 }

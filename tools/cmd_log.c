@@ -194,7 +194,7 @@ int cmd_log(struct cmd *c)
 		{ .name = "json", .flag = &json },
 	};
 	_cleanup_(history_release) struct history h = {};
-	json_t *array = NULL;
+	uint64_t n = 0;
 	bool found = false;
 	int r;
 
@@ -213,18 +213,18 @@ int cmd_log(struct cmd *c)
 	if (branch && !found)
 		return cmd_fail(c, -ERR_BRANCH_UNKNOWN, "%s", branch);
 
-	if (json)
-		array = json_array();
 	for (size_t i = h.n; i-- > 0 && count;) {
 		if (branch && !h.items[i].wanted)
 			continue;
 		count--;
-		if (json)
-			json_array_append_new(array, item_to_json(&h, &h.items[i]));
-		else
+		if (!json)
 			print_item(c, &h, &h.items[i]);
+		else if (cmd_json_next(c, &n, item_to_json(&h, &h.items[i])) < 0)
+			return cmd_fail(c, -ENOMEM, "JSON");
 	}
-	return json ? cmd_json(c, array) : CMD_DONE;
+	if (json)
+		cmd_json_end(c, n);
+	return CMD_DONE;
 }
 
 /* ---- tree ---- */

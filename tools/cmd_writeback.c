@@ -693,15 +693,16 @@ static int compare(struct cmd *c, struct cmd_state *then, struct cmd_state *now,
 
 static int list(struct cmd *c, const struct changes *l, bool json)
 {
-	json_t *array = json ? json_array() : NULL;
+	uint64_t n = 0;
 
-	for (size_t i = 0; json && i < l->n; i++) /* cmd_json says when memory was short */
-		(void)json_array_append_new(
-			array, json_pack("{s:s#, s:o}", "status", &l->v[i].kind, (size_t)1, "path",
-					 json_text(l->v[i].path)));
+	for (size_t i = 0; json && i < l->n; i++)
+		if (cmd_json_next(c, &n,
+				  json_pack("{s:s#, s:o}", "status", &l->v[i].kind, (size_t)1,
+					    "path", json_text(l->v[i].path))) < 0)
+			return cmd_fail(c, -ENOMEM, "JSON");
 	if (json)
-		return cmd_json(c, array);
-	for (size_t i = 0; i < l->n; i++) {
+		cmd_json_end(c, n);
+	for (size_t i = 0; !json && i < l->n; i++) {
 		fprintf(c->out, "%c ", l->v[i].kind);
 		print_quoted(c->out, l->v[i].path, "");
 		fputc('\n', c->out);

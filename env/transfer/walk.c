@@ -190,6 +190,9 @@ int walk_state(struct talk *t, const struct fs *fs, const struct walk_ops *ops, 
 	while (r == 0 && w.depth > 0) {
 		struct listing *l = &w.stack[w.depth - 1];
 
+		r = store_read_limit(fs->store, fs->tree);
+		if (r < 0)
+			return r;
 		if (l->next < l->n) {
 			r = walk_next(&w, ops, arg);
 			continue;

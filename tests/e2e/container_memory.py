@@ -5,6 +5,7 @@
 """A container's memory limit (a cgroup's), in which the daemon lives together with who works in its views."""
 import contextlib
 import io
+import json
 import os
 import re
 import signal
@@ -165,6 +166,42 @@ def test_an_import_keeps_to_its_share(t):
     many = view.store.mount("many")
     assert len(os.listdir(many.path)) == 600
     assert ply.read(many.at("d599/a_name_of_some_length_59999")) == "%080d" % 59999
+
+
+def most_beside(view, *verb):
+    """How much more than before the daemon has at the most, in MiB, while the verb runs; and what that prints."""
+    pid = view.store.daemon()
+    ply.write("/proc/%d/clear_refs" % pid, "5")  # the most begins anew
+    before = most_mib(pid)
+    out = view.store.ply(*verb).stdout
+    return most_mib(pid) - before, out
+
+
+def test_who_compares_or_exports_keeps_to_his_share(t):
+    """He holds a state, all of which he looks at, so that nothing in it goes while he does."""
+    need_malloc()
+    t.env["PLYFSD_NODE_MEMORY"] = "2"
+    files = 30000
+    view = t.view(many_files(t.at("many.tar"), files))
+    view.checkpoint()
+    for folder, _, names in os.walk(view.path):
+        for name in names:
+            with open(os.path.join(folder, name), "a") as f:
+                f.write("more")
+    view.checkpoint()
+    # Of 13 MiB of nodes in each state; two lists of 30,000 paths are 5.
+    grown, out = most_beside(view, "diff", "main~1", "main~0")
+    assert len(out.splitlines()) == files
+    assert grown < 14, grown
+    grown, out = most_beside(view, "diff", "main~1", "main~0", "--json")
+    assert len(json.loads(out)) == files
+    assert grown < 14, grown
+    view.unmount()  # whatever it had of a state is gone
+    view.store.mount("main")
+    grown, _ = most_beside(view, "export", "main~1", "--tar", t.at("out.tar"))
+    with tarfile.open(t.at("out.tar")) as tar:
+        assert sum(m.isfile() for m in tar) == files
+    assert grown < 8, grown
 
 
 def test_views_that_wait_keep_no_large_buffers(t):

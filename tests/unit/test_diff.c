@@ -336,8 +336,16 @@ START_TEST(by_items_and_by_name_agree)
 }
 END_TEST
 
+static uint64_t nodes_in_memory(void)
+{
+	struct store_stats stats;
+
+	ck_assert_int_eq(store_stats(fx_store, &stats), 0);
+	return stats.nodes;
+}
+
 /* Makes both states durable and opens the store anew, with nothing of them in memory. */
-static void forget_all(struct root **a, struct root **b)
+static void forget_all(struct root **a, struct root **b, const struct store_options *options)
 {
 	struct root **states[] = { a, b };
 	uint64_t ids[2];
@@ -349,18 +357,91 @@ static void forget_all(struct root **a, struct root **b)
 	ck_assert_int_eq(store_sync(fx_store), 0);
 	tree_free(TAKE_PTR(fs.tree));
 	ck_assert_int_eq(store_close(fx_store), 0);
-	ck_assert_int_eq(store_open(fx.dir_fd, NULL, &fx_store), 0);
+	ck_assert_int_eq(store_open_with(fx.dir_fd, options, NULL, &fx_store), 0);
 	for (int i = 0; i < 2; i++)
 		ck_assert_int_eq(snap_root(fx_store, ids[i], states[i]), 0);
 }
 
-static uint64_t nodes_in_memory(void)
-{
-	struct store_stats stats;
+/* No node may stay in memory, so that what is sealed is read apart from the second step on. */
+static const struct store_options short_of_memory = { .node_budget = 1 };
 
-	ck_assert_int_eq(store_stats(fx_store, &stats), 0);
-	return stats.nodes;
+static void continue_short_of_memory(struct root **state)
+{
+	_cleanup_root_ struct root *same = root_ref(*state);
+
+	forget_all(state, &same, &short_of_memory);
+	fs.store = fx_store;
+	fs.tree = fx_tree(*state);
 }
+
+START_TEST(sealed_or_not_they_differ_in_the_same)
+{
+	_cleanup_root_ struct root *before = NULL, *after = NULL;
+	uint64_t id;
+
+	model_seed = (uint64_t)_i * 7919 + 1;
+	for (unsigned n = 0; n < 300; n++)
+		model_step();
+	before = fx_freeze();
+	continue_short_of_memory(&before);
+	for (unsigned n = 0; n < 100; n++)
+		model_step();
+	after = fx_freeze();
+	for (unsigned flags = 0; flags < 4; flags++) {
+		_cleanup_free_ char *one = diff_text(before, after, true, flags, false);
+		_cleanup_free_ char *by_name = diff_text(before, after, false, flags, false);
+		_cleanup_free_ char *none = NULL;
+
+		ck_assert_str_eq(one, by_name);
+		ck_assert_int_gt(strlen(one), 0);
+		ck_assert_int_eq(snap_create(fx_store, after, 0, 1, "", "", 0, &id), 0);
+		ck_assert_int_eq(store_sync(fx_store), 0);
+		none = diff_text(before, after, true, flags, false);
+		ck_assert_str_eq(one, none);
+	}
+}
+END_TEST
+
+START_TEST(who_compares_keeps_no_more_nodes_than_he_needs)
+{
+	_cleanup_root_ struct root *a = NULL, *b = NULL;
+	_cleanup_free_ char *roomy = NULL, *tight = NULL;
+	uint64_t files[5000], dir = 0;
+	const unsigned added = 400;
+	unsigned lines = 0;
+
+	for (unsigned i = 0; i < ARRAY_SIZE(files); i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "%u", i);
+		if (i % 100 == 0)
+			dir = fx_dir(ROOT_INO, name);
+		files[i] = put(dir, name, "content");
+	}
+	a = fx_freeze();
+	for (unsigned i = 0; i < ARRAY_SIZE(files); i++)
+		fx_write(files[i], 0, "changed", 7);
+	move(ROOT_INO, "100", ROOT_INO, "moved", 0);
+	for (unsigned i = 0; i < added; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "added%u", i);
+		put(dir, name, "x");
+	}
+	b = fx_freeze();
+
+	forget_all(&a, &b, NULL);
+	roomy = diff_text(a, b, true, DIFF_RENAMES, false);
+	for (const char *p = roomy; *p; p++)
+		lines += *p == '\n';
+	ck_assert_uint_eq(lines, ARRAY_SIZE(files) + added);
+	ck_assert_uint_ge(nodes_in_memory(), 300);
+	forget_all(&a, &b, &short_of_memory);
+	tight = diff_text(a, b, true, DIFF_RENAMES, false);
+	ck_assert_str_eq(roomy, tight);
+	ck_assert_uint_le(nodes_in_memory(), 60); /* of the first step */
+}
+END_TEST
 
 START_TEST(ten_changes_in_a_large_tree_cost_ten)
 {
@@ -390,7 +471,7 @@ START_TEST(ten_changes_in_a_large_tree_cost_ten)
 		fx_write(files[i], 0, "changed", 7);
 	b = fx_freeze();
 
-	forget_all(&a, &b);
+	forget_all(&a, &b, NULL);
 	text = diff_text(a, b, true, DIFF_RENAMES, false);
 	for (const char *p = text; *p; p++)
 		lines += *p == '\n';
@@ -423,6 +504,8 @@ int main(void)
 	tcase_add_test(t, orphans_are_nobodys_change);
 	tcase_add_test(t, the_callback_can_stop);
 	tcase_add_loop_test(t, by_items_and_by_name_agree, 0, 30);
+	tcase_add_loop_test(t, sealed_or_not_they_differ_in_the_same, 0, 10);
+	tcase_add_test(t, who_compares_keeps_no_more_nodes_than_he_needs);
 	tcase_add_test(t, ten_changes_in_a_large_tree_cost_ten);
 	return run_case("diff", t);
 }

@@ -29,6 +29,24 @@ START_TEST(keys_are_ordered_by_a_then_t_then_b)
 }
 END_TEST
 
+START_TEST(there_is_nothing_between_a_key_and_the_next)
+{
+	const struct key k[][2] = {
+		{ KEY_MIN, { 0, 1, 0 } },
+		{ { 5, 6, 7 }, { 5, 7, 7 } },
+		{ { 5, UINT64_MAX, 7 }, { 5, 0, 8 } },
+		{ { 5, UINT64_MAX, UINT8_MAX }, { 6, 0, 0 } },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(k); i++) {
+		struct key next = key_next(&k[i][0]), prev = key_prev(&k[i][1]);
+
+		ck_assert_int_eq(key_cmp(&next, &k[i][1]), 0);
+		ck_assert_int_eq(key_cmp(&prev, &k[i][0]), 0);
+	}
+}
+END_TEST
+
 START_TEST(sorted_input_leaves_full_nodes_behind)
 {
 	enum { N = 30000 };
@@ -351,6 +369,7 @@ int main(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	tcase_set_timeout(c, 240);
 	tcase_add_test(c, keys_are_ordered_by_a_then_t_then_b);
+	tcase_add_test(c, there_is_nothing_between_a_key_and_the_next);
 	tcase_add_test(c, sorted_input_leaves_full_nodes_behind);
 	tcase_add_test(c, random_input_fills_leaves_to_three_fifths);
 	tcase_add_test(c, deleting_shrinks_the_tree_and_ends_in_the_empty_state);
