@@ -595,11 +595,38 @@ static void op_fallocate(fuse_req_t req, fuse_ino_t node, int mode, off_t off, o
 	reply_result(req, view_fallocate(view_of(req), node, mode, (uint64_t)off, (uint64_t)len));
 }
 
+/*
+ * What is stored through a mapping and not written back yet lies in no hole (cp would leave it out,
+ * tar and qemu-img as well), and the kernel asks us without writing it back. It does so when it is
+ * to forget the pages of the hole that an answer is about, of which only zeros are lost. Where that
+ * cannot be waited for all is data.
+ */
+static int seek(struct mount *m, uint64_t node, uint64_t off, int whence, uint64_t *ret_at)
+{
+	uint64_t from, to, asked = off;
+	struct inode i;
+	int r;
+
+	while (!view_read_only(m->view) && view_hole(m->view, node, off, &from, &to) == 0) {
+		if (from < asked || (whence != SEEK_HOLE && from > off))
+			break; /* asked for already; nor is data looked for behind data */
+		if (!uring_may_wait() || !readers_step_aside()) {
+			r = view_getattr(m->view, node, &i);
+			if (r == 0)
+				*ret_at = whence == SEEK_HOLE ? i.size : off;
+			return r;
+		}
+		mount_write_back(m, node, from, to - from);
+		asked = to;
+	}
+	return view_seek(m->view, node, off, whence, ret_at);
+}
+
 static void op_lseek(fuse_req_t req, fuse_ino_t node, off_t off, int whence,
 		     struct fuse_file_info *fi)
 {
 	uint64_t at = 0;
-	int r = view_seek(view_of(req), node, (uint64_t)off, whence, &at);
+	int r = seek(mount_of(req), node, (uint64_t)off, whence, &at);
 
 	if (r < 0)
 		reply_result(req, r);

@@ -298,6 +298,11 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 	(void)kernel_inval_inode(m, node, -1, 0); /* fails only where nothing is cached any more */
 }
 
+void mount_write_back(struct mount *m, uint64_t node, uint64_t off, uint64_t len)
+{
+	(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len); /* as above */
+}
+
 void mount_undated(struct mount *m, uint64_t node)
 {
 	if (view_was_told(m->view, node))

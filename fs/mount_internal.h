@@ -114,6 +114,11 @@ int mount_send(struct mount *m, const struct iovec *iov, int count);
  */
 void mount_forget_attr(struct mount *m, uint64_t node);
 /*
+ * The kernel writes back what is stored in a range through mappings, and forgets its pages. Waits
+ * for other requests (readers_step_aside).
+ */
+void mount_write_back(struct mount *m, uint64_t node, uint64_t off, uint64_t len);
+/*
  * Between a change that the kernel does not date (request_undated) and its reply, at which it
  * forgets the attributes that it has, but would then take, for ever, those that were told to
  * another thread before the change, if that gets a CPU only now. Told of each change it would cost

@@ -130,7 +130,8 @@ bool request_may_wait(const struct reader_buffers *buffers)
 
 	if (in->opcode == FUSE_IOCTL)
 		return in->len >= sizeof(*in) + sizeof(*ioctl) && request_is_control(ioctl->cmd);
-	return in->opcode == FUSE_FSYNC || in->opcode == FUSE_FSYNCDIR || in->opcode == FUSE_SYNCFS;
+	return in->opcode == FUSE_LSEEK || in->opcode == FUSE_FSYNC ||
+	       in->opcode == FUSE_FSYNCDIR || in->opcode == FUSE_SYNCFS;
 }
 
 bool request_is_control(unsigned cmd)

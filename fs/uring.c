@@ -146,6 +146,11 @@ static const struct noter *noter_of(struct queue *q)
 	return store_noter(view_store(q->uring->mount->view));
 }
 
+bool uring_may_wait(void)
+{
+	return !answering || answering->away;
+}
+
 /* ---- an entry ---- */
 
 static void command(struct ring_entry *e, uint32_t op, const struct iovec *iov, unsigned count)
@@ -296,7 +301,7 @@ static void serve_request(struct ring_entry *e)
 	if (waits && send_away(e) == 0)
 		return;
 	if (good && (!waits || e->in.opcode != FUSE_IOCTL))
-		handle(e); /* a sync: it waits for the disk alone, and no program tries it again */
+		handle(e); /* waits for the disk alone (uring_may_wait); none tries it again */
 	else
 		answer_error(e, good ? -EAGAIN : -EIO);
 	commit(e);

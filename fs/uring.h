@@ -7,6 +7,7 @@
  */
 
 #include <errno.h>
+#include <stdbool.h>
 #include <sys/uio.h>
 
 #include "store/base/err.h"
@@ -27,6 +28,8 @@ void uring_close(struct mount *m);
 
 /* The answer to what this thread handles. ABSENT: that is no request from a ring. */
 int uring_reply(const struct iovec *iov, int count);
+/* May this thread wait for other requests? Not the ring's own. */
+bool uring_may_wait(void);
 
 #else /* built without liburing */
 static inline int uring_open(struct mount *m)
@@ -42,5 +45,9 @@ static inline void uring_close(struct mount *m)
 static inline int uring_reply(const struct iovec *iov, int count)
 {
 	return ABSENT;
+}
+static inline bool uring_may_wait(void)
+{
+	return true;
 }
 #endif

@@ -142,6 +142,8 @@ void view_hears(struct view *v, int32_t thread);
 int view_fallocate(struct view *v, uint64_t node, int mode, uint64_t off, uint64_t len);
 /* As fs_seek, but what is not a hole as a whole block (st_blksize) is data. */
 int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t *ret_off);
+/* The first hole at or behind off, as view_seek tells them: [*ret_from, *ret_to). ABSENT: none. */
+int view_hole(struct view *v, uint64_t node, uint64_t off, uint64_t *ret_from, uint64_t *ret_to);
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
 		    uint64_t len, uint64_t *ret_len);
 /* Everything that this view's branch acknowledged so far is durable on return. */

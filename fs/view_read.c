@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "fs/view_internal.h"
+#include "store/base/err.h"
 #include "store/base/util.h"
 #include "store/stage.h"
 
@@ -124,6 +125,36 @@ int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t 
 
 	r = vnode_bind(v, node, &b);
 	return r < 0 ? r : seek_block(&b.fs, b.ino, off, whence, ret_off);
+}
+
+int view_hole(struct view *v, uint64_t node, uint64_t off, uint64_t *ret_from, uint64_t *ret_to)
+{
+	READ_GUARD(v->lock);
+	uint64_t from, to;
+	struct inode i;
+	struct bound b;
+	int r;
+
+	r = vnode_bind(v, node, &b);
+	if (r < 0)
+		return r;
+	r = fs_stat(&b.fs, b.ino, &i);
+	if (r < 0)
+		return r;
+	r = seek_block(&b.fs, b.ino, off, SEEK_HOLE, &from);
+	if (r == -ENXIO || (r == 0 && from == i.size))
+		return ABSENT;
+	if (r < 0)
+		return r;
+	r = seek_block(&b.fs, b.ino, from, SEEK_DATA, &to);
+	if (r == -ENXIO)
+		to = i.size;
+	else if (r < 0)
+		return r;
+
+	*ret_from = from;
+	*ret_to = to;
+	return 0;
 }
 
 int view_same_in(struct view *v, uint64_t ino, uint64_t snap)

@@ -152,6 +152,28 @@ def test_holes_are_told_in_whole_blocks(t):
             ply.raises(errno.ENXIO, os.lseek, fd, size, os.SEEK_DATA)
 
 
+def test_what_is_stored_through_a_mapping_lies_in_no_hole(t):
+    """Before it is written back: cp and tar read only what they are told is data."""
+    v = t.view({"x": ""})
+    for name, size, stores in (("one", 1 << 20, [300000]), ("last", 1 << 20, [(1 << 20) - 1]),
+                               ("some", 8 << 20, range(5000, 8 << 20, 999983))):
+        with open(v.at(name), "w+b", buffering=0) as f:
+            os.ftruncate(f.fileno(), size)
+            with mmap.mmap(f.fileno(), size) as m:
+                assert m[0] == m[size // 2] == 0  # pages of the hole are there, and clean
+                for at in stores:
+                    m[at] = 33
+                    data = os.lseek(f.fileno(), at & -4096, os.SEEK_DATA)
+                    assert data == at & -4096, (name, at, data)
+                    hole = os.lseek(f.fileno(), at & -4096, os.SEEK_HOLE)
+                    assert at < hole <= (at & -4096) + 131072, (name, at, hole)
+                    m[at] = 34
+                t.run(["cp", v.at(name), t.at("copy")])
+                with open(t.at("copy"), "rb") as copy:
+                    assert copy.read() == m[:], name
+                ply.raises(errno.ENXIO, os.lseek, f.fileno(), size, os.SEEK_DATA)
+
+
 def test_sparse_files_and_holes(t):
     v = t.view({"x": ""})
     with open(v.at("f"), "w+b", buffering=0) as f:

@@ -415,6 +415,41 @@ def test_more_restores_than_entries_are_refused_or_done(t):
     assert len(view.ls("d")) == 20
 
 
+def test_more_seeks_than_entries_find_what_mappings_hold(t):
+    """Who has no entry to wait with is told that all is data."""
+    view = uring_view(t)
+    size, at = 1 << 20, 300000
+
+    def seeks():
+        wrong = []
+        together = threading.Barrier(90)
+
+        def seek(i):
+            with open(view.at("f%d" % i), "w+b", buffering=0) as f:
+                os.ftruncate(f.fileno(), size)
+                with mmap.mmap(f.fileno(), size) as m:
+                    together.wait()
+                    for _ in range(10):
+                        m[at] += 1
+                        try:
+                            data = os.lseek(f.fileno(), 0, os.SEEK_DATA)
+                            hole = os.lseek(f.fileno(), at, os.SEEK_HOLE)
+                            if not data <= at < hole <= size:
+                                wrong.append((i, data, hole))
+                        except OSError as e:
+                            wrong.append((i, e))
+        threads = [threading.Thread(target=seek, args=(i,)) for i in range(90)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong, wrong
+
+    children = Children(view)
+    children.start(seeks, cpu=min(os.sched_getaffinity(0)))
+    children.join()
+
+
 def test_checkpoint_and_restore_while_others_work(t):
     view = uring_view(t)
     children = Children(view)

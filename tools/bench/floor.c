@@ -499,6 +499,16 @@ int view_seek(struct view *v, uint64_t node, uint64_t off, int whence, uint64_t 
 	return 0;
 }
 
+int view_hole(struct view *v, uint64_t node, uint64_t off, uint64_t *ret_from, uint64_t *ret_to)
+{
+	return ABSENT; /* as view_seek says */
+}
+
+bool view_read_only(const struct view *v)
+{
+	return false;
+}
+
 int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst, uint64_t dst_off,
 		    uint64_t len, uint64_t *ret_len)
 {
