@@ -68,11 +68,12 @@ static bool check_device(void)
 	}
 	if (errno == ENOENT || errno == ENODEV)
 		report("BAD",
-		       "no /dev/fuse: modprobe fuse; a container needs --device /dev/fuse");
+		       "no /dev/fuse: modprobe fuse; a container needs --device /dev/fuse "
+		       "--cap-add SYS_ADMIN");
 	else
 		report("BAD",
 		       "/dev/fuse: %s; as root: chmod 666 /dev/fuse; a container needs --device "
-		       "/dev/fuse",
+		       "/dev/fuse --cap-add SYS_ADMIN",
 		       strerror(errno));
 	return false;
 }

@@ -79,6 +79,12 @@ static int mount_as_root(struct client *cl, const struct fuse_mount *m, int *ret
 			return client_fail(cl,
 					   "this root may not mount; in a container: run it with "
 					   "--device /dev/fuse --cap-add SYS_ADMIN");
+		if (errno == EACCES) /* root may search all paths: a security module says so */
+			return client_fail(cl,
+					   "mounting on '%s' is forbidden, as AppArmor does; in a "
+					   "container: run it with --security-opt "
+					   "apparmor=unconfined, too",
+					   m->mountpoint);
 		if (errno == ENODEV)
 			return client_fail(cl, "the kernel has no fuse; as root: modprobe fuse");
 		return client_fail(cl, "mounting on '%s': %s", m->mountpoint, strerror(errno));

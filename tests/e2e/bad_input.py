@@ -112,6 +112,21 @@ exec "$0" mount --at "$1"
     assert len(p.stderr.strip().splitlines()) <= 2, p.stderr
 
 
+def test_where_a_container_forbids_root_to_mount_the_cure_is_told(t):
+    """Played: AppArmor's profile of docker's (EACCES), and what a container may not by itself (EPERM)."""
+    ply.need_root()
+    ply.need_tool("cc")
+    store = t.store()
+    os.mkdir(t.at("mnt"))
+    for error, says in ("EPERM", "--cap-add SYS_ADMIN"), ("EACCES", "apparmor=unconfined"):
+        ply.write(t.at("no.c"), "#include <errno.h>\nint mount(void) { errno = %s; return -1; }" % error)
+        t.run(["cc", "-fno-builtin", "-shared", "-fPIC", "-o", t.at("no.so"), t.at("no.c")])
+        p = t.run([ply.PLYFS, "--store", store.path, "mount", "--at", t.at("mnt")], check=False,
+                  env=dict(t.env, LD_PRELOAD=t.at("no.so"), ASAN_OPTIONS=t.env.get("ASAN_OPTIONS", "") +
+                           ":verify_asan_link_order=0"))
+        assert p.returncode == 1 and p.stderr.count("\n") == 1 and says in p.stderr, (error, p)
+
+
 # ---- names ----
 
 def test_unknown_ids(t):
