@@ -68,6 +68,9 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 	if (fd < 0 && (errno == ENOTCONN || errno == ECONNABORTED))
 		return cmd_fail(c, "the view at '%s' is dead: its daemon ended; 'plyfs unmount' it",
 				dir);
+	if (fd < 0 && errno == ENOENT)
+		return cmd_fail(c, "there is no directory '%s'; 'plyfs env list' tells those of "
+				"environments", dir);
 	if (fd < 0)
 		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
 	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {
@@ -77,11 +80,11 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 		if (!plyfs_is_no_view(errno))
 			return cmd_fail(c, "the view at '%s': %s", dir, strerror(errno));
 		return cmd_fail(c,
-				"'%s' is not in a plyfs view; cd into one, name %s, or make one: "
-				"plyfs env create NAME DIR",
+				"'%s' is not in a plyfs view; cd into one, %s, or make one: plyfs "
+				"env create NAME DIR",
 				dir,
-				strcmp(c->verb, "env create") == 0 ? "what to fork by --store"
-								   : "one with --in");
+				strcmp(c->verb, "env create") == 0 ? "name what to fork by --store"
+								   : "give --in DIR");
 	}
 	if (info.version != PLYFS_IOC_VERSION)
 		return cmd_fail(c, "the view at '%s' is of another version of plyfs", dir);

@@ -170,7 +170,9 @@ def test_mistakes_are_told_in_one_line(t):
     env.fails("env", "destroy", "nobody", says="no environment 'nobody'")
     env.fails("env", "destroy", "--write-back", "nobody", says="no environment")
     env.fails("env", "frobnicate", code=2, says="create, list, destroy")
-    env.fails("session", "run", "x", "--", "true", cwd=t.path, says="not in a plyfs view", code=125)
+    env.fails("session", "run", "x", "--", "true", cwd=t.path, says="not in a plyfs view; .*--in DIR", code=125)
+    # A name where the directory is wanted.
+    env.fails("session", "start", "x", "--in", "agent", cwd=t.path, says="'plyfs env list' tells")
     env.fails("session", "run", "x", "--", "true", cwd=path, says="no session 'x'", code=125)
     env.fails("test", cwd=t.path, says="not in a plyfs view")
     env.fails("shell", "--at-exit", "maybe", code=2, cwd=path, says="keep, checkpoint or discard")
