@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fs/view.h"
 #include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
@@ -170,7 +171,8 @@ void memo_recovered(struct memo *m, uint64_t lsn)
 	if (atomic_load(&h->switch_state) == MEMO_PREPARED)
 		atomic_store(&h->switch_state, done && done <= lsn ? MEMO_DONE : MEMO_NO_SWITCH);
 	/* As branch_restore_locked: who restores the state he is in can undo as before. */
-	if (atomic_load(&h->switch_state) == MEMO_DONE && left && left != h->switched.target)
+	if (atomic_load(&h->switch_state) == MEMO_DONE && left && left != h->switched.target &&
+	    (h->switched.changed || h->switched.mode == RESTORE_EPOCH)) /* restore_found_nothing */
 		h->switched.left = left;
 	if (atomic_load(&h->switch_state) != MEMO_NO_SWITCH)
 		memo_restored(find(m, atomic_load(&h->switch_unique)), &h->switched, done);

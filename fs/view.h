@@ -190,6 +190,11 @@ struct restore_info {
 	uint64_t left;    /* snapshot that undo brings back */
 	bool moved;       /* some directory that the kernel knows: view_moved */
 };
+/* Then `left` is what a restore before left. By epoch what differs is not always counted. */
+static inline bool restore_found_nothing(const struct restore_info *i)
+{
+	return i->changed == 0 && i->mode == RESTORE_NAMES;
+}
 /* Returns when the kernel's caches show the target. -EROFS for a snapshot view. */
 int view_restore(struct view *v, uint64_t snap, struct restore_info *ret);
 int view_undo(struct view *v, uint64_t *ret_id, struct restore_info *ret);

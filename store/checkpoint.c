@@ -216,7 +216,8 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 		kept = made = TAKE_PTR(*fresh);
 		snap_insert(s, made, head, left);
 	}
-	new_undo = !target || kept != target ? kept : undo;
+	/* Who is in that state already, by whichever snapshot, can undo what he could before. */
+	new_undo = target && (kept == target || snap_has_state(target, left)) ? undo : kept;
 
 	lsn = log_switch(b, target, *root, committed, made, kept, new_undo, lineage, log);
 	branch_apply_switch(b, target, new_undo, lineage, root, lsn);

@@ -187,13 +187,24 @@ START_TEST(a_restore_that_left_its_own_target_is_finished_with_the_undo_from_bef
 	struct memo_head *h = first->head;
 
 	for (uint64_t left = 4; left <= 6; left++) {
-		h->switched = (struct memo_switch){ .target = 5, .left = 3 };
+		h->switched = (struct memo_switch){ .target = 5, .left = 3, .changed = 1 };
 		h->switch_journal.lsn = 1;
 		h->switch_journal.id = left == 4 ? 0 : left; /* nothing that has a number */
 		h->switch_state = MEMO_PREPARED;
 		memo_recovered(first, 1);
 		ck_assert_uint_eq(h->switch_state, MEMO_DONE);
 		ck_assert_uint_eq(h->switched.left, left < 6 ? 3 : left);
+	}
+
+	/* So can who found nothing to change in another snapshot of it. Of another lineage, where
+	 * nothing is counted, it was another state. */
+	for (unsigned mode = RESTORE_NAMES; mode <= RESTORE_EPOCH; mode++) {
+		h->switched = (struct memo_switch){ .target = 5, .left = 3, .mode = mode };
+		h->switch_journal.lsn = 1;
+		h->switch_journal.id = 6;
+		h->switch_state = MEMO_PREPARED;
+		memo_recovered(first, 1);
+		ck_assert_uint_eq(h->switched.left, mode == RESTORE_NAMES ? 3 : 6);
 	}
 }
 END_TEST

@@ -94,6 +94,32 @@ START_TEST(a_restore_to_the_head_with_nothing_changed_keeps_undo)
 }
 END_TEST
 
+/* A search labels a state again, or a fork does: several snapshots then have it. */
+START_TEST(a_restore_to_another_snapshot_of_the_same_state_keeps_undo)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, two, undo;
+
+	leave_one(b, &one);
+	undo = b->undo;
+	two = checkpoint(b, "the same");
+	ck_assert_uint_ne(one, two);
+	for (int i = 0; i < 2; i++) {
+		restore(b, one);
+		ck_assert_uint_eq(b->undo, undo);
+		restore(b, two);
+		ck_assert_uint_eq(b->undo, undo);
+		branch_close(b);
+		store_reopen(); /* then their roots are one by name only */
+		b = branch_at("main");
+	}
+	restore(b, undo);
+	expect_text(b, 1, "2");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 START_TEST(a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it)
 {
 	struct branch *b = branch_make("main");
@@ -359,6 +385,7 @@ int main(void)
 		only_the_newest_automatic_snapshot_stays,
 		undone_and_changed_again_leaves_no_trail,
 		a_restore_to_the_head_with_nothing_changed_keeps_undo,
+		a_restore_to_another_snapshot_of_the_same_state_keeps_undo,
 		a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it,
 		an_automatic_snapshot_that_another_needs_stays,
 		one_that_a_view_goes_on_from_stays_and_is_not_shown,
