@@ -130,7 +130,7 @@ static int switch_to(struct ply_env *e, const char *snap)
 	LOCK_GUARD(&k->queue->sync);
 	r = local_switch(e, snap, left);
 	if (!*left)
-		return r;
+		return r; /* it failed, or nothing had to change */
 	sentence_get(&why); /* r < 0: the switch is done, what `exclude` names is not back */
 	k->undo[0] = '\0';
 	commit_queue_sync(k->queue, k->vault);
@@ -232,10 +232,14 @@ int commits_undo(struct ply_env *e)
 {
 	struct commits *k = commits_of(e);
 	char snap[SNAP_TEXT];
+	int r;
 
 	LOCK_GUARD(&k->busy);
 	memcpy(snap, k->undo, SNAP_TEXT);
-	return switch_to(e, *snap ? snap : NULL);
+	r = switch_to(e, *snap ? snap : NULL);
+	if (r == 0)
+		k->undo[0] = '\0';
+	return r;
 }
 
 /* Checkpoints by their commits; anything else is env_local's to understand. */

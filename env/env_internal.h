@@ -123,7 +123,7 @@ int local_run(struct ply_env *e, const char *command, double timeout, const char
 	      struct ply_result *ret);
 /*
  * workspace_restore (id NULL: undo), which leaves alone the directories that `exclude` names, and
- * refuses on / and HOME. ret_left may be NULL: the snapshot that undo would bring back.
+ * refuses on / and HOME. ret_left may be NULL: as there.
  */
 int local_switch(struct ply_env *e, const char *id, char ret_left[SNAP_TEXT]);
 /* The refusal alone, for a restore that goes another way. PLY_DENIED. */

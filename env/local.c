@@ -249,6 +249,8 @@ int local_switch(struct ply_env *e, const char *id, char ret_left[SNAP_TEXT])
 		return r;
 	if (ret_left)
 		memcpy(ret_left, left, SNAP_TEXT);
+	if (!*left)
+		return 0; /* all is as it was, and so is what is excluded */
 	r = excluded(e, legacy || has_legacy(e), &names);
 	if (r < 0 || !*names)
 		return r;

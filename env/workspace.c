@@ -125,6 +125,17 @@ int workspace_checkpoint(struct workspace *ws, const char *label, bool sync, cha
 	return 0;
 }
 
+/* What found nothing to change left no state: q->left is that of a restore before it. */
+static void put_left(const struct plyfs_restore *q, char ret_left[SNAP_TEXT])
+{
+	if (!ret_left)
+		return;
+	if (q->changed || q->mode) /* by epoch what differs is not always counted */
+		memcpy(ret_left, q->left, SNAP_TEXT);
+	else
+		ret_left[0] = '\0';
+}
+
 int workspace_restore(struct workspace *ws, const char *id, char ret_left[SNAP_TEXT])
 {
 	struct plyfs_restore q = { .mode = 0 };
@@ -144,8 +155,7 @@ int workspace_restore(struct workspace *ws, const char *id, char ret_left[SNAP_T
 			    "more than one snapshot id starts with '%s'; give more digits", id);
 	if (r)
 		return control_failed(ws, r, "restore");
-	if (ret_left)
-		memcpy(ret_left, q.left, SNAP_TEXT);
+	put_left(&q, ret_left);
 	return 0;
 }
 
@@ -162,8 +172,7 @@ int workspace_undo(struct workspace *ws, char ret_left[SNAP_TEXT])
 		return fail(PLY_STATE, "there is no restore to undo");
 	if (r)
 		return control_failed(ws, r, "undo");
-	if (ret_left)
-		memcpy(ret_left, q.left, SNAP_TEXT);
+	put_left(&q, ret_left);
 	return 0;
 }
 

@@ -58,7 +58,10 @@ int workspace_checkpoint(struct workspace *ws, const char *label, bool sync,
 			 char ret_id[SNAP_TEXT]);
 /* Every write through a shared mapping that came before is in the view, for what comes next. */
 int workspace_sync(struct workspace *ws);
-/* id: whatever `plyfs restore` takes. PLY_UNKNOWN_ID. ret_left may be NULL: what undo brings. */
+/*
+ * id: whatever `plyfs restore` takes. PLY_UNKNOWN_ID. ret_left may be NULL: the state that was
+ * left, which undo brings; "" when nothing had to change.
+ */
 int workspace_restore(struct workspace *ws, const char *id, char ret_left[SNAP_TEXT]);
 /* PLY_STATE when no restore was done. */
 int workspace_undo(struct workspace *ws, char ret_left[SNAP_TEXT]);

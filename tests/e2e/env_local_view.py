@@ -263,6 +263,19 @@ def test_excluded_directories_survive_a_restore_untouched(t):
     assert not os.listdir(t.at("run")) and len(plyfs_mounts(t)) == 1
 
 
+def test_a_restore_that_finds_nothing_to_change_leaves_excluded_directories_alone(t):
+    """It left no state; what undo would bring back is older."""
+    env = local(t, {"a": "1", "node_modules/x": "1"}, exclude="node_modules")
+    first = env.checkpoint()
+    env.run("echo 2 >a; echo 2 >node_modules/x")
+    env.restore(first)
+    env.run("echo 3 >node_modules/x")
+    now = env.checkpoint()
+    for _ in range(2):
+        env.restore(now)
+        assert env.read_file("node_modules/x") == b"3\n"
+
+
 def test_an_excluded_directory_whose_place_is_taken_stays_in_the_left_state(t):
     env = local(t, {"d": "a file"}, exclude="build")
     first = env.checkpoint()
