@@ -36,7 +36,7 @@ struct plyfs_checkpoint {
 };
 #define PLYFS_RESTORE_NEWER 1 /* id is a branch that has changed since */
 #define PLYFS_RESTORE_MOVED 2 /* known directories are elsewhere now, or back: PLYFS_IOC_MOVED */
-#define PLYFS_RESTORE_TELL 4  /* the view was mounted with --inotify: PLYFS_XATTR_RESTORED */
+#define PLYFS_RESTORE_TELL 4  /* --inotify, and something differs: PLYFS_XATTR_RESTORED */
 
 struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */

@@ -95,7 +95,11 @@ int client_checkpoint(struct client *cl)
 /* One line for people who watch. */
 static void tell_restored(struct client *cl, const struct plyfs_restore *q)
 {
-	if (isatty(STDERR_FILENO))
+	if (!isatty(STDERR_FILENO))
+		return;
+	if (!q->changed && !q->mode) /* by epoch what differs is not always counted */
+		client_talk(cl, "at %.12s, where nothing had to change", q->id);
+	else
 		client_talk(cl, "at %.12s now; left %.12s, which 'plyfs undo' brings back", q->id,
 			    q->left);
 }

@@ -123,7 +123,7 @@ static void put_restored(struct cmd *c, const struct view_entry *e, uint64_t id,
 	char left[SNAP_ID_SIZE], now[SNAP_ID_SIZE];
 	size_t n = 0;
 
-	if (e->how & MOUNT_INOTIFY)
+	if (e->how & MOUNT_INOTIFY && !restore_found_nothing(info))
 		n = (size_t)snprintf(c->restored, sizeof(c->restored), "%s %s ",
 				     snap_id_to_text(info->left, left), snap_id_to_text(id, now));
 	if ((n || info->moved) && strlen(e->mountpoint) < sizeof(c->restored) - n)

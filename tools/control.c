@@ -53,10 +53,11 @@ static int do_checkpoint(struct view *v, struct plyfs_checkpoint *q)
 static void put_restored(const struct view_entry *e, struct plyfs_restore *q, uint64_t id,
 			 const struct restore_info *info)
 {
+	bool tell = e->how & MOUNT_INOTIFY && !restore_found_nothing(info);
+
 	memset(q, 0, sizeof(*q));
 	put_id(q->id, id);
-	q->flags = (info->moved ? PLYFS_RESTORE_MOVED : 0) |
-		   (e->how & MOUNT_INOTIFY ? PLYFS_RESTORE_TELL : 0);
+	q->flags = (info->moved ? PLYFS_RESTORE_MOVED : 0) | (tell ? PLYFS_RESTORE_TELL : 0);
 	q->mode = info->mode;
 	q->changed = info->changed;
 	put_id(q->left, info->left);

@@ -112,6 +112,18 @@ def test_a_restore_and_an_undo_tell_who_watches(t):
         watch.close()
 
 
+def test_a_restore_that_finds_nothing_to_change_tells_nothing(t):
+    view, snap = watched(t, "--inotify")
+    spoil(view)
+    view.store.ply("restore", snap, cwd=view.path)
+    for where in ["restore", snap], ["restore", "--branch", "main", snap]:
+        watch = Watch(view, "w", "w/d", "other")
+        view.store.ply(*where, cwd=t.path if "--branch" in where else view.path)
+        assert watch.told() == set()
+        view.store.ply("restore", snap, cwd=view.path)  # this test's directory came and went: times
+        watch.close()
+
+
 def test_telling_changes_nothing(t):
     view, snap = watched(t, "--inotify")
     spoil(view)
