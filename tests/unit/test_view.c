@@ -273,6 +273,31 @@ START_TEST(who_finds_no_room_asks_for_some_and_tries_again)
 }
 END_TEST
 
+START_TEST(holes_are_told_in_whole_blocks_with_their_ends)
+{
+	const uint64_t size = 5 * 4096 - 1000; /* data in its blocks 1 and 3 */
+	const uint64_t f = make_file(ROOT_NODE, "f", ""), dense = make_file(ROOT_NODE, "g", "text");
+	static const uint64_t want[][3] = { { 0, 0, 4096 },	     { 100, 100, 4096 },
+					    { 4096, 8192, 12288 },   { 5000, 8192, 12288 },
+					    { 12287, 12287, 12288 }, { 12288, 16384, size } };
+	struct fs_set set = { .mask = SET_SIZE, .size = size };
+	uint64_t from, to;
+	struct inode i;
+
+	ck_assert_int_eq(view_setattr(view, f, &set, &i), 0);
+	ck_assert_int_eq(view_write(view, f, 5000, "x", 1, false, NULL), 0);
+	ck_assert_int_eq(view_write(view, f, 12288, "x", 1, false, NULL), 0);
+	for (size_t n = 0; n < ARRAY_SIZE(want); n++) {
+		ck_assert_int_eq(view_hole(view, f, want[n][0], &from, &to), 0);
+		ck_assert_uint_eq(from, want[n][1]);
+		ck_assert_uint_eq(to, want[n][2]);
+	}
+	ck_assert_int_eq(view_hole(view, f, size, &from, &to), ABSENT);
+	ck_assert_int_eq(view_hole(view, dense, 0, &from, &to), ABSENT); /* its end is none */
+	ck_assert_int_eq(view_hole(view, dense, 4, &from, &to), ABSENT);
+}
+END_TEST
+
 START_TEST(a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes)
 {
 	uint64_t a = make_file(ROOT_NODE, "a", "old"), b = make_file(ROOT_NODE, "b", "same");
@@ -802,6 +827,7 @@ int main(void)
 	tcase_add_test(t, a_synced_checkpoint_is_durable_when_it_is_answered);
 	tcase_add_test(t, a_synced_checkpoint_tells_what_the_disk_could_not_give_back);
 	tcase_add_test(t, who_finds_no_room_asks_for_some_and_tries_again);
+	tcase_add_test(t, holes_are_told_in_whole_blocks_with_their_ends);
 	tcase_add_test(t, a_changed_file_gets_a_new_id_and_the_old_one_keeps_its_bytes);
 	tcase_add_test(t, a_changed_file_nobody_looks_at_is_let_go_after_the_answer);
 	tcase_add_test(t, undo_brings_the_left_state_back);
