@@ -544,6 +544,18 @@ static void op_read(fuse_req_t req, fuse_ino_t node, size_t size, off_t off,
 		reply_body(req, current.buffers->reply, len);
 }
 
+/*
+ * After the answer that what a mapping holds could not be written back. The kernel takes these
+ * pages for clean ever after, so they would be seen until it has other use for the memory, in
+ * whatever state: neither what the state has, nor what a restore brings back. With --io-uring we
+ * are the thread that it may need for that, and they stay.
+ */
+static void forget_unwritten(struct mount *m, uint64_t node, uint64_t off, size_t size)
+{
+	if (uring_may_wait() && readers_step_aside())
+		mount_write_back(m, node, off, size);
+}
+
 static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t size, off_t off,
 		     struct fuse_file_info *fi)
 {
@@ -552,6 +564,8 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	struct past_cache past = { .thread = (int32_t)current.header->pid,
 				   .sync = in->flags & O_DSYNC };
 	bool around = fi->fh == REPLY_AROUND;
+	bool back = in->write_flags & FUSE_WRITE_CACHE;
+	struct mount *m = mount_of(req);
 	struct view *v = view_of(req);
 	int r = view_write(v, node, (uint64_t)off, buf, size,
 			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &past : NULL);
@@ -561,8 +575,8 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	 * as its owner, with these rights, what was written just now. And what it writes back of a
 	 * mapping it does not date, nor lets it wait for who sets attributes at the same time.
 	 */
-	if (r > 0 || (in->write_flags & FUSE_WRITE_CACHE))
-		mount_forget_attr(mount_of(req), node);
+	if (r > 0 || back)
+		mount_forget_attr(m, node);
 	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
 		(void)readers_step_aside();
 		r = view_sync(v);
@@ -571,6 +585,8 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 		reply_result(req, r);
 	else
 		fuse_reply_write(req, size);
+	if (r < 0 && back)
+		forget_unwritten(m, node, (uint64_t)off, size);
 }
 
 static void sync_all(fuse_req_t req)

@@ -6,6 +6,7 @@
 """A full disk: ENOSPC is said, and nothing else is lost. The store lies on a small loop file."""
 import errno
 import json
+import mmap
 import os
 import sys
 import time
@@ -267,6 +268,35 @@ def test_disk_full_during_writes_in_the_view(t):
     store.stop()
     store.ply("check", "--read-data")
     assert store.mount().digest() == digest
+
+
+def test_what_a_mapping_could_not_save_is_not_seen_as_if_it_were_there(t):
+    ply.small_disk(t)
+    store, old = t.store("disk/store"), os.urandom(140000)
+    store.import_(t.tree({"f": old}))
+    view = store.mount()
+    snap = view.checkpoint()
+    done, error = fill(view, "big", 300)
+    assert error == errno.ENOSPC, (done, error)
+    while True:  # the rest, in small pieces
+        with open(view.at("small"), "ab", buffering=0) as f:
+            try:
+                f.write(os.urandom(512))
+            except OSError as e:
+                assert e.errno == errno.ENOSPC
+                break
+    with open(view.at("f"), "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
+        assert m[:] == old
+        m[85857:105857] = b"10" * 10000
+        ply.raises(errno.ENOSPC, m.flush)
+        ply.wait_for("the kernel to forget it", lambda: m[:] == old)
+    with open(view.at("f"), "rb") as f:
+        assert f.read() == old
+    store.ply("restore", snap, cwd=view.path)
+    with open(view.at("f"), "rb") as f:
+        assert f.read() == old
+        with mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m:
+            assert m[:] == old
 
 
 def test_df_does_not_promise_what_is_kept_back(t):
