@@ -125,15 +125,14 @@ int workspace_checkpoint(struct workspace *ws, const char *label, bool sync, cha
 	return 0;
 }
 
-/* What found nothing to change left no state: q->left is that of a restore before it. */
 static void put_left(const struct plyfs_restore *q, char ret_left[SNAP_TEXT])
 {
 	if (!ret_left)
 		return;
-	if (q->changed || q->mode) /* by epoch what differs is not always counted */
-		memcpy(ret_left, q->left, SNAP_TEXT);
-	else
+	if (plyfs_restored_nothing(q))
 		ret_left[0] = '\0';
+	else
+		memcpy(ret_left, q->left, SNAP_TEXT);
 }
 
 int workspace_restore(struct workspace *ws, const char *id, char ret_left[SNAP_TEXT])

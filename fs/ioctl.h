@@ -42,9 +42,14 @@ struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
 	uint32_t mode;             /* out: 0 by names, 1 epoch */
 	uint32_t flags;            /* out */
-	uint64_t changed;          /* out: objects that differed */
+	uint64_t changed;          /* out: objects that differed, by epoch as far as counted */
 	char left[PLYFS_ID_SIZE];  /* out: what undo brings back */
 };
+/* Then `left` is what a restore before left. */
+static inline bool plyfs_restored_nothing(const struct plyfs_restore *q)
+{
+	return q->changed == 0 && q->mode == 0;
+}
 struct plyfs_fork {
 	char name[PLYFS_NAME_SIZE]; /* in: the new branch */
 };

@@ -97,7 +97,7 @@ static void tell_restored(struct client *cl, const struct plyfs_restore *q)
 {
 	if (!isatty(STDERR_FILENO))
 		return;
-	if (!q->changed && !q->mode) /* by epoch what differs is not always counted */
+	if (plyfs_restored_nothing(q))
 		client_talk(cl, "at %.12s, where nothing had to change", q->id);
 	else
 		client_talk(cl, "at %.12s now; left %.12s, which 'plyfs undo' brings back", q->id,
