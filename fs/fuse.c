@@ -623,6 +623,11 @@ static int seek(struct mount *m, uint64_t node, uint64_t off, int whence, uint64
 	struct inode i;
 	int r;
 
+	if (whence == SEEK_DATA) { /* where data is, the next hole may be far away */
+		r = view_seek(m->view, node, off, whence, ret_at);
+		if (r == 0 && *ret_at == off)
+			return 0;
+	}
 	while (!view_read_only(m->view) && view_hole(m->view, node, off, &from, &to) == 0) {
 		if (from < asked || (whence != SEEK_HOLE && from > off))
 			break; /* asked for already; nor is data looked for behind data */
