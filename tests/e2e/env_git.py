@@ -429,6 +429,17 @@ def test_a_commit_made_outside_becomes_the_working_tree(t):
         e.restore(c[:12])
 
 
+def test_a_restore_that_finds_nothing_to_change_keeps_what_undo_brings_back(t):
+    with env(t, {"a": "1"}, repo=True) as e:
+        p = e.place
+        c = outside_commit(p, {"a": "2"})
+        digest = ply.treedigest(p.path)
+        e.restore(c)
+        e.restore(e.checkpoint())
+        e.undo()
+        assert ply.treedigest(p.path) == digest
+
+
 def test_restoring_outside_commits_spares_what_is_not_committed(t):
     with env(t, {"a": "1", ".gitignore": "*.o\n"}, repo=True, commit="untracked") as e:
         p = e.place
