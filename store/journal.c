@@ -125,7 +125,7 @@ static int header_lost(struct journal *j, const char *name, size_t size)
 		return r;
 	return note(&j->noter, 0,
 		    "journal segment %s has %zu byte%s and no valid header: operations in it that "
-		    "were not committed yet are lost",
+		    "were not committed yet are lost (after a power cut: none that was synced)",
 		    name, size, plural(size));
 }
 
