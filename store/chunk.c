@@ -166,6 +166,13 @@ void chunks_limit_cache(struct chunks *c, uint64_t bytes)
 	c->cache.limit = MIN(CACHE_BYTES, MAX(bytes, CACHE_BYTES_MIN));
 }
 
+uint64_t chunks_cached(struct chunks *c, uint64_t *ret_limit)
+{
+	LOCK_GUARD(&c->cache.lock);
+	*ret_limit = c->cache.limit;
+	return c->cache.bytes;
+}
+
 void chunks_close(struct chunks *c)
 {
 	if (!c)

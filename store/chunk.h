@@ -70,6 +70,7 @@ bool chunk_is_lost(struct chunks *c, const struct name *name);
 
 /* Decoded chunks take at most so much memory, within what is sensible. Before there are threads. */
 void chunks_limit_cache(struct chunks *c, uint64_t bytes);
+uint64_t chunks_cached(struct chunks *c, uint64_t *ret_limit); /* bytes that they take */
 
 /*
  * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in

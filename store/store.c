@@ -781,6 +781,7 @@ int store_stats(struct store *s, struct store_stats *ret)
 	stage_stats(s->stage, &stats.unsealed_bytes, &stats.stage_bytes);
 	nodes_stats(s->nodes, &stats.nodes, &stats.node_bytes);
 	stats.node_budget = s->node_budget;
+	stats.cache_bytes = chunks_cached(s->chunks, &stats.cache_limit);
 	stats.journal_bytes = journal_bytes(s->journal);
 	r = copies_stats(s, &stats.copies, &stats.copy_bytes);
 	if (r < 0)

@@ -452,6 +452,7 @@ struct store_stats {
 	uint64_t snapshots; /* as snap_each shows them */
 	uint64_t branches, chunks, packs, pack_bytes, unsealed_bytes, stage_bytes;
 	uint64_t nodes, node_bytes, node_budget, unsealed_snapshots;
+	uint64_t cache_bytes, cache_limit; /* of decoded chunks */
 	uint64_t journal_bytes;
 	uint64_t copies, copy_bytes; /* copy.h */
 	uint64_t recovered_operations, recovered_branches; /* when the store was opened */

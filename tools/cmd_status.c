@@ -209,7 +209,7 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 		json_pack(
 			"{s:o, s:{s:i, s:o, s:s, s:b, s:i, s:i, s:o}, s:o, s:o,"
 			" s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I,"
-			" s:I, s:I, s:I, s:b}}",
+			" s:I, s:I, s:I, s:I, s:I, s:b}}",
 			"store", json_text(store), "daemon", "pid", (int)getpid(),
 			"log", json_text(log), "version", PLYFS_VERSION, "supervised",
 			supervisor_is_there(), "deaths",
@@ -222,7 +222,8 @@ static int status_json(struct cmd *c, bool ops, const struct store_stats *s)
 			"unsealed_bytes", (json_int_t)s->unsealed_bytes, "stage_bytes",
 			(json_int_t)s->stage_bytes, "nodes", (json_int_t)s->nodes, "node_bytes",
 			(json_int_t)s->node_bytes, "node_budget", (json_int_t)s->node_budget,
-			"unsealed_snapshots",
+			"cache_bytes", (json_int_t)s->cache_bytes, "cache_limit",
+			(json_int_t)s->cache_limit, "unsealed_snapshots",
 			(json_int_t)s->unsealed_snapshots, "journal_bytes",
 			(json_int_t)s->journal_bytes, "copies", (json_int_t)s->copies, "copy_bytes",
 			(json_int_t)s->copy_bytes, "recovered_operations",
@@ -240,6 +241,7 @@ int cmd_status(struct cmd *c)
 	struct printer p = { .c = c };
 	char packs[SIZE_TEXT_SIZE], unsealed[SIZE_TEXT_SIZE], nodes[SIZE_TEXT_SIZE];
 	char budget[SIZE_TEXT_SIZE], copies[SIZE_TEXT_SIZE];
+	char cached[SIZE_TEXT_SIZE], limit[SIZE_TEXT_SIZE];
 	struct store_stats s;
 	char path[PATH_MAX];
 	const char *store = daemon_store_path(c->daemon->dir_fd, c->daemon->store_path, path);
@@ -276,9 +278,12 @@ int cmd_status(struct cmd *c)
 	if (s.copies)
 		fprintf(c->out, "copies  %" PRIu64 " of files for --passthrough, %s\n", s.copies,
 			size_to_text(s.copy_bytes, copies));
-	fprintf(c->out, "memory  %" PRIu64 " tree node%s, %s (stored ones may take %s)\n", s.nodes,
-		plural(s.nodes), size_to_text(s.node_bytes, nodes),
-		size_to_text(s.node_budget, budget));
+	fprintf(c->out,
+		"memory  %" PRIu64 " tree node%s, %s (stored ones may take %s); %s of chunks"
+		" that were read (at most %s)\n",
+		s.nodes, plural(s.nodes), size_to_text(s.node_bytes, nodes),
+		size_to_text(s.node_budget, budget), size_to_text(s.cache_bytes, cached),
+		size_to_text(s.cache_limit, limit));
 	if (s.unsealed_snapshots || s.unsealed_bytes)
 		fprintf(c->out, "todo    %" PRIu64 " snapshot%s and %s to make durable\n",
 			s.unsealed_snapshots, plural(s.unsealed_snapshots),

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import re
 import resource
 import select
@@ -313,6 +314,22 @@ def test_a_branch_is_free_when_its_view_was_unmounted_whoever_did_it(t):
             assert ply.ended_well(pid)
         ply.run(["umount", view.path])
         again()
+
+
+def test_status_tells_what_chunks_that_were_read_take(t):
+    t.env["PLYFSD_NODE_MEMORY"] = "48"  # MiB; a quarter of it for chunks
+    ply.make_tree(t.at("from"), {"x": random.randbytes(16 << 20)})
+    store = t.store()
+    store.ply("import", t.at("from"))
+    view = store.mount()
+    sizes = lambda: store.status()["sizes"]
+    assert sizes()["cache_bytes"] == 0 and sizes()["cache_limit"] == 12 << 20, sizes()
+    with open(view.at("x"), "rb", buffering=0) as f:
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        for at in range(0, 16 << 20, 64 << 10):  # one that is read whole need not be kept
+            os.pread(f.fileno(), 1, at)
+    assert 11 << 20 < sizes()["cache_bytes"] <= 12 << 20, sizes()
+    assert "of chunks that were read (at most 12.0 MiB)" in store.out("status")
 
 
 def test_tree_nodes_beyond_the_budget_are_let_go(t):
