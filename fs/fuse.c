@@ -48,7 +48,8 @@ static _Thread_local struct {
 
 /* ---- replies ---- */
 
-int requests_send(struct mount *m, const struct iovec *iov, int count)
+/* The reply to the request that this thread handles; a failure matters to F1. */
+static int send_reply(struct mount *m, const struct iovec *iov, int count)
 {
 	int r;
 #ifdef PLYFS_TEST_HOOKS
@@ -76,7 +77,7 @@ int requests_reply(struct mount *m, const struct fuse_in_header *in, int r, cons
 	};
 	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
 
-	return requests_send(m, iov, r < 0 || len == 0 ? 1 : 2);
+	return send_reply(m, iov, r < 0 || len == 0 ? 1 : 2);
 }
 
 static struct mount *mount_of(fuse_req_t req)
@@ -756,7 +757,7 @@ static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 
 	if (m->starting && count == 2 && header->error == 0)
 		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
-	current.lost = !m->resuming && requests_send(m, iov, count) < 0;
+	current.lost = !m->resuming && send_reply(m, iov, count) < 0;
 	if (m->starting && current.lost)
 		m->negotiated = false;
 

@@ -8,7 +8,7 @@
  * That needs its chunks, so gc must know of each such state: a branch's and a snapshot's it knows,
  * realms pin theirs. The state that the view began from at the last restore (cur_base, V4) is
  * nobody's any more once its snapshot was dropped, so it is pinned as well, but only as long as
- * somebody may ask for it (view_settled), as its space cannot be freed meanwhile.
+ * somebody may ask for it (V4), as its space cannot be freed meanwhile.
  */
 
 #include "fs/view_internal.h"

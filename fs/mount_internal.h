@@ -146,8 +146,6 @@ int requests_open(struct mount *m);
 void requests_close(struct mount *m);
 /* Handles one request: n bytes as read from the descriptor. Sends its reply, if it has one. */
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
-/* The reply to the request that this thread handles; a failure matters to F1. */
-int requests_send(struct mount *m, const struct iovec *iov, int count);
 
 /*
  * Replies without libfuse: r, or a body. Negative: the kernel did not take it, which matters to a

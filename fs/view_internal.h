@@ -237,8 +237,6 @@ void realm_began_with(struct view *v, struct realm *realm, uint64_t snap);
 void realm_unref(struct view *v, struct realm *realm);
 /* V4: cur_base is another one (borrowed), pinned already or not; snap has it. */
 void view_set_base(struct view *v, struct root *base, bool pinned, uint64_t snap);
-/* V4: if nobody is bound to an earlier state, nobody will ask for cur_base any more. */
-void view_settled(struct view *v);
 void realm_list(struct view *v, struct realm *realm); /* a new one becomes one of the view's */
 /*
  * A realm that goes on from a state (borrowed; a reference is taken, and it is pinned), in the

@@ -184,12 +184,6 @@ void view_set_base(struct view *v, struct root *base, bool pinned, uint64_t snap
 	v->base_snap = needed ? snap : 0;
 }
 
-void view_settled(struct view *v)
-{
-	if (v->realms && !v->realms->next)
-		base_unpin(v);
-}
-
 void realm_unref(struct view *v, struct realm *realm)
 {
 	struct realm **at = &v->realms;
@@ -208,7 +202,8 @@ void realm_unref(struct view *v, struct realm *realm)
 	if (realm->owns_tree)
 		tree_free(realm->tree);
 	free(realm);
-	view_settled(v);
+	if (v->realms && !v->realms->next) /* V4: nobody will ask for cur_base any more */
+		base_unpin(v);
 }
 
 void vnode_set_realm(struct view *v, struct vnode *n, struct realm *realm)

@@ -56,16 +56,14 @@ extern const char *const rex_enter[];
 /* ---- for the files of this protocol ---- */
 
 /*
- * 511 and the envelope. class: "builtins.FileNotFoundError", "swerex.exceptions.X"; extra may be
- * NULL, else the reference is taken. The message need not be UTF-8.
+ * 511 and the envelope. class: "builtins.FileNotFoundError", "swerex.exceptions.X". The message
+ * need not be UTF-8.
  */
-void rex_raise(struct http_response *r, const char *class, const char *message, size_t len,
-	       json_t *extra);
 void rex_raisef(struct http_response *r, const char *class, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /*
  * The same with a text that was put together, whose last status is `s`: below 0 it is a MemoryError
- * instead. Releases the text.
+ * instead. Releases the text. extra: NULL, or a reference that is taken.
  */
 void rex_raise_text(struct http_response *r, const char *class, int s, struct ply_text *text,
 		    json_t *extra);

@@ -63,8 +63,8 @@ json_t *rex_text(const char *data, size_t len)
 	return s;
 }
 
-void rex_raise(struct http_response *r, const char *class, const char *message, size_t len,
-	       json_t *extra)
+static void raise_as(struct http_response *r, const char *class, const char *message, size_t len,
+		     json_t *extra)
 {
 	reply_json(r, 511,
 		   json_pack("{s:{s:o, s:s, s:s, s:o}}", "swerexception", "message",
@@ -83,14 +83,14 @@ void rex_raisef(struct http_response *r, const char *class, const char *fmt, ...
 	va_end(ap);
 	if (n < 0)
 		text = NULL;
-	rex_raise(r, class, text ? text : "", text ? (size_t)n : 0, NULL);
+	raise_as(r, class, text ? text : "", text ? (size_t)n : 0, NULL);
 }
 
 void rex_raise_text(struct http_response *r, const char *class, int s, struct ply_text *text,
 		    json_t *extra)
 {
 	if (s == 0) {
-		rex_raise(r, class, text->data, text->len, extra);
+		raise_as(r, class, text->data, text->len, extra);
 	} else {
 		json_decref(extra);
 		rex_raisef(r, "builtins.MemoryError", "out of memory");
@@ -121,7 +121,7 @@ void rex_raise_errno(struct http_response *r, int err, const char *path, size_t 
 	    text_append_repr(&text, path, len) < 0)
 		rex_raisef(r, class, "[Errno %d] %s", err, strerror(err));
 	else
-		rex_raise(r, class, text.data, text.len, NULL);
+		raise_as(r, class, text.data, text.len, NULL);
 	ply_text_free(&text);
 }
 
