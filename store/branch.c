@@ -232,9 +232,9 @@ static int describe_state(struct store *s, const struct root *root, uint8_t **it
 	return r == -E2BIG || r == -EINVAL ? 0 : r; /* L5: then it is the caller's to wait */
 }
 
-/* source, if not NULL, is locked and has this very state. */
+/* source, if not NULL, is locked and has this very state; head and changes are as its own then. */
 static int create(struct store *s, const char *name, struct root *root, uint64_t head,
-		  uint64_t lineage, uint64_t changes, struct branch *source, struct branch **ret)
+		  uint64_t lineage, struct branch *source, struct branch **ret)
 {
 	_cleanup_(handle_freep) struct branch *b = NULL;
 	_cleanup_(entry_freep) struct entry *e = NULL;
@@ -242,6 +242,7 @@ static int create(struct store *s, const char *name, struct root *root, uint64_t
 	_cleanup_free_ uint8_t *items = NULL;
 	struct table_op op = { .kind = TABLE_CREATE, .snap = head, .lineage = lineage };
 	struct snap *head_snap;
+	uint64_t changes = 0;
 	size_t items_len = 0;
 	bool committed = false;
 	int r;
@@ -273,6 +274,11 @@ static int create(struct store *s, const char *name, struct root *root, uint64_t
 	LOCK_GUARD(&s->table);
 	if (entry_find(s, name) || entry_find_bad(s, name))
 		return -ERR_BRANCH_EXISTS;
+	if (source) {
+		handle_sync(source); /* its head may just have been dropped */
+		op.snap = head = source->head;
+		changes = source->changes;
+	}
 	head_snap = snap_lookup(s, head);
 	if (head != 0 && !head_snap)
 		return -ERR_SNAP_UNKNOWN;
@@ -314,7 +320,7 @@ static int create(struct store *s, const char *name, struct root *root, uint64_t
 int branch_create(struct store *s, const char *name, struct root *root, uint64_t head,
 		  uint64_t lineage, struct branch **ret)
 {
-	return create(s, name, root, head, lineage, 0, NULL, ret);
+	return create(s, name, root, head, lineage, NULL, ret);
 }
 
 int branch_create_from(struct branch *source, const char *name, struct branch **ret)
@@ -327,8 +333,7 @@ int branch_create_from(struct branch *source, const char *name, struct branch **
 	r = tree_freeze(source->tree, &root);
 	if (r < 0)
 		return r;
-	return create(source->store, name, root, source->head, source->lineage, source->changes,
-		      source, ret);
+	return create(source->store, name, root, 0, source->lineage, source, ret);
 }
 
 int branch_fork(struct branch *source, const char *name)

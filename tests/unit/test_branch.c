@@ -618,6 +618,47 @@ START_TEST(branches_work_beside_sealing_gc_and_check)
 }
 END_TEST
 
+static void *drop_in_thread(void *arg)
+{
+	return (void *)(intptr_t)snap_drop(store, *(uint64_t *)arg);
+}
+
+/* Whoever drops a snapshot tells one branch after the other, and waits for each. */
+START_TEST(a_branch_whose_head_is_being_dropped_can_be_forked)
+{
+	struct branch *first = branch_make("a"), *b, *fork;
+	struct snap_info info;
+	pthread_t thread;
+	uint64_t one, two;
+	void *dropped;
+
+	change(first, 1, "1");
+	one = checkpoint(first, NULL);
+	change(first, 1, "2");
+	two = checkpoint(first, NULL);
+	ck_ok(branch_create_from(first, "b", &b));
+	{
+		WRITE_GUARD(&first->lock);
+
+		ck_assert_int_eq(pthread_create(&thread, NULL, drop_in_thread, &two), 0);
+		while (snap_get(store, two, &info) == 0)
+			(void)sched_yield();
+		ck_ok(branch_create_from(b, "fork", &fork));
+	}
+	pthread_join(thread, &dropped);
+	ck_ok((int)(intptr_t)dropped);
+	expect_text(fork, 1, "2");
+	ck_assert_uint_eq(fork->head, one);
+	ck_assert_uint_eq(fork->changes, 1);
+	ck_assert_uint_eq(b->changes, 1);
+	ck_assert_uint_ne(checkpoint(fork, NULL), one);
+	branch_close(fork);
+	branch_close(b);
+	branch_close(first);
+	expect_sound(NULL);
+}
+END_TEST
+
 /* ---- drops, on a full disk ---- */
 
 /* Runs fn in a process that ends without closing the store. What fn says. */
@@ -743,5 +784,6 @@ int main(void)
 	tests[n++] = a_dropped_branch_takes_its_undo_along;
 	tests[n++] = checkpoint_and_restore_cost_no_io;
 	tests[n++] = branches_work_beside_sealing_gc_and_check;
+	tests[n++] = a_branch_whose_head_is_being_dropped_can_be_forked;
 	return scratch_run("branch", tests, n, store_setup, store_teardown);
 }
