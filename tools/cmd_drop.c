@@ -78,9 +78,12 @@ static int let_stay(struct choice *ch, uint64_t id)
 	return r;
 }
 
-static int let_head_stay(void *arg, const struct branch_info *info)
+/* What a restore left was kept by a checkpoint before, if nothing had changed since. */
+static int let_branch_stay(void *arg, const struct branch_info *info)
 {
-	return let_stay(arg, info->head);
+	int r = let_stay(arg, info->head);
+
+	return r < 0 ? r : let_stay(arg, info->undo);
 }
 
 static int choose(void *arg, const struct snap_info *info)
@@ -263,7 +266,7 @@ static int drop_older(struct drop *d, const char *branch, double seconds, bool l
 	if (r == 0)
 		r = let_stay(&ch, wanted);
 	if (r == 0)
-		r = branch_each(c->store, let_head_stay, &ch);
+		r = branch_each(c->store, let_branch_stay, &ch);
 	if (r < 0)
 		return cmd_fail(c, r, "finding what is in use");
 	r = drop_chosen(d, &ch);

@@ -520,6 +520,20 @@ def test_drop_older_than_spares_what_somebody_may_want(t):
     assert store.ply("check", "--read-data").returncode == 0
 
 
+def test_drop_older_than_spares_what_undo_brings_back_also_where_a_checkpoint_kept_it(t):
+    view = t.view({"f": "0"})
+    store = view.store
+    view.write("f", "1")
+    one = view.checkpoint()
+    view.write("f", "2")
+    two = view.checkpoint()
+    view.restore(one)  # nothing had changed: no automatic snapshot is made
+    store.ply("drop", "--older-than", "0")
+    assert {s["id"] for s in store.json("log")} == {one, two}, store.out("log")
+    store.ply("undo", view.path)
+    assert view.read("f") == "2"
+
+
 def test_export_to_a_directory_and_a_tar(t):
     view = t.view()
     snap = view.checkpoint()
