@@ -26,7 +26,8 @@
 #define PLYFS_NAME_SIZE 64
 
 #define PLYFS_CHECKPOINT_SYNC 1 /* flags: wait until durable */
-#define PLYFS_CHECKPOINT_SAME 2 /* answer flag: nothing had changed, id is the last one's */
+/* Answer flag: nothing had changed, id is the last one's; another branch may have that as well. */
+#define PLYFS_CHECKPOINT_SAME 2
 
 struct plyfs_checkpoint {
 	uint32_t flags;

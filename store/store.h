@@ -283,8 +283,9 @@ int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t line
 
 /*
  * 0: a snapshot of the present state was made. EXISTS: nothing changed since head, whose id is
- * returned. Constant time, no IO. Takes the write lock. label NULL or "" for none; a label given
- * with nothing changed makes a new snapshot all the same when it differs from head's.
+ * returned; another branch may have that one as well, and who drops it drops it for both. Constant
+ * time, no IO. Takes the write lock. label NULL or "" for none; a label given with nothing changed
+ * makes a new snapshot all the same when it differs from head's.
  */
 int branch_checkpoint(struct branch *b, const char *label, uint32_t flags, uint64_t *ret_id);
 

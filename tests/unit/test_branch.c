@@ -269,6 +269,34 @@ START_TEST(nothing_changed_gives_the_head)
 }
 END_TEST
 
+/* Its snapshot is then one that others may have, too, and goes for all. A label makes another. */
+START_TEST(a_checkpoint_may_be_what_another_branch_has)
+{
+	struct branch *b = branch_make("main"), *fork;
+	uint64_t first, one, id, own;
+
+	change(b, 1, "1");
+	first = checkpoint(b, NULL);
+	one = checkpoint(b, "a label");
+	ck_ok(branch_create_from(b, "fork", &fork));
+	ck_err(branch_checkpoint(fork, NULL, 0, &id), EXISTS);
+	ck_assert_uint_eq(id, one);
+	own = checkpoint(fork, "mine");
+	restore(fork, one);
+	ck_ok(snap_drop(store, one));
+	ck_err(branch_restore(fork, one), -ERR_SNAP_UNKNOWN);
+	/* Who had it has its parent then, which may be the same state: that of the other, too. */
+	ck_err(branch_checkpoint(fork, NULL, 0, &id), EXISTS);
+	ck_assert_uint_eq(id, first);
+	ck_ok(snap_drop(store, first));
+	ck_ok(branch_restore(fork, own));
+	ck_err(branch_checkpoint(fork, NULL, 0, &id), EXISTS);
+	ck_assert_uint_eq(id, own);
+	branch_close(fork);
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(an_empty_branch_can_be_checkpointed)
 {
 	struct branch *b = branch_make("main");
@@ -773,6 +801,7 @@ int main(void)
 	tests[n++] = a_dropped_branch_has_no_snapshots_once_its_handle_is_closed;
 	tests[n++] = branches_are_listed_by_name;
 	tests[n++] = nothing_changed_gives_the_head;
+	tests[n++] = a_checkpoint_may_be_what_another_branch_has;
 	tests[n++] = an_empty_branch_can_be_checkpointed;
 	tests[n++] = a_restore_brings_back_and_can_be_undone;
 	tests[n++] = a_restore_to_what_is_not_there_changes_nothing;
