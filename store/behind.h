@@ -18,7 +18,7 @@
  *      missed. Where that fails, reads take what is pending from the slots, so that it can be
  *      sealed, into a pack, all the same; what is pending is not overwritten, and no sync is true.
  *   3. Bytes of a blob that goes are no longer pending (behind_cancel) before its room is used
- *      again.
+ *      again; nor those of a file, as a daemon that was killed may have left some of no blob.
  *   4. A slot whose bytes could not be copied (the disk is full) is not used for another request,
  *      and while there is one nothing more is left: who writes hears of the disk.
  *

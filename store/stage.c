@@ -195,6 +195,8 @@ static void file_delete(struct stage *s, struct stage_file *file)
 	if (s->current == file)
 		s->current = NULL;
 
+	/* What a former daemon had no record of yet when it died would come over what is next. */
+	behind_cancel(s->behind, file, 0, STAGE_FILE_MAX);
 	file_end(s, file, 0);
 	file_unmap(file); /* or the pages of what was lent once would count as ours for good */
 	if (file->bad) {

@@ -809,6 +809,28 @@ START_TEST(what_cannot_be_copied_at_an_open_is_pending_again)
 }
 END_TEST
 
+/* Who was killed before he had a record wrote nothing: his file's room is used again. */
+START_TEST(what_no_record_wants_does_not_come_over_what_is_written_next)
+{
+	static const _Atomic uint64_t lsn = 1;
+	_cleanup_(blob_unrefp) struct blob *a = NULL;
+	uint32_t place[2 * PENDING], number, off;
+
+	die_with_pending(place);
+	full_disk(true);
+	reopen();
+	stage_hold(s.stage, &lsn);
+	stage_release(s.stage, lsn);
+	full_disk(false);
+	a = make(second);
+	expect(a, second);
+	ck_ok(stage_sync(s.stage));
+	expect(a, second);
+	blob_place(a, &number, &off);
+	ck_assert_uint_eq(off, place[1]); /* where it belonged */
+}
+END_TEST
+
 /* There are slots only where blocks are overwritten in place. */
 static bool is_possible(void)
 {
@@ -852,6 +874,7 @@ int main(void)
 		nor_of_a_piece_that_is_not_all_in_its_slot_or_a_file,
 		a_file_of_them_that_was_not_finished_is_none,
 		what_cannot_be_copied_at_an_open_is_pending_again,
+		what_no_record_wants_does_not_come_over_what_is_written_next,
 		the_next_open_copies_what_a_killed_process_left,
 		after_a_power_cut_nothing_is_copied,
 	};
