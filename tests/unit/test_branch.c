@@ -719,7 +719,7 @@ static bool save_half(void)
 	return late;
 }
 
-static bool fork_and_drop(void)
+static bool fork_only(void)
 {
 	struct branch *b = branch_at("old"), *fork;
 
@@ -727,13 +727,27 @@ static bool fork_and_drop(void)
 	change(b, 1, "not saved");
 	ck_ok(branch_create_from(b, "fork", &fork));
 	branch_close(b);
-	ck_ok(branch_drop(store, "old"));
 	change(fork, 2, "nor is this");
 	return true;
 }
 
+static bool fork_and_drop(void)
+{
+	(void)fork_only();
+	ck_ok(branch_drop(store, "old"));
+	return true;
+}
+
+static bool drop_and_save_half(void)
+{
+	claim_records(store); /* the sealer, who else may save what has come back before that */
+	ck_ok(branch_drop(store, "old"));
+	claim_end(store);
+	return save_half();
+}
+
 /* The drop may not be committed before the fork: its record says "as that branch is now". */
-START_TEST(a_fork_of_a_dropped_branch_survives_two_kills)
+static void expect_fork_survives(bool (*first)(void), bool (*second)(void))
 {
 	bool late = false;
 
@@ -744,8 +758,8 @@ START_TEST(a_fork_of_a_dropped_branch_survives_two_kills)
 		branch_close(b);
 		ck_ok(store_close(store));
 		store = NULL;
-		ck_assert(in_process_that_dies(fork_and_drop));
-		late = in_process_that_dies(save_half);
+		ck_assert(in_process_that_dies(first));
+		late = in_process_that_dies(second);
 		store_up();
 		b = branch_at("fork");
 		expect_text(b, 1, "not saved");
@@ -755,6 +769,17 @@ START_TEST(a_fork_of_a_dropped_branch_survives_two_kills)
 		expect_sound(NULL);
 		ck_ok(branch_drop(store, "fork"));
 	}
+}
+
+START_TEST(a_fork_of_a_dropped_branch_survives_two_kills)
+{
+	expect_fork_survives(fork_and_drop, save_half);
+}
+END_TEST
+
+START_TEST(so_it_does_where_the_drop_comes_after_the_first)
+{
+	expect_fork_survives(fork_only, drop_and_save_half);
 }
 END_TEST
 
@@ -810,6 +835,7 @@ int main(void)
 	tests[n++] = setting_a_branch_can_be_undone;
 	tests[n++] = a_fork_shares_and_then_goes_its_way;
 	tests[n++] = a_fork_of_a_dropped_branch_survives_two_kills;
+	tests[n++] = so_it_does_where_the_drop_comes_after_the_first;
 	tests[n++] = a_dropped_branch_takes_its_undo_along;
 	tests[n++] = checkpoint_and_restore_cost_no_io;
 	tests[n++] = branches_work_beside_sealing_gc_and_check;

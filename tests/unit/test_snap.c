@@ -172,6 +172,76 @@ START_TEST(an_automatic_snapshot_that_another_needs_stays)
 }
 END_TEST
 
+START_TEST(an_automatic_snapshot_goes_with_the_last_that_needed_it)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t one, left, child;
+
+	leave_one(b, &one);
+	left = b->undo;
+	restore(b, left);
+	change(b, 1, "3");
+	child = checkpoint(b, NULL);
+	restore(b, one);
+	ck_ok(snap_get(store, child, &info));
+	ck_assert_uint_eq(info.parent, left);
+	ck_ok(snap_drop(store, child));
+	ck_err(snap_get(store, left, &info), -ERR_SNAP_UNKNOWN);
+	ck_assert_uint_eq(snap_count(store), 1);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+/* Its changes were none since the snapshot that is gone. */
+START_TEST(a_closed_branch_whose_head_goes_differs_from_the_next)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, two, id;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, NULL);
+	branch_close(b);
+	ck_ok(snap_drop(store, two));
+	b = branch_at("main");
+	ck_assert_uint_eq(b->head, one);
+	ck_assert_uint_gt(b->changes, 0);
+	id = checkpoint(b, NULL);
+	ck_assert_uint_ne(id, one);
+	expect_in_snap(id, 1, "2");
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(what_was_changed_and_changed_back_has_its_snapshot)
+{
+	struct branch *b = branch_make("main");
+	uint64_t one, two, id;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, NULL);
+	for (int i = 0; i < 2; i++) {
+		change(b, 1, "3");
+		change(b, 1, "2");
+		ck_ok(store_sync(store)); /* it has a name now, and so it is known */
+		if (i == 0) {
+			ck_err(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+			ck_assert_uint_eq(id, two);
+		} else {
+			restore(b, one);
+			ck_assert_uint_eq(b->undo, two);
+		}
+		ck_assert_uint_eq(snap_count(store), 2);
+	}
+	branch_close(b);
+}
+END_TEST
+
 START_TEST(one_that_a_view_goes_on_from_stays_and_is_not_shown)
 {
 	struct branch *b = branch_make("main");
@@ -388,6 +458,9 @@ int main(void)
 		a_restore_to_another_snapshot_of_the_same_state_keeps_undo,
 		a_checkpoint_that_answers_with_an_automatic_snapshot_keeps_it,
 		an_automatic_snapshot_that_another_needs_stays,
+		an_automatic_snapshot_goes_with_the_last_that_needed_it,
+		a_closed_branch_whose_head_goes_differs_from_the_next,
+		what_was_changed_and_changed_back_has_its_snapshot,
 		one_that_a_view_goes_on_from_stays_and_is_not_shown,
 		what_is_not_shown_is_left_out_of_the_tree,
 		one_that_was_dropped_stays_as_well,

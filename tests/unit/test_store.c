@@ -687,6 +687,51 @@ START_TEST(out_of_memory_in_a_round_is_tried_again)
 }
 END_TEST
 
+static bool has_more_errors(uint64_t than)
+{
+	LOCK_GUARD(&store->table);
+
+	return store->errors > than;
+}
+
+/* True: of itself, before live states were due. */
+static bool is_made_again(struct branch *b, unsigned seed)
+{
+	struct snap_info info = { .durable = false };
+	uint64_t id, live_ns, errors;
+
+	ck_ok(store_sync(store));
+	claim_records(store); /* as above */
+	live_ns = store->live_ns;
+	errors = store->errors;
+	fill(b, 1, 1000, seed);
+	id = checkpoint(b, NULL);
+	limit_files(4096);
+	claim_end(store);
+	while (!has_more_errors(errors))
+		(void)usleep(1000);
+	limit_files(RLIM_INFINITY);
+	while (!info.durable) {
+		(void)usleep(1000);
+		ck_ok(snap_get(store, id, &info));
+	}
+	LOCK_GUARD(&store->table);
+
+	return store->live_ns == live_ns;
+}
+
+/* With nobody who waits for it. */
+START_TEST(a_round_that_failed_comes_again_by_itself)
+{
+	struct branch *b = branch_make("main");
+	unsigned tries = 1;
+
+	while (!is_made_again(b, tries))
+		ck_assert_uint_lt(tries++, 5); /* a busy machine may be late once */
+	branch_close(b);
+}
+END_TEST
+
 /*
  * LMDB writes beneath the OS seam: its descriptors with these flags get one in their stead that
  * cannot be written (EBADF), and mend_index gives them back.
@@ -886,6 +931,7 @@ int main(void)
 	tests[n++] = damaged_counters_go_on_beyond_what_was_given;
 	tests[n++] = a_full_disk_loses_nothing_and_is_tried_again;
 	tests[n++] = out_of_memory_in_a_round_is_tried_again;
+	tests[n++] = a_round_that_failed_comes_again_by_itself;
 	tests[n++] = a_commit_that_failed_is_done_again;
 	tests[n++] = what_cannot_be_committed_is_in_the_journal;
 	tests[n++] = a_dump_names_branches_snapshots_and_items;
