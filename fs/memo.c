@@ -41,6 +41,7 @@ static _Thread_local struct {
 } request;
 
 static _Thread_local unsigned last_receipt; /* where to look first */
+static _Thread_local _Atomic int32_t *teller; /* where this thread says that it tells; or NULL */
 
 static int map(struct memo *m)
 {
@@ -121,6 +122,8 @@ int memo_open(int fd, struct memo **ret)
 	    (uint64_t)st.st_blocks * 512 < m->head->n_slots * sizeof(struct memo_node) ||
 	    all_taken(m))
 		return -ERR_MEMO;
+	for (unsigned i = 0; i < MEMO_TELLERS; i++)
+		atomic_store(&m->head->tellers[i], 0); /* of a former process: they do no more */
 	*ret = TAKE_PTR(m);
 	return 0;
 }
@@ -180,17 +183,29 @@ void memo_recovered(struct memo *m, uint64_t lsn)
 
 void memo_tells(struct memo *m, bool begins)
 {
-	if (m)
-		atomic_store(&m->head->teller, begins ? gettid() : 0);
+	if (!begins && teller)
+		atomic_store(TAKE_PTR(teller), 0);
+	for (unsigned i = 0; m && begins && i < MEMO_TELLERS; i++) {
+		int32_t none = 0;
+
+		if (!atomic_compare_exchange_strong(&m->head->tellers[i], &none, gettid()))
+			continue;
+		teller = &m->head->tellers[i];
+		return;
+	}
 }
 
-int32_t memo_teller(int fd)
+bool memo_is_teller(int fd, int32_t tid)
 {
-	int32_t tid = 0;
+	int32_t tellers[MEMO_TELLERS];
 
-	if (pread(fd, &tid, sizeof(tid), offsetof(struct memo_head, teller)) != sizeof(tid))
-		return 0;
-	return tid;
+	if (pread(fd, tellers, sizeof(tellers), offsetof(struct memo_head, tellers)) !=
+	    sizeof(tellers))
+		return false;
+	for (unsigned i = 0; i < MEMO_TELLERS; i++)
+		if (tellers[i] == tid)
+			return true;
+	return false;
 }
 
 /* ---- requests ---- */

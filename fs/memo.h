@@ -36,13 +36,16 @@
 #include "store/journal.h"
 
 /* Another layout gets another number: a program takes over the views only of its own. */
-#define MEMO_VERSION 3
+#define MEMO_VERSION 4
 
 /* The kernel takes some 1.5 KiB for each inode it knows, so nobody gets there. */
 #define MEMO_NODES_MAX (1U << 24)
 
 /* One for each thread that handles a changing request at this moment. */
 #define MEMO_RECEIPTS 1024
+
+/* As many threads as there are at most that wait in a view (readers.c), and some. */
+#define MEMO_TELLERS 96
 
 /* INIT as the kernel sent it; 104 bytes today. */
 #define MEMO_INIT_MAX 512
@@ -108,10 +111,10 @@ struct memo_head {
 	uint32_t init_len, has_epoch;
 	uint8_t init[MEMO_INIT_MAX];
 	/*
-	 * The thread that tells the kernel what to forget, or 0. One that is killed there may have
+	 * The threads that tell the kernel what to forget, or 0. One that is killed there may have
 	 * to wait for an answer of the next process before it is dead; it does nothing else then.
 	 */
-	_Atomic int32_t teller;
+	_Atomic int32_t tellers[MEMO_TELLERS];
 	_Atomic bool kept; /* INIT was answered: another process could go on */
 
 	_Atomic bool keep_mounts; /* view_keep_mounts */
@@ -152,10 +155,13 @@ static inline void memo_closep(struct memo **m)
  */
 void memo_recovered(struct memo *m, uint64_t lsn);
 
-/* The calling thread begins, or ends, to tell the kernel. m may be NULL. */
+/*
+ * The calling thread begins, or ends, to tell the kernel what may have to wait for other requests.
+ * m may be NULL.
+ */
 void memo_tells(struct memo *m, bool begins);
-/* The teller as one who only has the descriptor sees it, 0: nobody. */
-int32_t memo_teller(int fd);
+/* Does that thread, as one who only has the descriptor sees it? */
+bool memo_is_teller(int fd, int32_t tid);
 
 /* A restore was done for r, a request that waits for its answer (NULL: nobody does). */
 void memo_restored(struct memo_receipt *r, const struct memo_switch *restored, uint64_t lsn);

@@ -300,7 +300,9 @@ void mount_forget_attr(struct mount *m, uint64_t node)
 
 void mount_write_back(struct mount *m, uint64_t node, uint64_t off, uint64_t len)
 {
+	memo_tells(m->memo, true);
 	(void)kernel_inval_inode(m, node, (int64_t)off, (int64_t)len); /* as above */
+	memo_tells(m->memo, false);
 }
 
 void mount_undated(struct mount *m, uint64_t node)

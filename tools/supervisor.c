@@ -20,10 +20,11 @@
  *
  *  G7 A successor is started when no thread of the daemon can do anything any more. Mostly they are
  *     all gone together with the one that is watched (its first thread would not do: Linux tells of
- *     that one's end only when it was the last). One that tells the kernel to forget a name may
- *     wait, unkillable, for a lock that is held by somebody who waits for an answer: views say who
- *     tells (memo_teller), and nobody waits for those. And one that works on files in a view of its
- *     own (an export into a view) waits for an answer itself: it gets EIO from us.
+ *     that one's end only when it was the last). One that tells the kernel to forget a name, or
+ *     pages, may wait, unkillable, for a lock that is held by somebody who waits for an answer, or
+ *     for one itself: views say who tells (memo_is_teller), and nobody waits for those. And one
+ *     that works on files in a view of its own (an export into a view) waits for an answer itself:
+ *     it gets EIO from us.
  *
  * States:
  *
@@ -203,7 +204,7 @@ static bool any_thread(struct supervisor *s, bool (*fn)(struct supervisor *s, ui
 static bool tells_nothing(struct supervisor *s, uint32_t tid)
 {
 	for (int i = 0; i < SLOTS; i++)
-		if (s->slot[i].fuse_fd && memo_teller(s->slot[i].memo_fd) == (int32_t)tid)
+		if (s->slot[i].fuse_fd && memo_is_teller(s->slot[i].memo_fd, (int32_t)tid))
 			return false;
 	return true;
 }

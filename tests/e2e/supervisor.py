@@ -450,6 +450,23 @@ def test_what_was_asked_of_the_view_and_not_answered_is_answered(t):
     assert view.store.mount(snapshot=second).read("a.txt") == "2"
 
 
+def test_a_daemon_that_dies_while_a_mapping_is_written_back_for_a_seek_is_followed(t):
+    """Its thread that waits for that can die only when another daemon has answered the WRITE."""
+    view, size, at = dying(t), 1 << 20, 300000
+    with open(view.at("f"), "w+b", buffering=0) as f:
+        os.ftruncate(f.fileno(), size)
+        with mmap.mmap(f.fileno(), size) as m, Death(t, view, WRITE):
+            m[at] = 33
+            seek = ply.child(lambda: os._exit(os.lseek(f.fileno(), 0, os.SEEK_DATA) != at & -4096))
+            try:
+                ply.wait_for("the answer", lambda: os.waitid(os.P_PID, seek, os.WEXITED |
+                                                             os.WNOHANG | os.WNOWAIT))
+            except AssertionError:
+                ply._libc.umount2(os.fsencode(view.path), 1)  # MNT_FORCE: else none can be killed
+                raise
+            assert ply.ended_well(seek)
+
+
 def test_a_verb_asked_of_the_view_is_begun_at_most_once(t):
     view = dying(t)
     args = b"fork\0idea\0"

@@ -256,11 +256,29 @@ END_TEST
 
 START_TEST(who_tells_the_kernel_can_be_seen_as_long_as_he_does)
 {
-	ck_assert_int_eq(memo_teller(first->fd), 0);
+	_Atomic int32_t *others = first->head->tellers;
+	struct memo *next;
+
+	ck_assert(!memo_is_teller(first->fd, gettid()));
+	for (unsigned i = 0; i < 2; i++) {
+		others[0] = i ? INT32_MAX : 0; /* another one tells something else */
+		memo_tells(first, true);
+		ck_assert(memo_is_teller(first->fd, gettid()));
+		ck_assert(!i || memo_is_teller(first->fd, INT32_MAX));
+		memo_tells(first, false);
+		ck_assert(!memo_is_teller(first->fd, gettid()));
+	}
+	for (unsigned i = 0; i < MEMO_TELLERS; i++)
+		others[i] = INT32_MAX; /* no room: it is not seen, and does it all the same */
 	memo_tells(first, true);
-	ck_assert_int_eq(memo_teller(first->fd), gettid());
 	memo_tells(first, false);
-	ck_assert_int_eq(memo_teller(first->fd), 0);
+	ck_assert(memo_is_teller(first->fd, INT32_MAX));
+
+	first->head->has_epoch = true;
+	first->head->kept = true;
+	ck_assert_int_eq(memo_open(dup(first->fd), &next), 0);
+	ck_assert(!memo_is_teller(first->fd, INT32_MAX)); /* the next process is another one */
+	memo_close(next);
 }
 END_TEST
 

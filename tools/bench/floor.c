@@ -557,6 +557,10 @@ void memo_request_is_new(struct memo *m)
 {
 }
 
+void memo_tells(struct memo *m, bool begins)
+{
+}
+
 struct store *view_store(struct view *v)
 {
 	return NULL;
