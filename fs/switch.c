@@ -224,6 +224,22 @@ static int plan_moved(struct plan *p, const struct vnode *n, const struct val *o
 	return moved_compare(&p->moved, old_val ? &before : NULL, &after);
 }
 
+static bool has_name(uint64_t ino, const struct val *record)
+{
+	struct inode i;
+
+	return record && (inode_decode(ino, record, &i) < 0 || i.nlink > 0);
+}
+
+/*
+ * Nobody sees what has no name, before and after: it came and went with who has it open, and a
+ * restore of nothing else has found nothing to change. (Whatever of it differs, its record does.)
+ */
+static bool is_seen(const struct key *k, const struct val *old_val, const struct val *new_val)
+{
+	return k->t != ITEM_INODE || has_name(k->a, old_val) || has_name(k->a, new_val);
+}
+
 static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		    const struct val *new_val)
 {
@@ -235,7 +251,7 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		return 0; /* the filesystem's own: orphans */
 	if (k->a != p->last_ino) {
 		p->last_ino = k->a;
-		p->changed++;
+		p->changed += is_seen(k, old_val, new_val);
 	}
 	/* Names are counted too: each is a notification. */
 	if (p->changed + p->notes.n_names > p->limit)
@@ -653,7 +669,9 @@ static int switch_locked(struct view *v, uint64_t target, struct plan *p, struct
 		if (v->memo)
 			receipt = memo_prepare(v, target, p);
 		journal_receipt_wanted(receipt);
-		r = branch_restore_locked(v->branch, target, &same);
+		r = p->changed == 0 && p->mode == RESTORE_NAMES ?
+			    branch_restore_same_locked(v->branch, target, &same) :
+			    branch_restore_locked(v->branch, target, &same);
 		journal_receipt_wanted(NULL);
 	}
 	if (r < 0) {

@@ -185,10 +185,11 @@ static uint64_t log_switch(struct branch *b, struct snap *target, const struct r
 /*
  * Makes the branch continue from `root`, the state of `target` (NULL: of no snapshot). Both locks
  * are held. *root becomes a state to free after unlocking; *fresh, an automatic snapshot that may
- * be used for the state that is left, is NULL if it was. committed: root is in the index.
+ * be used for the state that is left, is NULL if it was. committed: root is in the index. same: it
+ * is the state that is left, but for what has no name.
  */
 static int switch_state(struct branch *b, struct snap *target, struct root **root, bool committed,
-			uint64_t lineage, struct snap **fresh, struct table_log *log,
+			bool same, uint64_t lineage, struct snap **fresh, struct table_log *log,
 			struct root **ret_left)
 {
 	struct store *s = b->store;
@@ -212,12 +213,13 @@ static int switch_state(struct branch *b, struct snap *target, struct root **roo
 
 	if (head && (b->changes == 0 || snap_has_state(head, left)))
 		kept = head;
-	if (!kept && (head || !root_is_empty(left))) {
+	if (!kept && !same && (head || !root_is_empty(left))) {
 		kept = made = TAKE_PTR(*fresh);
 		snap_insert(s, made, head, left);
 	}
 	/* Who is in that state already, by whichever snapshot, can undo what he could before. */
-	new_undo = target && (kept == target || snap_has_state(target, left)) ? undo : kept;
+	same |= target && (kept == target || snap_has_state(target, left));
+	new_undo = same ? undo : kept;
 
 	lsn = log_switch(b, target, *root, committed, made, kept, new_undo, lineage, log);
 	branch_apply_switch(b, target, new_undo, lineage, root, lsn);
@@ -251,7 +253,7 @@ int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_le
 	return 0;
 }
 
-int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left)
+static int restore_locked(struct branch *b, uint64_t target, bool same, struct root **ret_left)
 {
 	_cleanup_(root_unrefp) struct root *root = NULL;
 	_cleanup_(snap_freep) struct snap *fresh = NULL;
@@ -272,7 +274,17 @@ int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_l
 	r = snap_root_locked(s, sn, &root);
 	if (r < 0)
 		return r;
-	return switch_state(b, sn, &root, false, sn->lineage, &fresh, &log, ret_left);
+	return switch_state(b, sn, &root, false, same, sn->lineage, &fresh, &log, ret_left);
+}
+
+int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left)
+{
+	return restore_locked(b, target, false, ret_left);
+}
+
+int branch_restore_same_locked(struct branch *b, uint64_t target, struct root **ret_left)
+{
+	return restore_locked(b, target, true, ret_left);
 }
 
 int branch_restore(struct branch *b, uint64_t target)
@@ -320,5 +332,5 @@ int branch_set(struct branch *b, struct root *root, uint64_t head, uint64_t line
 	sn = snap_lookup(s, head);
 	if (head != 0 && !sn)
 		return -ERR_SNAP_UNKNOWN;
-	return switch_state(b, sn, &to, committed, lineage, &fresh, &log, &left);
+	return switch_state(b, sn, &to, committed, false, lineage, &fresh, &log, &left);
 }

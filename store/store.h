@@ -306,6 +306,8 @@ int branch_states_locked(struct branch *b, uint64_t target, struct root **ret_le
  * left, given (store_pin_root it before unlocking, if it is used for longer).
  */
 int branch_restore_locked(struct branch *b, uint64_t target, struct root **ret_left);
+/* The same for who has seen that nothing with a name differs: that leaves undo as it is, too. */
+int branch_restore_same_locked(struct branch *b, uint64_t target, struct root **ret_left);
 
 /*
  * A whole restore, of a branch that nobody has mounted: a view has the kernel's caches to switch as

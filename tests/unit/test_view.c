@@ -464,6 +464,41 @@ START_TEST(an_unlinked_file_that_a_state_has_and_nobody_else_is_purged)
 }
 END_TEST
 
+/* As a program's file of O_TMPFILE does; it counts as no change. */
+static uint64_t make_unnamed(void)
+{
+	struct fs_new n = { .dir = ROOT_NODE, .mode = S_IFREG | 0600 };
+	struct entry e;
+
+	ck_ok(view_tmpfile(view, &n, &e));
+	rewrite(e.node, "unnamed");
+	return e.node;
+}
+
+START_TEST(what_had_no_name_and_is_gone_is_nothing_to_change)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "1"), first = checkpoint(), undone, open, twin;
+	struct restore_info info;
+
+	rewrite(a, "work");
+	ck_assert_uint_eq(restore(first).changed, 1);
+	open = make_unnamed();
+	ck_ok(view_checkpoint(view, "with it", false, &twin));
+	view_forget(view, open, 1);
+	view_forget(view, make_unnamed(), 1);
+	info = restore(twin);
+	ck_assert(restore_found_nothing(&info));
+	open = make_unnamed();
+	info = restore(first);
+	ck_assert(restore_found_nothing(&info));
+	ck_assert_str_eq(text_of(open), "unnamed"); /* still open */
+
+	ck_ok(view_undo(view, &undone, &info));
+	ck_assert_uint_eq(info.changed, 1);
+	ck_assert_str_eq(text_of(node_of(ROOT_NODE, "a")), "work");
+}
+END_TEST
+
 static void large_difference(const struct view_kernel *kernel, bool keep_mounts, bool epoch)
 {
 	uint64_t keep = make_file(ROOT_NODE, "keep", "k"), edit = make_file(ROOT_NODE, "edit", "1");
@@ -836,6 +871,7 @@ int main(void)
 	tcase_add_test(t, hard_links_are_told_under_every_name);
 	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
 	tcase_add_test(t, an_unlinked_file_that_a_state_has_and_nobody_else_is_purged);
+	tcase_add_test(t, what_had_no_name_and_is_gone_is_nothing_to_change);
 	tcase_add_test(t, a_large_difference_is_told_by_epoch);
 	tcase_add_test(t, a_large_difference_is_told_by_names_where_mounts_lie_in_the_view);
 	tcase_add_test(t, a_large_difference_is_told_by_names_on_old_kernels);
