@@ -86,6 +86,8 @@ static bool has_gone_on(struct view *v, const struct vnode *n)
 
 bool view_is_written(struct view *v, uint64_t node)
 {
+	if (__atomic_load_n(&v->writes, __ATOMIC_RELAXED) == 0)
+		return false; /* nobody ever did */
 	LOCK_GUARD(&v->table_lock);
 	const struct vnode *n = vnode_by_node(v, node);
 

@@ -562,14 +562,15 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 {
 	/* libfuse hands FUSE_WRITE_KILL_SUIDGID on from no version yet. */
 	const struct fuse_write_in *in = (const void *)(current.header + 1);
-	struct past_cache past = { .thread = (int32_t)current.header->pid,
-				   .sync = in->flags & O_DSYNC };
 	bool around = fi->fh == REPLY_AROUND;
+	bool direct = around || in->flags & O_DIRECT; /* by our wish, or by his who opened it */
+	struct past_cache past = { .thread = (int32_t)current.header->pid,
+				   .sync = around && in->flags & O_DSYNC };
 	bool back = in->write_flags & FUSE_WRITE_CACHE;
 	struct mount *m = mount_of(req);
 	struct view *v = view_of(req);
 	int r = view_write(v, node, (uint64_t)off, buf, size,
-			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, around ? &past : NULL);
+			   in->write_flags & FUSE_WRITE_KILL_SUIDGID, direct ? &past : NULL);
 
 	/*
 	 * Past its cache the kernel does not look at the mode it has, by which it would still run
@@ -578,7 +579,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	 */
 	if (r > 0 || back)
 		mount_forget_attr(m, node);
-	if (r >= 0 && around && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
+	if (r >= 0 && past.sync) { /* RWF_DSYNC: no FSYNC follows this one */
 		(void)readers_step_aside();
 		r = view_sync(v);
 	}

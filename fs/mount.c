@@ -313,7 +313,7 @@ void mount_undated(struct mount *m, uint64_t node)
 
 void mount_tells_attr(struct mount *m, uint64_t node)
 {
-	if (m->writes_around && view_is_written(m->view, node))
+	if (view_is_written(m->view, node))
 		mount_forget_attr(m, node);
 }
 

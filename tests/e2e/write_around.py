@@ -135,22 +135,30 @@ def poll_growing(path, end, begun, number):
     assert moments <= 3 + looks / 10000, (looks, moments)
 
 
-def test_who_polls_a_growing_file_meets_no_zeros(t):
+def grows_while_it_is_polled(t, flags=0, seconds=RACE_S):
     v = t.view({})
     end, begun = mmap.mmap(-1, 1), mmap.mmap(-1, 3)
     t.clean.append(lambda: end.__setitem__(0, 1))
     pids = [ply.child(poll_growing, v.at("log"), end, begun, number) for number in range(3)]
     began, n = time.monotonic(), 0
-    while time.monotonic() < began + RACE_S or n < 20 or (
+    while time.monotonic() < began + seconds or n < 20 or (
             not all(begun) and time.monotonic() < began + 30):
         n += 1
-        fd = make(v, "log", os.O_APPEND if n % 2 else 0)
+        fd = make(v, "log", flags | (os.O_APPEND if n % 2 else 0))
         for _ in range(30):
             os.write(fd, b"a" * 200)
         os.close(fd)
         os.unlink(v.at("log"))
     end[0] = 1
     assert all(map(ply.ended_well, pids)) and all(begun), begun[:]
+
+
+def test_who_polls_a_growing_file_meets_no_zeros(t):
+    grows_while_it_is_polled(t)
+
+
+def test_nor_does_he_where_its_maker_wished_for_direct_io(t):
+    grows_while_it_is_polled(t, os.O_DIRECT, 4 * RACE_S)  # a file in 700 had some, for good
 
 
 def append(path, count, end):

@@ -628,6 +628,32 @@ START_TEST(so_is_none_about_what_is_renamed_or_gets_an_attribute)
 }
 END_TEST
 
+START_TEST(no_size_is_taken_while_somebody_writes_past_the_cache)
+{
+	struct {
+		struct fuse_write_in in;
+		char data[1];
+	} w = { .in = { .size = 1 }, .data = "x" };
+	const struct fuse_getattr_in getattr = { 0 };
+	uint64_t f = create("f");
+	struct reply a;
+
+	asker = 2;
+	ck_assert_int_eq(call(FUSE_WRITE, f, &w, sizeof(w.in) + 1, NULL, &a), 0);
+	asker = 3;
+	look_by(FUSE_GETATTR, f, NULL);
+	asker = 2;
+	w.in.flags = O_DIRECT;
+	ck_assert_int_eq(call(FUSE_WRITE, f, &w, sizeof(w.in) + 1, NULL, &a), 0);
+	asker = 3;
+	ask(FUSE_GETATTR, f, &getattr, sizeof(getattr), NULL);
+	hear_forget(f);
+	ck_assert_int_eq(hear(&a), 0);
+	for (asker = 2; asker < 4; asker++) /* who wrote has his answer */
+		look_by(FUSE_GETATTR, f, NULL);
+}
+END_TEST
+
 START_TEST(so_is_none_overtaken_by_what_was_stored_through_a_mapping)
 {
 	struct {
@@ -691,6 +717,7 @@ int main(void)
 	tcase_add_test(requests, an_answer_that_a_change_overtook_is_not_taken);
 	tcase_add_test(requests, who_makes_a_change_has_taken_his_own_answer);
 	tcase_add_test(requests, so_is_none_about_what_is_renamed_or_gets_an_attribute);
+	tcase_add_test(requests, no_size_is_taken_while_somebody_writes_past_the_cache);
 	tcase_add_test(requests, so_is_none_overtaken_by_what_was_stored_through_a_mapping);
 	tcase_add_test(requests, requests_are_counted);
 	suite_add_tcase(suite, requests);
