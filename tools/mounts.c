@@ -166,9 +166,12 @@ int mounts_detach(const char *path, uint64_t number)
 		return -errno;
 	if (number && number_of(fd, "", AT_EMPTY_PATH) != number)
 		return -ESTALE;
-	/* By descriptor: what is mounted there from here on is another one. */
+	/*
+	 * By descriptor: what is mounted there from here on is another one. By force: who waits for
+	 * an answer shall have an error.
+	 */
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	if (umount2(link, MNT_DETACH) == 0)
+	if (umount2(link, MNT_DETACH | MNT_FORCE) == 0)
 		return 0;
 	return errno == EPERM ? run_fusermount(path, true) : -errno;
 }

@@ -45,5 +45,8 @@ int mounts_unmount(const char *path, bool lazy);
 
 /* The number of the topmost mount at path, which no other one gets (Linux 6.8); 0: not known. */
 uint64_t mounts_number(const char *path);
-/* Takes that one down, lazily: -ESTALE when it is not at path any more. 0: whichever is there. */
+/*
+ * Takes that one down, lazily, when nobody serves it any more: -ESTALE when it is not at path any
+ * more. 0: whichever is there.
+ */
 int mounts_detach(const char *path, uint64_t number);

@@ -24,7 +24,8 @@
  *     pages, may wait, unkillable, for a lock that is held by somebody who waits for an answer, or
  *     for one itself: views say who tells (memo_is_teller), and nobody waits for those. And one
  *     that works on files in a view of its own (an export into a view) waits for an answer itself:
- *     it gets EIO from us.
+ *     it gets EIO from us. A view that is not kept is taken off meanwhile, by force, or such a
+ *     thread would wait for ever.
  *
  * States:
  *
@@ -231,6 +232,19 @@ static void refuse_daemon(struct supervisor *s)
 	}
 }
 
+/*
+ * Who tells the kernel something about a view that nobody will go on with may wait there for an
+ * answer, and with it the view, whose descriptor he has, and we: so that one ends first (G4).
+ */
+static void take_off_unkept(struct supervisor *s)
+{
+	while (take_message(s) == 0) /* G3 */
+		;
+	for (int i = 0; i < SLOTS; i++)
+		if (!s->slot[i].fuse_fd)
+			take_off(s, i);
+}
+
 /* The watched thread is gone, so all are dying. How the daemon ended. */
 static int threads_end(struct supervisor *s)
 {
@@ -243,8 +257,10 @@ static int threads_end(struct supervisor *s)
 		if (n >= THREADS_PATIENCE && !pid_is_alive(us.daemon) &&
 		    !any_thread(s, tells_nothing))
 			return W_EXITCODE(0, SIGKILL); /* it is reaped some other time */
-		if (n % THREADS_PATIENCE == THREADS_PATIENCE - 1)
+		if (n % THREADS_PATIENCE == THREADS_PATIENCE - 1) {
 			refuse_daemon(s);
+			take_off_unkept(s);
+		}
 		(void)nanosleep(&(struct timespec){ .tv_nsec = THREADS_STEP_NS }, NULL);
 	}
 }

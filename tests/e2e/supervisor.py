@@ -450,21 +450,53 @@ def test_what_was_asked_of_the_view_and_not_answered_is_answered(t):
     assert view.store.mount(snapshot=second).read("a.txt") == "2"
 
 
-def test_a_daemon_that_dies_while_a_mapping_is_written_back_for_a_seek_is_followed(t):
-    """Its thread that waits for that can die only when another daemon has answered the WRITE."""
-    view, size, at = dying(t), 1 << 20, 300000
-    with open(view.at("f"), "w+b", buffering=0) as f:
+def seek_data(path, found, died):
+    """
+    SEEK_DATA in a hole that a mapping has stored into; `died` lets the daemon die as that is written back.
+    Its thread that waits for that can die only when the WRITE is answered.
+    """
+    size, at = 1 << 20, 300000
+    with open(path, "w+b", buffering=0) as f:
         os.ftruncate(f.fileno(), size)
-        with mmap.mmap(f.fileno(), size) as m, Death(t, view, WRITE):
+        with mmap.mmap(f.fileno(), size) as m, died:
             m[at] = 33
-            seek = ply.child(lambda: os._exit(os.lseek(f.fileno(), 0, os.SEEK_DATA) != at & -4096))
+            seek = ply.child(lambda: found(lambda: os.lseek(f.fileno(), 0, os.SEEK_DATA), at & -4096))
             try:
                 ply.wait_for("the answer", lambda: os.waitid(os.P_PID, seek, os.WEXITED |
                                                              os.WNOHANG | os.WNOWAIT))
             except AssertionError:
-                ply._libc.umount2(os.fsencode(view.path), 1)  # MNT_FORCE: else none can be killed
+                ply._libc.umount2(os.fsencode(os.path.dirname(path)), 1)  # else none can be killed
                 raise
             assert ply.ended_well(seek)
+
+
+def test_a_daemon_that_dies_while_a_mapping_is_written_back_for_a_seek_is_followed(t):
+    def found(seek, at):
+        assert seek() == at
+
+    view = dying(t)
+    seek_data(view.at("f"), found, Death(t, view, WRITE))
+
+
+def test_a_view_ends_with_a_daemon_that_is_not_followed_whatever_that_waits_for(t):
+    def found(seek, at):
+        try:
+            seek()
+        except OSError as e:
+            assert e.errno in (errno.ECONNABORTED, errno.ENOTCONN), e
+
+    t.unsupervised()
+    ply.need_root()  # by force
+    os.mkdir(t.at("die"))
+    t.env["PLYFS_TEST_DIE"] = t.at("die")
+    view = t.view()
+    pid = view.store.daemon()
+    ply.write(t.at("die", str(WRITE)), "")
+    with contextlib.suppress(OSError):  # of its close
+        seek_data(view.at("f"), found, contextlib.nullcontext())
+    if os.path.exists(t.at("die", str(WRITE))):
+        ply.skip("a release build")
+    ply.wait_for("its end", lambda: not ply.alive(pid))
 
 
 def test_a_verb_asked_of_the_view_is_begun_at_most_once(t):
