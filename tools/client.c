@@ -34,6 +34,7 @@
 #include "store/base/pidstate.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
+#include "tools/mounts.h"
 #include "tools/verbs.h"
 #include "tools/wire.h"
 
@@ -246,6 +247,8 @@ bool client_look_is_unclear(int r)
 
 int client_look_failed(const struct client *cl, int r, const char *dir)
 {
+	if (r == -EACCES && mounts_is_closed(dir))
+		return client_fail(cl, "'%s' " MOUNTS_CLOSED, dir);
 	switch (r) {
 	case -ENOTCONN:
 		return client_fail(cl,

@@ -12,6 +12,7 @@
 #include "env/place.h"
 #include "fs/ioctl.h"
 #include "store/base/util.h"
+#include "tools/mounts.h"
 
 void place_release(struct place *p)
 {
@@ -71,6 +72,8 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 	if (fd < 0 && errno == ENOENT)
 		return cmd_fail(c, "there is no directory '%s'; 'plyfs env list' tells those of "
 				"environments", dir);
+	if (fd < 0 && errno == EACCES && mounts_is_closed(dir))
+		return cmd_fail(c, "'%s' " MOUNTS_CLOSED, dir);
 	if (fd < 0)
 		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
 	if (ioctl(fd, PLYFS_IOC_INFO, &info) < 0) {

@@ -3,8 +3,10 @@
 
 /* What is mounted where, from /proc/self/mountinfo; and taking plyfs mounts down. */
 
+#include <linux/magic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/vfs.h>
 
 #define PLYFS_FS_TYPE "fuse.plyfs"
 
@@ -50,3 +52,19 @@ uint64_t mounts_number(const char *path);
  * more. 0: whichever is there.
  */
 int mounts_detach(const char *path, uint64_t number);
+
+/*
+ * For who was refused a directory (EACCES): is it where another user has mounted what is closed to
+ * all others? Of that statfs tells the type, and nothing else.
+ */
+static inline bool mounts_is_closed(const char *path)
+{
+	struct statfs fs;
+
+	return statfs(path, &fs) == 0 && fs.f_type == FUSE_SUPER_MAGIC;
+}
+
+/* What follows the directory's name then. */
+#define MOUNTS_CLOSED \
+	"is mounted by another user, whose views are closed to all others, root too: ask as that " \
+	"user, or have it mounted with --allow-other"

@@ -377,6 +377,11 @@ def test_root_is_told_what_he_cannot_know_of_a_users_view(t):
     root = lambda *words: ply.run([t.at("plyfs"), *words], env=u.env, cwd="/", check=False)
     p = root("mount", "--store", u.at("nosuch"), "--at", u.at("work"))
     assert p.returncode == 1 and p.stderr.endswith(" already (another user's)\n"), p.stderr
+    for words in ("checkpoint", "undo", "test --in", "shell --in", "session start x --in"):
+        p = ply.run([ply.PLYFS, *words.split(), u.at("work")], env=t.env, cwd="/", check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, (words, p.stderr)
+        assert "' is mounted by another user, whose views are closed to all others, root too: " in p.stderr, p.stderr
+        assert "--allow-other" in p.stderr, p.stderr
     for words in (("--write-back",), ("--write-back", "--dry-run"), ("--write-back", "--force")):
         p = root("unmount", *words, u.at("work"))
         assert p.returncode == 1 and p.stderr.count("\n") == 1, p.stderr
