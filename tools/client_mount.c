@@ -242,7 +242,8 @@ static int make_parents(struct client *cl, char *path)
 	for (char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
 		*p = 0;
 		if (mkdir(path, 0700) < 0 && errno != EEXIST)
-			return client_fail(cl, "making '%s': %s", path, strerror(errno));
+			return client_fail(cl, "making '%s': %s; its store may lie elsewhere: set "
+					   "XDG_DATA_HOME", path, strerror(errno));
 		*p = '/';
 	}
 	return DONE;
@@ -468,7 +469,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		fresh = short_is_written_back(cl, path);
 	if (!origin || fresh) {
 		r = short_import(cl, path);
-		if (r && made)
+		if (r && made && !update) /* libplyfs's call, which takes the last line for why */
 			tell_empty_store(cl, store);
 		if (r)
 			return r;

@@ -394,6 +394,25 @@ def test_root_is_told_what_he_cannot_know_of_a_users_view(t):
     assert u.sh("cat work/a") == "two\n"
 
 
+def test_why_a_directory_is_not_mounted_is_the_last_line_for_the_library(t):
+    """Who mounts by hand is told of the empty store as well; either is told where else a store may lie."""
+    ply.need_root()
+    u = User(t)
+    u.env.pop("PLYFS_STORE")
+    for name, words, n in (("d", (), 2), ("e", ("--update",), 1)):
+        u.sh("mkdir %s; echo one >%s/a" % (name, name))
+        os.chmod(u.at(name, "a"), 0o600)
+        os.chown(u.at(name, "a"), 0, 0)
+        p = u.ply("mount", *words, u.at(name), check=False)
+        assert p.returncode == 1 and p.stderr.count("\n") == n, p.stderr
+        assert ("Permission denied" in p.stderr.splitlines()[-1]) == (n == 1), p.stderr
+        assert ("the next try uses the empty store" in p.stderr) == (n == 2), p.stderr
+    u.env["XDG_DATA_HOME"] = t.at("closed")
+    p = u.ply("mount", u.at("d"), check=False)
+    assert p.returncode == 1 and "making '%s': " % t.at("closed") in p.stderr, p.stderr
+    assert p.stderr.endswith("set XDG_DATA_HOME\n"), p.stderr
+
+
 def test_why_fusermount3_can_do_nothing_is_told(t):
     ply.need_root()
     u = User(t)
