@@ -16,7 +16,8 @@ static void env_freep(struct ply_env **env)
 	ply_env_free(*env);
 }
 
-static void tell(const struct ply_tests *t)
+/* usual: the command that was run for want of one on the line; else NULL. */
+static void tell(const struct ply_tests *t, const char *usual)
 {
 	if (t->output.len) /* whether it could be written, cmd_flush tells */
 		(void)fwrite(t->output.data, 1, t->output.len, stdout);
@@ -25,14 +26,12 @@ static void tell(const struct ply_tests *t)
 		(void)fputc('\n', stderr);
 	if (t->timed_out)
 		(void)fprintf(stderr, "plyfs test: timed out\n");
-	else if (!*t->runner && t->exit_code < 0)
-		(void)fprintf(stderr,
-			      "plyfs test: killed by signal %d; no test runner's report was "
-			      "found\n",
-			      -t->exit_code);
 	else if (!*t->runner)
-		(void)fprintf(stderr, "plyfs test: exit %d; no test runner's report was found\n",
-			      t->exit_code);
+		(void)fprintf(stderr,
+			      "plyfs test: %s %d; no test runner's report was found%s%s%s\n",
+			      t->exit_code < 0 ? "killed by signal" : "exit", abs(t->exit_code),
+			      usual ? "; '" : "", usual ? usual : "",
+			      usual ? "' was run: plyfs test -- COMMAND runs another" : "");
 	else
 		(void)fprintf(stderr,
 			      "plyfs test: %s: %" PRIu64 " passed, %" PRIu64 " failed, %" PRIu64
@@ -86,7 +85,7 @@ int verb_test(struct cmd *c)
 	if (ply_env_run_tests(env, &tests) < 0)
 		return cmd_ply_failed(c);
 	if (!json)
-		tell(&tests);
+		tell(&tests, c->args.n ? NULL : ply_env_get(env, "test_command"));
 	code = json ? tell_json(c, &tests) : cmd_flush(c);
 	if (code)
 		return code;

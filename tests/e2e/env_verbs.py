@@ -254,6 +254,11 @@ def test_the_remembered_test_command_and_words_as_they_are(t):
     fork = env.list("env")[0]["path"]
     p = env("test", "--in", fork + "/dir")
     assert p.stdout.splitlines()[0] == fork, p
+    env("env", "create", "--test-command", "no-such", "untested", cwd=path)
+    p = env("test", "--in", env.list("env")[1]["path"], check=False)
+    assert p.returncode == 127 and p.stderr.endswith("exit 127; no test runner's report was found; 'no-such' was "
+                                                     "run: plyfs test -- COMMAND runs another\n"), p
+    env("env", "destroy", "untested")
     p = env("test", "--in", fork, "--", "printf", "%s|", "a b", "$HOME", "it's")
     assert p.stdout == "a b|$HOME|it's|", p
 
