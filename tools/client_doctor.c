@@ -182,7 +182,9 @@ static bool check_helper(void)
 		report("ok", "%s lets ordinary users mount", path);
 	else
 		report(geteuid() ? "BAD" : "note",
-		       "%s is not setuid root: ordinary users cannot mount", path);
+		       "%s is not setuid root: ordinary users cannot mount; install the package "
+		       "fuse3 anew",
+		       path);
 	read_line("/sys/module/apparmor/parameters/enabled", enabled);
 	if (*enabled == 'Y' && access(MOUNTS_PROFILE, F_OK) == 0)
 		report("note", MOUNTS_PROFILE_ALLOWS);

@@ -89,8 +89,11 @@ int place_is_view(const char *dir);
 int place_runtime(const struct cmd *c, const char *name, char **ret);
 /* The same, not made: where it cannot be, or HOME is on a read-only disk, nothing is in it. */
 int place_state(const struct cmd *c, const char *name, char **ret);
-/* Makes a directory and those above it, for us alone; path is as it was afterwards. */
-int place_make_dir(const struct cmd *c, char *path);
+/*
+ * Makes a directory and those above it, for us alone; path is as it was afterwards. variable: what
+ * names another place where it cannot be.
+ */
+int place_make_dir(const struct cmd *c, char *path, const char *variable);
 
 /* ---- records (env_record.c) ---- */
 

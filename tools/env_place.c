@@ -104,14 +104,16 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 }
 
 /* In /tmp somebody else may have been there before us. */
-static int is_ours(const struct cmd *c, const char *path, const struct stat *st)
+static int is_ours(const struct cmd *c, const char *path, const struct stat *st,
+		   const char *variable)
 {
 	if (!S_ISDIR(st->st_mode) || st->st_uid != geteuid() || (st->st_mode & 022))
-		return cmd_fail(c, "'%s' is not a directory of ours alone", path);
+		return cmd_fail(c, "'%s' is not a directory of ours alone; set %s to name another "
+				   "place", path, variable);
 	return DONE;
 }
 
-int place_make_dir(const struct cmd *c, char *path)
+int place_make_dir(const struct cmd *c, char *path, const char *variable)
 {
 	struct stat st;
 
@@ -119,14 +121,15 @@ int place_make_dir(const struct cmd *c, char *path)
 		if (p)
 			*p = 0;
 		if (mkdir(path, 0700) < 0 && errno != EEXIST)
-			return cmd_fail(c, "making '%s': %s", path, strerror(errno));
+			return cmd_fail(c, "making '%s': %s; set %s to name another place", path,
+					strerror(errno), variable);
 		if (!p)
 			break;
 		*p = '/';
 	}
 	if (lstat(path, &st) < 0)
 		return cmd_fail(c, "'%s': %s", path, strerror(errno));
-	return is_ours(c, path, &st);
+	return is_ours(c, path, &st, variable);
 }
 
 int place_runtime(const struct cmd *c, const char *name, char **ret)
@@ -138,13 +141,13 @@ int place_runtime(const struct cmd *c, const char *name, char **ret)
 	if (run ? asprintf(&top, "%s/plyfs", run) < 0
 			       : asprintf(&top, "/tmp/plyfs-%u", (unsigned)geteuid()) < 0)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
-	r = place_make_dir(c, top);
+	r = place_make_dir(c, top, "XDG_RUNTIME_DIR");
 	if (r == DONE && asprintf(&path, "%s/%s", top, name) < 0)
 		r = cmd_fail(c, "%s", strerror(ENOMEM));
 	free(top);
 	if (r)
 		return r;
-	r = place_make_dir(c, path);
+	r = place_make_dir(c, path, "XDG_RUNTIME_DIR");
 	if (r)
 		free(path);
 	else
@@ -169,7 +172,7 @@ int place_state(const struct cmd *c, const char *name, char **ret)
 	if (n < 0)
 		return cmd_fail(c, "%s", strerror(ENOMEM));
 	if (lstat(path, &st) == 0)
-		r = is_ours(c, path, &st);
+		r = is_ours(c, path, &st, "XDG_STATE_HOME");
 	if (r)
 		free(path);
 	else

@@ -76,7 +76,7 @@ int record_create(const struct cmd *c, const struct record *r)
 	int s = place_state(c, "env", &dir), error = 0;
 
 	if (s == DONE)
-		s = place_make_dir(c, dir);
+		s = place_make_dir(c, dir, "XDG_STATE_HOME");
 	if (s == DONE)
 		s = file_of(c, r->name, &path);
 	if (s == DONE && bad)
