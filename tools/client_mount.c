@@ -606,6 +606,7 @@ int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 {
 	char branch[PLYFS_NAME_SIZE], snapshot[PLYFS_ID_SIZE + 1] = "", users[MOUNT_USERS_BYTES];
 	const uint64_t dev = mount_users_dev(mountpoint);
+	const bool was_here = mount_users_here(dev, mountpoint);
 	bool here = false, lazy = how & UNMOUNT_LAZY;
 	char *argv[7];
 	int argc = 0, r;
@@ -657,6 +658,10 @@ int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 
 	for (int i = 0; i < HOLDERS_TRIES; i++) {
 		here = mount_users_elsewhere(dev, mountpoint, users);
+		if (here && !was_here) { /* mounted since, with our number: so ours has gone */
+			here = false;
+			users[0] = 0;
+		}
 		if (!*users)
 			break;
 		(void)nanosleep(&(struct timespec){ .tv_nsec = HOLDERS_NS }, NULL);

@@ -277,6 +277,20 @@ static bool find_of_dev(struct users *u)
 	return here;
 }
 
+static int is_here(void *arg, const struct mount_entry *e)
+{
+	const struct users *u = arg;
+
+	return dev_of(e) == u->dev && strcmp(e->path, u->besides) != 0;
+}
+
+bool mount_users_here(uint64_t dev, const char *except)
+{
+	struct users u = { .dev = dev, .besides = except };
+
+	return dev != 0 && mounts_each(is_here, &u) > 0;
+}
+
 bool mount_users_elsewhere(uint64_t dev, const char *except, char ret[MOUNT_USERS_BYTES])
 {
 	struct users u = { .dev = dev, .besides = except, .text = ret };

@@ -20,6 +20,11 @@ void mount_users(const char *top, char ret[MOUNT_USERS_BYTES]);
 /* The device of the mount at an absolute path; 0 when there is none. */
 uint64_t mount_users_dev(const char *path);
 /*
+ * Has our mount namespace the device besides on `except`? Asked while the view is there: its number
+ * is given to the next one that is mounted as soon as it has gone.
+ */
+bool mount_users_here(uint64_t dev, const char *except);
+/*
  * What holds a view besides the mount on `except`: other mounts of this device, here ("the mount on
  * /a/b"; returns true) and in other mount namespaces ("1234 (sleep) in another mount namespace"),
  * which go with their processes.

@@ -142,6 +142,24 @@ def test_a_mounted_branch_is_not_dropped(t):
     assert view.read("a.txt") == "one\n"
 
 
+def test_a_view_that_is_mounted_while_another_is_unmounted_is_not_taken_for_it(t):
+    """It gets the number of the device that the other had: the kernel gives them again at once."""
+    if ply.sanitized():
+        ply.skip("the sanitizer wants to be the first that is loaded")
+    view = t.view({"a": "1"})
+    for i in range(10):
+        gone, new = view.fork("gone-%d" % i, t.at("gone-%d" % i)), t.at("new-%d" % i)
+        number = os.stat(gone.path).st_dev
+        os.mkdir(new)
+        mount = "cd '%s' && '%s' fork new-%d --at '%s' >/dev/null" % (view.path, ply.PLYFS, i, new)
+        view.store.ply("unmount", gone.path, env={
+            "LD_PRELOAD": os.path.join(ply.BUILD, "tests", "bad_moments.so"), "PLYFS_UNMOUNTED": mount})
+        assert os.path.ismount(new), "what was to come between did not"
+        if os.stat(new).st_dev == number:
+            return
+    ply.skip("others were faster with the number")
+
+
 def test_hard_links_and_open_files_across_a_fork(t):
     view = t.view({"f": "1"})
     os.link(view.at("f"), view.at("g"))

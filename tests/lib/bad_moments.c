@@ -11,6 +11,8 @@
  *
  * Into who tells watchers of a restore: with PLYFS_SWAP and PLYFS_SWAP_FOR two names change places
  * once, when he has announced that a name is made, and when he has seen that another is gone.
+ *
+ * Into who unmounts: with PLYFS_UNMOUNTED that shell command is run as soon as it is done.
  */
 
 #include <dlfcn.h>
@@ -22,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -103,4 +106,17 @@ EXPORT int fstatat(int dir, const char *path, struct stat *st, int flags)
 EXPORT int lstat(const char *path, struct stat *st)
 {
 	return fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+EXPORT int umount2(const char *path, int flags)
+{
+	char *command = getenv("PLYFS_UNMOUNTED");
+	int r = (int)syscall(SYS_umount2, path, flags);
+
+	if (r == 0 && command) {
+		(void)unsetenv("LD_PRELOAD");
+		(void)!system(command);
+		(void)unsetenv("PLYFS_UNMOUNTED");
+	}
+	return r;
 }
