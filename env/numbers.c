@@ -305,8 +305,8 @@ static const char *look_up(const struct numbers *n, const char *id)
 
 int numbers_find(struct numbers *n, const char *id, char **ret)
 {
+	const char *snap = NULL;
 	uint64_t number;
-	const char *snap = id;
 	int r;
 
 	LOCK_GUARD(&n->lock);
@@ -318,9 +318,10 @@ int numbers_find(struct numbers *n, const char *id, char **ret)
 				return r;
 			snap = look_up(n, id);
 		}
-		if (!snap && *id != '@' && strlen(id) < SNAP_BEGINNING)
-			return fail(PLY_UNKNOWN_ID, "Checkpoint %s not found", id);
 	}
+	/* "07" is no number of ours, and is meant as one all the same. */
+	if (!snap && strlen(id) < SNAP_BEGINNING && strspn(id, "0123456789") == strlen(id))
+		return fail(PLY_UNKNOWN_ID, "Checkpoint %s not found", id);
 	*ret = strdup(snap ? snap : id);
 	return *ret ? 0 : fail_memory();
 }

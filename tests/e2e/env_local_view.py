@@ -165,6 +165,19 @@ def test_the_beginning_of_an_id_may_be_all_digits(t):
     fails("PLY_UNKNOWN_ID", "Checkpoint 4711 not found", env.restore, "4711")
 
 
+def test_a_number_with_a_zero_in_front_is_not_the_beginning_of_an_id(t):
+    t.surroundings()
+    view = t.view(FILES)
+    env = Env(bench=t, workdir=view.path).setup()
+    for n in range(2000):  # one id in 41 is such a one
+        snap = view.checkpoint("n%d" % n)
+        if snap[0] == "0" and snap[:3].isdigit():
+            break
+    env.write_file("a.txt", "2")
+    fails("PLY_UNKNOWN_ID", "Checkpoint %s not found" % snap[:3], env.restore, snap[:3])
+    assert env.read_file("a.txt") == b"2"
+
+
 def test_a_dropped_checkpoint_is_not_found(t):
     env = local(t)
     env.checkpoint()
