@@ -436,8 +436,6 @@ static int setup(struct ply_env *e)
 	if (r < 0) {
 		KEEP_SENTENCE;
 		(void)cleanup(e);
-		free(e->workdir);
-		e->workdir = NULL;
 	}
 	return r;
 }

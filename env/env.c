@@ -114,8 +114,11 @@ static int set_up(struct ply_env *e)
 	}
 	e->timeout = env_number(e, "timeout");
 	r = e->ops->setup(e);
-	if (r < 0)
+	if (r < 0) {
+		free(e->workdir);
+		e->workdir = NULL;
 		return r;
+	}
 	e->is_set_up = true;
 	return 0;
 }

@@ -42,6 +42,22 @@ def test_setup_of_an_empty_directory_commits_gitkeep(t):
         assert e.place.git("ls-tree", "--name-only", "HEAD") == ".gitkeep"
 
 
+def test_a_setup_that_fails_leaves_no_workdir_behind(t):
+    """Of a fork: its directory has gone."""
+    use_environment(t)
+    view = t.view({"a": "1"})
+    e = Env("git", bench=t, store=view.store.path, branch="b.lock")
+    try:
+        e.setup()
+        raise AssertionError("git takes a ref that ends in .lock")
+    except Error as failed:
+        assert failed.status == "PLY_INVALID" and "b.lock" in failed.sentence, failed
+    assert e.workdir == "", e.workdir
+    e.set("branch", "b")
+    with e:
+        assert e.read_file("a") == b"1"
+
+
 def test_setup_leaves_an_existing_repository_alone(t):
     use_environment(t)
     p = Place(t, t.tree({"a": "1"}, "work"))
