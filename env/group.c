@@ -18,6 +18,8 @@
 enum { MEMORY, PIDS, CONTROLLERS };
 static const char *const controllers[] = { "memory", "pids" };
 
+#define PIDS_MAX 4194304 /* the most that Linux can have at a time */
+
 struct group {
 	char *dir[CONTROLLERS]; /* owned; version 2: the same directory for both */
 	bool v2;
@@ -210,8 +212,10 @@ struct group *group_make(const struct proc_limits *limits)
 
 		if (!g->dir[c])
 			continue;
-		if (c == PIDS && wanted[c])
-			r = write_number(g->dir[c], "pids.max", limits->processes);
+		if (c == PIDS && wanted[c]) /* it takes no number that there cannot be */
+			r = limits->processes < PIDS_MAX ?
+				    write_number(g->dir[c], "pids.max", limits->processes) :
+				    write_to(g->dir[c], "pids.max", "max");
 		if (c == MEMORY && wanted[c])
 			r = write_number(g->dir[c], g->v2 ? "memory.max" : "memory.limit_in_bytes",
 					 limits->memory);
@@ -286,6 +290,12 @@ static void limit(__rlimit_resource_t what, uint64_t soft, uint64_t hard)
 	(void)setrlimit(what, &now); /* lowering is always allowed */
 }
 
+/* The largest number is no limit, and so is what would be beyond it. */
+static uint64_t add(uint64_t a, uint64_t b)
+{
+	return a < UINT64_MAX - b ? a + b : UINT64_MAX;
+}
+
 void group_enter(const struct group *g, const struct proc_limits *limits)
 {
 	bool covered[CONTROLLERS];
@@ -295,12 +305,12 @@ void group_enter(const struct group *g, const struct proc_limits *limits)
 	if (limits->memory && !covered[MEMORY])
 		limit(RLIMIT_DATA, limits->memory, limits->memory);
 	if (limits->processes && !covered[PIDS]) {
-		uint64_t n = present_threads() + limits->processes;
+		uint64_t n = add(present_threads(), limits->processes);
 
 		limit(RLIMIT_NPROC, n, n);
 	}
 	if (limits->cpu_time) /* SIGXCPU, and a second later SIGKILL */
-		limit(RLIMIT_CPU, limits->cpu_time, limits->cpu_time + 1);
+		limit(RLIMIT_CPU, limits->cpu_time, add(limits->cpu_time, 1));
 }
 
 void group_kill(const struct group *g)

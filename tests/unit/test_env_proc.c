@@ -711,6 +711,21 @@ START_TEST(a_limit_of_cpu_time_holds)
 }
 END_TEST
 
+START_TEST(the_largest_limits_limit_nothing)
+{
+	const char *script = "ulimit -t; ulimit -Ht; grep processes /proc/self/limits";
+	const char *argv[] = { "sh", "-c", script, NULL };
+	struct proc_options o = { .argv = argv,
+				  .limits = { .processes = UINT64_MAX, .cpu_time = UINT64_MAX } };
+	struct ply_result with, without = sh(script, &plain);
+
+	ok(proc_run(keeper, &o, &plain, &with));
+	ck_assert_str_eq(with.out.data, without.out.data);
+	ply_result_free(&with);
+	ply_result_free(&without);
+}
+END_TEST
+
 /* What a script prints. */
 static int number(const char *script)
 {
@@ -861,6 +876,7 @@ int main(void)
 		a_memory_limit_holds,
 		a_limit_of_processes_holds,
 		a_limit_of_cpu_time_holds,
+		the_largest_limits_limit_nothing,
 		groups_are_removed,
 		a_thousand_runs_leave_no_descriptor_and_no_process,
 		many_threads_at_once,
