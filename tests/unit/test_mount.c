@@ -8,6 +8,7 @@
 #include <semaphore.h>
 #include <sys/socket.h>
 
+#include "fs/format.h"
 #include "fs/mount_internal.h"
 #include "tests/unit/view_fixture.h"
 
@@ -387,6 +388,46 @@ START_TEST(a_listing_counts_only_what_fitted)
 }
 END_TEST
 
+/* Where it fails midway (damage) the kernel is told what came before: it counted those. */
+START_TEST(a_listing_that_fails_tells_what_it_has_counted)
+{
+	struct fuse_read_in r = { .size = 32768 };
+	struct view_stats before, after;
+	struct fuse_direntplus d;
+	uint64_t cookies[5], last = 0;
+	struct reply a;
+	unsigned n = 0;
+	size_t len;
+
+	for (char name[2] = "a"; name[0] <= 'c'; name[0]++)
+		create(name);
+	call(FUSE_READDIRPLUS, FUSE_ROOT_ID, &r, sizeof(r), NULL, &a);
+	len = a.header.len - sizeof(a.header);
+	for (size_t at = 0; at < len; at += FUSE_DIRENTPLUS_SIZE(&d)) {
+		memcpy(&d, a.body + at, FUSE_NAME_OFFSET_DIRENTPLUS);
+		ck_assert_uint_lt(n, ARRAY_SIZE(cookies));
+		cookies[n++] = d.dirent.off;
+		last = d.dirent.ino;
+	}
+	ck_assert_uint_eq(n, ARRAY_SIZE(cookies));
+	{
+		struct branch *b = view_branch(mnt->view);
+		const struct key k = item_key(last, ITEM_INODE, 0);
+		BRANCH_CHANGE_GUARD(b);
+
+		ck_ok(tree_del(b->tree, &k));
+	}
+	ck_ok(view_stat(mnt->view, &before));
+	ck_assert_int_eq(call(FUSE_READDIRPLUS, FUSE_ROOT_ID, &r, sizeof(r), NULL, &a), 0);
+	ck_assert_uint_gt(a.header.len - sizeof(a.header), 0);
+	ck_assert_uint_lt(a.header.len - sizeof(a.header), len);
+	r.offset = cookies[3];
+	ck_assert_int_lt(call(FUSE_READDIRPLUS, FUSE_ROOT_ID, &r, sizeof(r), NULL, &a), 0);
+	ck_ok(view_stat(mnt->view, &after));
+	ck_assert_uint_eq(after.nodes, before.nodes);
+}
+END_TEST
+
 START_TEST(descriptors_are_left_to_the_kernel)
 {
 	const struct fuse_open_in open_in = { .flags = O_RDONLY };
@@ -709,6 +750,7 @@ int main(void)
 	tcase_add_test(requests, a_write_clears_suid_when_the_kernel_says_so);
 	tcase_add_test(requests, times_before_1970_are_kept);
 	tcase_add_test(requests, a_listing_counts_only_what_fitted);
+	tcase_add_test(requests, a_listing_that_fails_tells_what_it_has_counted);
 	tcase_add_test(requests, descriptors_are_left_to_the_kernel);
 	tcase_add_test(requests, control_ioctls_reach_the_hook_and_others_do_not);
 	tcase_add_test(requests, who_makes_a_file_and_cannot_read_it_writes_around_the_cache);
