@@ -337,6 +337,29 @@ START_TEST(a_write_clears_suid_when_the_kernel_says_so)
 }
 END_TEST
 
+START_TEST(an_access_list_of_who_is_not_in_the_group_takes_sgid)
+{
+	struct {
+		struct fuse_setxattr_in in;
+		char rest[9];
+	} x = { .in = { .size = 2 }, .rest = "user.a\0v1" };
+	const struct fuse_setattr_in s = { .valid = FATTR_MODE, .mode = 02755 };
+	const struct fuse_getattr_in g = { 0 };
+	uint64_t node = create("f");
+	struct fuse_attr_out out;
+	struct reply a;
+
+	ck_assert_int_eq(call(FUSE_SETATTR, node, &s, sizeof(s), NULL, &a), 0);
+	for (unsigned kill = 0; kill < 2; kill++) {
+		x.in.setxattr_flags = kill ? FUSE_SETXATTR_ACL_KILL_SGID : 0;
+		ck_assert_int_eq(call(FUSE_SETXATTR, node, &x, sizeof(x.in) + 9, NULL, &a), 0);
+		ck_assert_int_eq(call(FUSE_GETATTR, node, &g, sizeof(g), NULL, &a), 0);
+		memcpy(&out, a.body, sizeof(out));
+		ck_assert_uint_eq(out.attr.mode, S_IFREG | (kill ? 0755 : 02755));
+	}
+}
+END_TEST
+
 START_TEST(times_before_1970_are_kept)
 {
 	const struct fuse_setattr_in s = { .valid = FATTR_MTIME, .mtime = (uint64_t)-5,
@@ -748,6 +771,7 @@ int main(void)
 	tcase_add_test(requests, a_name_too_long_is_not_a_missing_one);
 	tcase_add_test(requests, what_was_written_is_read);
 	tcase_add_test(requests, a_write_clears_suid_when_the_kernel_says_so);
+	tcase_add_test(requests, an_access_list_of_who_is_not_in_the_group_takes_sgid);
 	tcase_add_test(requests, times_before_1970_are_kept);
 	tcase_add_test(requests, a_listing_counts_only_what_fitted);
 	tcase_add_test(requests, a_listing_that_fails_tells_what_it_has_counted);

@@ -433,6 +433,24 @@ START_TEST(hard_links_are_told_under_every_name)
 }
 END_TEST
 
+START_TEST(what_a_restore_replaced_gets_no_further_name)
+{
+	uint64_t a = make_file(ROOT_NODE, "a", "old"), id = checkpoint();
+	struct entry e;
+
+	rewrite(a, "new");
+	restore(id);
+	view_hears(view, 1);
+	ck_assert_int_eq(view_link(view, a, ROOT_NODE, "b", 1, &e), -ESTALE); /* look again */
+	ck_assert_int_eq(view_link(view, a, ROOT_NODE, "b", 1, &e), -ENOENT); /* it is open */
+	ck_assert_int_eq(view_lookup(view, ROOT_NODE, "b", 1, &e), -ENOENT);
+	a = node_of(ROOT_NODE, "a");
+	ck_ok(view_link(view, a, ROOT_NODE, "b", 1, &e));
+	ck_assert_uint_eq(e.node, a);
+	ck_assert_str_eq(text_of(a), "old");
+}
+END_TEST
+
 START_TEST(an_open_unlinked_file_survives_a_restore)
 {
 	uint64_t a = make_file(ROOT_NODE, "a", "held"), id = checkpoint();
@@ -869,6 +887,7 @@ int main(void)
 	tcase_add_test(t, a_directory_keeps_its_id_and_dies_and_comes_back);
 	tcase_add_test(t, a_directory_made_anew_at_its_path_is_followed);
 	tcase_add_test(t, hard_links_are_told_under_every_name);
+	tcase_add_test(t, what_a_restore_replaced_gets_no_further_name);
 	tcase_add_test(t, an_open_unlinked_file_survives_a_restore);
 	tcase_add_test(t, an_unlinked_file_that_a_state_has_and_nobody_else_is_purged);
 	tcase_add_test(t, what_had_no_name_and_is_gone_is_nothing_to_change);
