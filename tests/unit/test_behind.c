@@ -809,8 +809,8 @@ START_TEST(what_cannot_be_copied_at_an_open_is_pending_again)
 }
 END_TEST
 
-/* Who was killed before he had a record wrote nothing: his file's room is used again. */
-START_TEST(what_no_record_wants_does_not_come_over_what_is_written_next)
+/* Who was killed before he had a record wrote nothing: his file's room is used again, or goes. */
+static void expect_not_to_come_over_what_is_next(bool goes)
 {
 	static const _Atomic uint64_t lsn = 1;
 	_cleanup_(blob_unrefp) struct blob *a = NULL;
@@ -821,6 +821,8 @@ START_TEST(what_no_record_wants_does_not_come_over_what_is_written_next)
 	reopen();
 	stage_hold(s.stage, &lsn);
 	stage_release(s.stage, lsn);
+	if (goes)
+		stage_give_back(s.stage, true);
 	full_disk(false);
 	a = make(second);
 	expect(a, second);
@@ -828,6 +830,17 @@ START_TEST(what_no_record_wants_does_not_come_over_what_is_written_next)
 	expect(a, second);
 	blob_place(a, &number, &off);
 	ck_assert_uint_eq(off, place[1]); /* where it belonged */
+}
+
+START_TEST(what_no_record_wants_does_not_come_over_what_is_written_next)
+{
+	expect_not_to_come_over_what_is_next(false);
+}
+END_TEST
+
+START_TEST(nor_to_a_file_that_was_deleted)
+{
+	expect_not_to_come_over_what_is_next(true);
 }
 END_TEST
 
@@ -875,6 +888,7 @@ int main(void)
 		a_file_of_them_that_was_not_finished_is_none,
 		what_cannot_be_copied_at_an_open_is_pending_again,
 		what_no_record_wants_does_not_come_over_what_is_written_next,
+		nor_to_a_file_that_was_deleted,
 		the_next_open_copies_what_a_killed_process_left,
 		after_a_power_cut_nothing_is_copied,
 	};
