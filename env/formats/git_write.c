@@ -235,7 +235,8 @@ static void check_out_of_use(struct writer *w, const char *ref)
 	git_reference_free(head);
 	git_reference_free(branch);
 	if (used)
-		program_fail(w->c, -EBUSY, "branch '%s' is checked out in a working tree",
+		program_fail(w->c, -ERR_TARGET,
+			     "branch '%s' is checked out in a working tree; name another one",
 			     ref + strlen(HEADS));
 }
 
@@ -258,7 +259,7 @@ static git_commit *find_parent(struct writer *w, const char *ref, bool branch)
 	int r;
 
 	if (!name_is_taken(ref, branch))
-		program_fail(w->c, -EINVAL, "git takes no ref of the name '%s'", ref);
+		program_fail(w->c, -ERR_TARGET, "git takes no ref of the name '%s'", ref);
 	if (!branch)
 		return NULL;
 	check_out_of_use(w, ref);

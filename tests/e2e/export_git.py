@@ -189,12 +189,12 @@ def test_what_is_refused_changes_nothing(t):
     t.sh("echo 1 >f && git add f && git commit -qm one && git branch other && git branch free"
          " && git worktree add -q ../tree other", cwd=where)
     before = refs(t)
-    fails("main", "--git", "repo#main", says="branch 'main' is checked out in a working tree")
+    fails("main", "--git", "repo#main", says="branch 'main' is checked out in a working tree; name another one$")
     fails("main", "--git", "repo#other", says="branch 'other' is checked out in a working tree")
     fails("main", "--git", "tree#main", says="branch 'main' is checked out in a working tree")
     for name in ("a..b", "x.lock", "-x", "HEAD", "a b", "x/", "free/x"):
         fails("main", "--git", "repo#" + name, says="refs/heads/" + name)
-    fails("a..b", "--git", "repo", says="git takes no ref of the name 'refs/plyfs/a..b'")
+    fails("a..b", "--git", "repo", says="git takes no ref of the name 'refs/plyfs/a..b'$")
     fails("main", "--git", "nowhere",
           says="'nowhere': no git repository is there; 'git init --bare' makes one$")
     fails("main", "--git", "nowhere#b", says="no git repository is there")
