@@ -45,6 +45,7 @@ def test_a_checkpoint_and_a_restore_around_a_test_run(t):
         first = ws.test()
         assert (first.passed, first.failed, first.all_passed) == (1, 0, True), first
         assert first.runner == "unittest" and "Ran 1 test" in first.output, first
+        assert str(first) == "1 passed, 0 failed, 0 errors", str(first)
         good = ws.checkpoint("good")
         ws.write("calc.py", "add = max\n")
         assert not ws.test().all_passed
@@ -54,6 +55,15 @@ def test_a_checkpoint_and_a_restore_around_a_test_run(t):
         assert ws.read("calc.py") == FILES["calc.py"]
         ws.undo()
         assert ws.read("calc.py") == "add = max\n"
+
+
+def test_a_test_command_that_is_none_does_not_look_like_tests(t):
+    t.surroundings()
+    with plypy.adopt(t, plyfs.Workspace(t.at("not/there"), test_command="no-such").open()) as ws:
+        assert ws.list_files() == []  # the directory is made
+        tests = ws.test()
+    assert (tests.all_passed, tests.exit_code) == (True, 127), tests  # as it is with Chimera's
+    assert str(tests) == "0 passed, 0 failed, 0 errors, exit code 127", str(tests)
 
 
 def test_closing_writes_back_to_the_directory(t):

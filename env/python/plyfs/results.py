@@ -105,7 +105,8 @@ class Tests:
         return self.failed == 0 and self.errors == 0
 
     def __str__(self) -> str:
-        return "%d passed, %d failed, %d errors" % (self.passed, self.failed, self.errors)
+        counts = "%d passed, %d failed, %d errors" % (self.passed, self.failed, self.errors)
+        return counts if self.total or not self.exit_code else counts + ", exit code %d" % self.exit_code
 
     @classmethod
     def _take(cls, name: str, *arguments: Any) -> Tests:

@@ -87,11 +87,12 @@ class Workspace:
             if not ws.test().all_passed:
                 ws.restore(good)
 
-    Entering it opens it (mounts what has to be mounted), leaving it ends its processes and does
-    what the option ``at_cleanup`` says: by default a directory that was mounted over gets the
-    changes. Without ``with``, use :meth:`open` and :meth:`close`; one that is dropped unclosed is
-    closed when it is collected, at the latest when the interpreter ends, and its processes end even
-    when the interpreter is killed. All methods may be called from several threads at once.
+    Entering it opens it (makes ``workdir`` where there is none, as Chimera's environments do, and
+    mounts what has to be mounted), leaving it ends its processes and does what the option
+    ``at_cleanup`` says: by default a directory that was mounted over gets the changes. Without
+    ``with``, use :meth:`open` and :meth:`close`; one that is dropped unclosed is closed when it is
+    collected, at the latest when the interpreter ends, and its processes end even when the
+    interpreter is killed. All methods may be called from several threads at once.
     """
 
     def __init__(self, workdir: Text | None = None, *, kind: str = "local",
