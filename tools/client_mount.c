@@ -624,6 +624,14 @@ int unmount_view(struct client *cl, const char *mountpoint, unsigned how)
 	snprintf(branch, sizeof(branch), "%s", cl->info.branch);
 	if (!*branch)
 		snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
+	/* Nobody to ask afterwards: a sandbox hides the store, or it was moved or removed. */
+	if (!how && cl->in_view && *cl->info.branch && access(cl->info.store, F_OK) < 0 &&
+	    fsync(cl->view_fd) < 0)
+		return client_fail(cl,
+				   "'%s' stays: the store '%s' is not there, and what is in its "
+				   "view cannot be kept (%s); copy what you need out, then: plyfs "
+				   "unmount --no-sync DIR",
+				   mountpoint, cl->info.store, strerror(errno));
 	/* Our own descriptor would keep the view busy. */
 	closep(&cl->view_fd);
 	cl->view_fd = -1;

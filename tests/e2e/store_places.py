@@ -181,7 +181,10 @@ def test_a_store_that_was_removed_says_so(t):
     assert view.read("kept") == "1" and view.read("written") == "1", "to be copied"
     with open(view.at("large"), "wb") as f:
         ply.raises(errno.EIO, f.write, os.urandom(40 << 20))
-    t.run([ply.PLYFS, "unmount", view.path])
+    p = t.run([ply.PLYFS, "unmount", view.path], check=False)
+    assert p.returncode == 1 and "what is in its view cannot be kept" in p.stderr, p
+    assert view.read("written") == "1", "it is there to be copied still"
+    t.run([ply.PLYFS, "unmount", "--no-sync", view.path])
 
 
 def test_passthrough_wants_a_disk_and_no_program_below(t):
