@@ -438,6 +438,8 @@ int client_run(struct client *cl)
 			"'%s' is not in a plyfs view; cd into one, or: plyfs run --in DIR COMMAND",
 			in);
 	dir = realpath(in, NULL);
+	if (!dir && errno == ENOENT) /* or it could not have been opened */
+		return client_fail(cl, "'%s' was removed; cd into a directory that is there", in);
 	if (!dir)
 		return client_fail(cl, "'%s': %s", in, strerror(errno));
 

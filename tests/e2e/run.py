@@ -38,6 +38,15 @@ def test_the_commands_own_exit_code(t):
     assert view.store.ply("run", "--", "./a.txt", cwd=view.path, check=False).returncode == 126
 
 
+def test_in_a_directory_that_was_removed_it_is_told_to_go_elsewhere(t):
+    view = t.view()
+    for verb in ("run", "test", "session start"):
+        p = t.run(["sh", "-c", "mkdir d; cd d; rmdir ../d; exec '%s' %s true" % (ply.PLYFS, verb)], cwd=view.path,
+                  check=False, stdin=subprocess.DEVNULL)
+        assert p.returncode == 1 and p.stderr.count("\n") == 1, p
+        assert "'.' was removed; cd into a directory that is there" in p.stderr, p
+
+
 def test_a_line_for_the_shell_is_told_how(t):
     view = t.view()
     said = view.store.fails("run", "ls | wc", cwd=view.path, code=127, says="No such file")
