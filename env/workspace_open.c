@@ -430,10 +430,17 @@ static int unmount(struct workspace *ws)
 				ws->ending == WRITE_BACK ? back :
 				ws->ending == DROP	 ? given_up :
 							   off);
-	/* The differences may be what could not be written back: then it is gone all the same. */
-	return r < 0 ? fail_in(r, "the view on '%s' %s", ws->mount,
-			       is_mounted(ws) ? "stays mounted" : "is unmounted")
-		     : 0;
+	if (r == 0)
+		return 0;
+	if (is_mounted(ws))
+		return fail_in(r, "the view on '%s' stays mounted", ws->mount);
+	/* Not written back, or held in another mount namespace: its place is free all the same. */
+	if (ws->made)
+		(void)rmdir(ws->made); /* ours, and empty */
+	if (ws->ending != DROP)
+		return fail_in(r, "the view on '%s' is unmounted", ws->mount);
+	return fail_in(r, "branch '%s' stays, 'plyfs --store %s drop --with-snapshots %s' ends it",
+		       ws->branch, ws->store, ws->branch);
 }
 
 /* As ws->ending has it. */

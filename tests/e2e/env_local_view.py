@@ -541,6 +541,28 @@ def test_a_view_that_is_unmounted_and_not_written_back_does_not_stay_mounted(t):
     os.close(beneath)
 
 
+def test_of_a_view_that_only_others_hold_its_place_is_free(t):
+    """It is unmounted, which takes long then, and its branch cannot be dropped yet."""
+    t.surroundings()
+    store = t.store()
+    store.import_(t.tree(FILES))
+    held = "is unmounted, but its view is still held by 7 (sleep)"
+    ply.write(t.at("plyfs"), """#!/bin/sh
+%s "$@" || exit
+[ "$1" != unmount ] || { echo "plyfs unmount: '/x' %s" >&2; exit 1; }
+""" % (ply.PLYFS, held))
+    os.chmod(t.at("plyfs"), 0o755)
+    env = Env(bench=t, store=store.path, branch="mine", **{"from": "main"}).setup()
+    place, os.environ["PLYFS_PROGRAM"] = env.workdir, t.at("plyfs")
+    try:
+        fails("PLY_COMMAND_FAILED", "branch 'mine' stays, 'plyfs --store %s drop --with-snapshots mine' "
+              "ends it: '/x' %s" % (store.path, held), env.cleanup)
+    finally:
+        del os.environ["PLYFS_PROGRAM"]
+    assert not os.path.exists(place)
+    store.ply("drop", "--with-snapshots", "mine")
+
+
 def test_an_environment_outlives_the_daemon(t):
     env = local(t)
     first = env.checkpoint()
