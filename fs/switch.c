@@ -78,7 +78,8 @@ struct plan {
 	size_t n_next; /* of them, first: where the target has another directory at their path */
 	uint64_t *found; /* directories that were dead and that the target has */
 	size_t n_found, cap_found;
-	uint64_t changed, limit;
+	uint64_t differ, limit; /* objects; names count as well */
+	uint64_t changed; /* of them, those with a name */
 	uint64_t last_ino;
 };
 
@@ -251,10 +252,11 @@ static int plan_key(void *arg, const struct key *k, const struct val *old_val,
 		return 0; /* the filesystem's own: orphans */
 	if (k->a != p->last_ino) {
 		p->last_ino = k->a;
+		p->differ++;
 		p->changed += is_seen(k, old_val, new_val);
 	}
 	/* Names are counted too: each is a notification. */
-	if (p->changed + p->notes.n_names > p->limit)
+	if (p->differ + p->notes.n_names > p->limit)
 		return END;
 
 	if (k->t == ITEM_DIRENT) {
@@ -370,7 +372,7 @@ static int plan_dead(struct plan *p)
 		if (r < 0)
 			return r;
 	}
-	return p->changed + p->notes.n_names > p->limit ? END : 0;
+	return p->differ + p->notes.n_names > p->limit ? END : 0;
 }
 
 /*
