@@ -878,6 +878,7 @@ void view_keep_mounts(struct view *v)
 int view_fork(struct view *v, const char *name)
 {
 	_cleanup_(branch_closep) struct branch *fork = NULL;
+	_cleanup_(root_unrefp) struct root *state = NULL;
 	_cleanup_(memo_expect_end) _unused_ char expecting;
 
 	if (memo_was_done(MEMO_FORK, NULL))
@@ -886,5 +887,9 @@ int view_fork(struct view *v, const char *name)
 	memo_did(MEMO_FORK, 0);
 	if (v->branch)
 		return branch_fork(v->branch, name);
-	return branch_create(v->store, name, v->cur_base, v->snap, v->cur_lineage, &fork);
+	{
+		READ_GUARD(v->lock); /* view_let_go puts another one there */
+		state = root_ref(v->cur_base);
+	}
+	return branch_create(v->store, name, state, v->snap, v->cur_lineage, &fork);
 }

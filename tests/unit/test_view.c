@@ -863,6 +863,40 @@ START_TEST(readers_notice_nothing)
 }
 END_TEST
 
+static void *forker(void *arg)
+{
+	char name[16];
+
+	for (unsigned n = 0; !readers_stop; n++) {
+		(void)snprintf(name, sizeof(name), "fork-%u", n);
+		if (view_fork(view, name) < 0 || branch_drop(store, name) < 0)
+			return arg;
+	}
+	return NULL;
+}
+
+START_TEST(nor_does_who_forks_a_snapshots_view)
+{
+	pthread_t thread;
+	uint64_t id;
+	void *failed;
+
+	make_many();
+	id = checkpoint();
+	view_close(view);
+	ck_assert_int_eq(view_open_snapshot(store, id, NULL, &view), 0);
+	readers_stop = false;
+	ck_assert_int_eq(pthread_create(&thread, NULL, forker, view), 0);
+	for (unsigned n = 0; n < 40; n++) {
+		ck_assert_int_eq(walk_many(7), 0);
+		ck_assert_int_eq(store_sync(store), 0);
+	}
+	readers_stop = true;
+	ck_assert_int_eq(pthread_join(thread, &failed), 0);
+	ck_assert_ptr_null(failed);
+}
+END_TEST
+
 int main(void)
 {
 	TCase *t = tcase_create("view"), *tight = tcase_create("little memory");
@@ -907,5 +941,6 @@ int main(void)
 	tcase_add_test(tight, nodes_beyond_the_budget_go_and_come_back);
 	tcase_add_test(tight, a_snapshot_view_lets_go_as_well);
 	tcase_add_test(tight, readers_notice_nothing);
+	tcase_add_test(tight, nor_does_who_forks_a_snapshots_view);
 	return run_case("view", t) | run_case("view", tight);
 }
