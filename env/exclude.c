@@ -458,6 +458,21 @@ static int find_changed(struct workspace *ws, const char *names, const char *lef
 	return r;
 }
 
+/* An excluded directory stays in `left`; j->path: what could not be made. */
+static int not_brought_back(const struct job *j, int r, const char *excluded, const char *left)
+{
+	if (r == -ENOTDIR)
+		return fail(PLY_EXISTS,
+			    "restored, but '%s' could not be left as it was: something that is no "
+			    "directory is in its way; it is in the snapshot %s",
+			    excluded, left);
+	return fail_errno(-r,
+			  "restored, but '%s' could not be left as it was (it is in the snapshot "
+			  "%s): '%s'",
+			  excluded, left, j->path);
+}
+
+/* All that can be; the first that cannot is told. */
 static int bring_back_all(struct workspace *ws, const char *aside, const struct ply_list *changed,
 			  const char *left)
 {
@@ -472,20 +487,13 @@ static int bring_back_all(struct workspace *ws, const char *aside, const struct 
 	j->to = open(workspace_mount(ws), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (j->from < 0 || j->to < 0)
 		r = fail_errno(errno, "'%s'", j->from < 0 ? aside : workspace_mount(ws));
-	for (size_t i = 0; i < changed->n && r == 0; i++) {
+	for (size_t i = 0; i < changed->n && j->from >= 0 && j->to >= 0; i++) {
+		int s;
+
 		(void)snprintf(j->path, sizeof(j->path), "%s", changed->items[i]);
-		r = bring_back(j);
-		if (r == -ENOTDIR)
-			r = fail(
-				PLY_EXISTS,
-				"restored, but '%s' could not be left as it was: something that is "
-				"no directory is in its way; it is in the snapshot %s",
-				changed->items[i], left);
-		else if (r < 0)
-			r = fail_errno(-r,
-				       "restored, but '%s' could not be left as it was (it is in "
-				       "the snapshot %s): '%s'",
-				       changed->items[i], left, j->path);
+		s = bring_back(j);
+		if (s < 0 && r == 0)
+			r = not_brought_back(j, s, changed->items[i], left);
 	}
 	closep(&j->from);
 	closep(&j->to);

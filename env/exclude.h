@@ -13,6 +13,6 @@
 /*
  * names: ':'-separated names of directories, at every depth. left: the snapshot that the restore
  * left. PLY_EXISTS: where one of them has to be, the restored state has something that is no
- * directory; it stays in `left`.
+ * directory; it stays in `left`. The others are brought back all the same, as after any failure.
  */
 int exclude_bring_back(struct workspace *ws, struct keeper *k, const char *names, const char *left);

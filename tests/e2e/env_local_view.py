@@ -295,11 +295,12 @@ def test_a_restore_that_finds_nothing_to_change_leaves_excluded_directories_alon
 
 
 def test_an_excluded_directory_whose_place_is_taken_stays_in_the_left_state(t):
-    env = local(t, {"d": "a file"}, exclude="build")
+    env = local(t, {"d": "a file", "e": "a file", "z/build/x": "0"}, exclude="build")
     first = env.checkpoint()
-    env.run("rm d; mkdir -p d/build; echo 1 >d/build/x")
+    env.run("rm d e; mkdir -p d/build e/build; echo 1 | tee d/build/x e/build/x z/build/x")
     fails("PLY_EXISTS", "'d/build' could not be left as it was", env.restore, first)
     assert env.read_file("d") == b"a file"
+    assert env.read_file("z/build/x") == b"1\n", "the others are left as they were all the same"
     env.undo()
     assert not os.listdir(t.at("run")) and len(plyfs_mounts(t)) == 1
 
