@@ -10,13 +10,6 @@
 #include "store/base/fault.h"
 #include "tests/unit/view_recorder.h"
 
-static void setup_tight(void)
-{
-	view_setup_tight();
-	view_set_kernel(view, &recorder);
-	told_nothing();
-}
-
 static uint64_t collected(void)
 {
 	struct gc_stats stats;

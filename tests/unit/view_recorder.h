@@ -107,6 +107,16 @@ _unused_ static void setup(void)
 	not_cached = 0;
 }
 
+/* The same with no room for tree nodes. */
+_unused_ static void setup_tight(void)
+{
+	view_setup_tight();
+	view_set_kernel(view, &recorder);
+	told_nothing();
+	on_entry = NULL;
+	not_cached = 0;
+}
+
 /* ---- helpers: ids as the kernel would keep them ---- */
 
 _unused_ static uint64_t make(uint64_t dir, const char *name, uint32_t mode)
