@@ -43,7 +43,7 @@ struct plyfs_restore {
 	char id[PLYFS_LABEL_SIZE]; /* in: id, prefix, branch name, @label, NAME~N; out: the id */
 	uint32_t mode;             /* out: 0 by names, 1 epoch */
 	uint32_t flags;            /* out */
-	uint64_t changed;          /* out: objects that differed, by epoch as far as counted */
+	uint64_t changed;          /* out: objects with a name that differed; by epoch: so far */
 	char left[PLYFS_ID_SIZE];  /* out: what undo brings back */
 };
 /* Then `left` is what a restore before left. */

@@ -92,10 +92,10 @@ int place_find(const struct cmd *c, const char *dir, struct place *ret)
 	if (info.version != PLYFS_IOC_VERSION)
 		return cmd_fail(c, "the view at '%s' is of another version of plyfs", dir);
 	p.dir = realpath(dir, NULL);
-	p.mount = p.dir ? mount_of(p.dir) : NULL;
-	p.store = strndup(info.store, sizeof(info.store));
 	if (!p.dir && errno == ENOENT) /* or it could not have been opened */
 		return cmd_fail(c, "'%s' was removed; cd into a directory that is there", dir);
+	p.mount = p.dir ? mount_of(p.dir) : NULL;
+	p.store = strndup(info.store, sizeof(info.store));
 	if (!p.mount || !p.store)
 		return cmd_fail(c, "'%s': %s", dir, strerror(errno));
 	(void)snprintf(p.branch, sizeof(p.branch), "%.*s", (int)sizeof(p.branch) - 1, info.branch);
