@@ -1,10 +1,280 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Automatic snapshots: those that restores leave behind. */
+/* Snapshots, and the automatic ones among them: those that restores leave behind. */
 
 #include <sys/wait.h>
 
 #include "tests/unit/store_fixture.h"
+
+#include "store/store_internal.h"
+
+START_TEST(a_snapshot_is_usable_now_and_durable_soon)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	uint64_t id;
+
+	change(b, 1, "one");
+	id = checkpoint(b, "first");
+	expect_in_snap(id, 1, "one");
+	ck_ok(snap_wait(store, id));
+	ck_ok(snap_get(store, id, &info));
+	ck_assert(info.durable && info.has_root);
+	ck_assert_uint_eq(info.seq, 1);
+	ck_assert_str_eq(info.label, "first");
+	ck_assert_str_eq(info.branch, "main");
+	branch_close(b);
+
+	store_reopen();
+	ck_ok(snap_get(store, id, &info));
+	ck_assert(info.durable);
+	ck_assert_str_eq(info.label, "first");
+	expect_in_snap(id, 1, "one");
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_waited_for_snapshot_survives_a_kill)
+{
+	int fds[2], status;
+	uint64_t id = 0;
+	pid_t child;
+
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_assert_int_eq(pipe(fds), 0);
+	child = fork();
+	if (child == 0) {
+		struct branch *b;
+
+		store_up();
+		b = branch_make("main");
+		fill(b, 1, 2000, 1);
+		id = checkpoint(b, NULL);
+		if (snap_wait(store, id) < 0 || write(fds[1], &id, sizeof(id)) != sizeof(id))
+			_exit(1);
+		change(b, 1, "in the journal only");
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert_int_eq(status, 0);
+	ck_assert_int_eq(read(fds[0], &id, sizeof(id)), sizeof(id));
+
+	store_up();
+	struct branch *b = branch_at("main");
+	struct val v;
+	const struct key k = key_at(2);
+
+	ck_assert_uint_eq(b->head, id);
+	ck_assert_uint_eq(b->changes, 1);
+	expect_text(b, 1, "in the journal only");
+	ck_ok(tree_get(b->tree, &k, &v));
+	ck_assert_uint_eq(v.len, 200);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(snapshots_are_found_by_text)
+{
+	struct branch *b = branch_make("main");
+	char text[32];
+	uint64_t ids[40], found;
+
+	for (int i = 0; i < 40; i++) {
+		change(b, i, "x");
+		ids[i] = checkpoint(b, i == 5 || i == 7 ? "twice" : i == 9 ? "odd~1" : NULL);
+	}
+	snap_id_to_text(ids[3], text);
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+	for (char *c = text; *c; c++)
+		*c = *c >= 'a' ? *c - 32 : *c;
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+	text[10] = '\0';
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[3]);
+
+	ck_ok(snap_find(store, "main", &found));
+	ck_assert_uint_eq(found, ids[39]);
+	ck_ok(snap_find(store, "main~3", &found));
+	ck_assert_uint_eq(found, ids[36]);
+	ck_ok(snap_find(store, "main~", &found));
+	ck_assert_uint_eq(found, ids[38]);
+	ck_ok(snap_find(store, "@twice", &found));
+	ck_assert_uint_eq(found, ids[7]);
+	ck_ok(snap_find(store, "@odd~1", &found));
+	ck_assert_uint_eq(found, ids[9]);
+	ck_ok(snap_find(store, "@twice~1", &found));
+	ck_assert_uint_eq(found, ids[6]);
+	snap_id_to_text(ids[20], text);
+	strcat(text, "~20");
+	ck_ok(snap_find(store, text, &found));
+	ck_assert_uint_eq(found, ids[0]);
+
+	/* forty ids: some hex digit begins more than one of them */
+	int ambiguous = 0;
+	for (const char *digit = "0123456789abcdef"; *digit; digit++) {
+		const char prefix[2] = { *digit };
+
+		ambiguous += snap_find(store, prefix, &found) == -ERR_SNAP_AMBIGUOUS;
+	}
+	ck_assert_int_gt(ambiguous, 0);
+
+	ck_err(snap_find(store, "", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "@", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "@no", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "~1", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "main~40", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "main~99999999999999999999999", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "other", &found), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_find(store, "0123456789abcdef", &found), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+}
+END_TEST
+
+struct seen {
+	uint64_t ids[64];
+	int count;
+};
+
+static int see(void *arg, const struct snap_info *info)
+{
+	struct seen *seen = arg;
+
+	seen->ids[seen->count++] = info->id;
+	return 0;
+}
+
+START_TEST(dropping_moves_children_and_heads_to_the_parent)
+{
+	struct branch *b = branch_make("main");
+	struct snap_info info;
+	struct seen seen = { .count = 0 };
+	uint64_t one, two, three;
+
+	change(b, 1, "1");
+	one = checkpoint(b, NULL);
+	change(b, 1, "2");
+	two = checkpoint(b, NULL);
+	change(b, 1, "3");
+	three = checkpoint(b, NULL);
+	ck_ok(store_sync(store));
+
+	ck_ok(snap_drop(store, two));
+	ck_err(snap_get(store, two, &info), -ERR_SNAP_UNKNOWN);
+	ck_ok(snap_get(store, three, &info));
+	ck_assert_uint_eq(info.parent, one);
+	ck_ok(snap_drop(store, three));
+	ck_assert_uint_eq(b->head, one);
+	ck_assert_uint_gt(b->changes, 0);
+	ck_err(snap_drop(store, three), -ERR_SNAP_UNKNOWN);
+	ck_ok(snap_each(store, see, &seen));
+	ck_assert_int_eq(seen.count, 1);
+	ck_assert_uint_eq(snap_count(store), 1);
+	ck_ok(store_sync(store));
+	expect_sound(NULL);
+	branch_close(b);
+
+	store_reopen();
+	ck_assert_uint_eq(snap_count(store), 1);
+	b = branch_at("main");
+	ck_assert_uint_eq(b->head, one);
+	expect_text(b, 1, "3");
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
+START_TEST(a_pinned_snapshot_cannot_be_dropped)
+{
+	struct branch *b = branch_make("main");
+	uint64_t id;
+
+	change(b, 1, "1");
+	id = checkpoint(b, NULL);
+	ck_ok(snap_pin(store, id));
+	ck_err(snap_drop(store, id), -ERR_SNAP_IN_USE);
+	snap_unpin(store, id);
+	ck_ok(snap_drop(store, id));
+	ck_err(snap_pin(store, id), -ERR_SNAP_UNKNOWN);
+	ck_err(snap_wait(store, id), -ERR_SNAP_UNKNOWN);
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(long_labels_are_refused)
+{
+	_cleanup_(root_unrefp) struct root *root = NULL;
+	char label[LABEL_MAX + 2];
+	uint64_t id;
+
+	memset(label, 'x', sizeof(label));
+	label[LABEL_MAX + 1] = '\0';
+	ck_ok(root_empty(store_nodes(store), &root));
+	ck_err(snap_create(store, root, 0, 1, "main", label, 0, &id), -ENAMETOOLONG);
+	label[LABEL_MAX] = '\0';
+	ck_ok(snap_create(store, root, 0, 1, "main", label, 0, &id));
+	ck_ok(snap_wait(store, id));
+}
+END_TEST
+
+static size_t roots_in_memory(void)
+{
+	LOCK_GUARD(&store->table);
+
+	return store->lru_length;
+}
+
+START_TEST(old_states_leave_memory_and_come_back)
+{
+	struct branch *b = branch_make("main");
+	struct store_stats stats;
+	uint64_t first = 0;
+	char text[16];
+
+	for (int i = 0; i < ROOTS_IN_MEMORY + 50; i++) {
+		(void)snprintf(text, sizeof(text), "%d", i);
+		change(b, 1, text);
+		uint64_t id = checkpoint(b, NULL);
+		first = first ? first : id;
+	}
+	ck_ok(store_sync(store));
+	for (int i = 0; i < 60000 && roots_in_memory() > ROOTS_IN_MEMORY; i++)
+		usleep(1000); /* trimmed after the round */
+	ck_ok(store_stats(store, &stats));
+	ck_assert_uint_le(stats.nodes, ROOTS_IN_MEMORY + 5);
+	expect_in_snap(first, 1, "0");
+	restore(b, first);
+	expect_text(b, 1, "0");
+	branch_close(b);
+}
+END_TEST
+
+START_TEST(a_hundred_thousand_snapshots_open)
+{
+	enum { COUNT = 100000 };
+	struct branch *b = branch_make("main");
+
+	change(b, 1, "x");
+	for (int i = 0; i < COUNT; i++) {
+		WRITE_GUARD(&b->lock);
+		b->changes++;
+		tree_touch(b->tree, &(struct key){ .a = 1 });
+		put_text(b->tree, 1, i % 2 ? "x" : "y");
+		pthread_rwlock_unlock(&b->lock);
+		checkpoint(b, NULL);
+		pthread_rwlock_wrlock(&b->lock);
+	}
+	branch_close(b);
+	ck_ok(store_close(store));
+	store_up();
+	ck_assert_uint_eq(snap_count(store), COUNT);
+}
+END_TEST
+
+/* ---- automatic ones ---- */
 
 static int count(void *arg, const struct snap_info *info)
 {
@@ -452,6 +722,14 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
+		a_snapshot_is_usable_now_and_durable_soon,
+		a_waited_for_snapshot_survives_a_kill,
+		snapshots_are_found_by_text,
+		dropping_moves_children_and_heads_to_the_parent,
+		a_pinned_snapshot_cannot_be_dropped,
+		long_labels_are_refused,
+		old_states_leave_memory_and_come_back,
+		a_hundred_thousand_snapshots_open,
 		only_the_newest_automatic_snapshot_stays,
 		undone_and_changed_again_leaves_no_trail,
 		a_restore_to_the_head_with_nothing_changed_keeps_undo,
