@@ -37,13 +37,23 @@ static int foreign(void *arg, const char *name)
 	return EXISTS;
 }
 
+static int not_index(void *arg, const char *name)
+{
+	return strcmp(name, "data.mdb") == 0 || strcmp(name, "lock.mdb") == 0 ? 0 : EXISTS;
+}
+
 static int any(void *arg, const char *name)
 {
 	return EXISTS;
 }
 
+/*
+ * Somebody else's, or one whose format file is lost, is not taken. An init makes the index last,
+ * and puts nothing anywhere else.
+ */
 static int check_empty(int dir_fd)
 {
+	static const char *const empty[] = { "journal", "stage", "packs" };
 	uint8_t uuid[16];
 	int r;
 
@@ -52,10 +62,10 @@ static int check_empty(int dir_fd)
 		return r >= 0 ? -ERR_STORE_EXISTS : r;
 
 	r = os_each_name(dir_fd, ".", foreign, NULL);
-	if (r == 0)
-		r = os_each_name(dir_fd, "packs", any, NULL);
-	if (r == 0 || r == -ENOENT)
-		r = os_each_name(dir_fd, "stage", any, NULL);
+	for (size_t i = 0; i < ARRAY_SIZE(empty) && (r == 0 || r == -ENOENT); i++)
+		r = os_each_name(dir_fd, empty[i], any, NULL);
+	if (r == 0 || r == -ENOENT) /* -ENOENT: of the packs */
+		r = os_each_name(dir_fd, "index", r == 0 ? not_index : any, NULL);
 	if (r == -ENOENT)
 		r = 0;
 	return r == EXISTS ? -ENOTEMPTY : r;

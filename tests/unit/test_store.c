@@ -42,12 +42,23 @@ END_TEST
 
 START_TEST(init_wants_an_empty_directory)
 {
+	/* the last is an LMDB of somebody else's */
+	static const char *const others[][3] = {
+		{ "things" },
+		{ "packs", "index", "index/things" },
+		{ "journal", "journal/things" },
+		{ "stage", "stage/things" },
+		{ "index", "index/data.mdb" },
+	};
 	struct scratch other;
 
-	scratch_make(&other);
-	ck_ok(os_mkdirat(other.dir_fd, "things", 0700));
-	ck_err(store_init(other.dir_fd), -ENOTEMPTY);
-	scratch_remove(&other);
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
+		scratch_make(&other);
+		for (size_t k = 0; k < ARRAY_SIZE(others[i]) && others[i][k]; k++)
+			ck_ok(os_mkdirat(other.dir_fd, others[i][k], 0700));
+		ck_err(store_init(other.dir_fd), -ENOTEMPTY);
+		scratch_remove(&other);
+	}
 }
 END_TEST
 
