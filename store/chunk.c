@@ -10,7 +10,7 @@
 
 /*
  * Chunks by name: the table of pending ones, the index of committed ones, the packs that hold both,
- * and a cache of decoded data (chunk_cache.c).
+ * a cache of decoded data (chunk_cache.c), and what proves parts of it (chunk_blocks.c).
  *
  *   1. A chunk is pending (in our table), committed (in the index), or both for the moment between
  *      the commit and chunks_committed(). Looking into the table first and the index second
@@ -22,12 +22,13 @@
  *   3. The index names only what packs_sync() made durable: n_flushed counts what was pending
  *      before a sync began that succeeded.
  *   4. Bytes leave chunk_load() and chunk_read() only if their hash under the record's salt is the
- *      name.
+ *      name, or if their blocks' hashes are those of bytes of which this is true.
  *   5. While a collection goes on, a name is written down in the step that looks it up: what a
  *      sweep finds not written down, under put_lock, is nobody's until it has left the index.
  *
  * Locks: flush_lock > put_lock > lock; the packs' and the index's own locks come after all of them,
- * the cache's lock is a leaf. No lock is held while either reads from the disk.
+ * the cache's lock and that of the blocks' hashes are leaves. No lock is held while either reads
+ * from the disk.
  *
  * Crash: pending chunks are gone (their bytes stay in the packs until a sweep). Committed ones are
  * whole.
@@ -37,14 +38,6 @@
 
 /* More unsynced packs than this (2 GiB) are synced by the putter: each holds a descriptor. */
 #define UNSYNCED_MAX 8
-
-/*
- * A whole chunk from this size on is read to where it is wanted: a buffer for the cache in between
- * costs copying and, its memory being new more often than not, page faults, while a second reader
- * finds the bytes in the kernel's cache. Smaller ones cost more to find than to copy, so they are
- * cached from the second time on; the kernel asks for most of them once.
- */
-#define DIRECT_MIN (16 * 1024)
 
 /* ---- the table of pending chunks; all under c->lock ---- */
 
@@ -151,6 +144,7 @@ int chunks_open(int dir_fd, struct index *index, const struct noter *noter, stru
 	pthread_mutex_init(&c->flush_lock, NULL);
 	pthread_mutex_init(&c->put_lock, NULL);
 	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_init(&c->sums_lock, NULL);
 	cache_init(&c->cache);
 
 	r = packs_open(dir_fd, &c->packs);
@@ -182,6 +176,7 @@ void chunks_close(struct chunks *c)
 	nameset_release(&c->asked);
 	free(c->pending);
 	free(c->table);
+	pthread_mutex_destroy(&c->sums_lock);
 	pthread_mutex_destroy(&c->lock);
 	pthread_mutex_destroy(&c->put_lock);
 	pthread_mutex_destroy(&c->flush_lock);
@@ -285,8 +280,12 @@ static int load_located(struct chunks *c, const struct name *name, const struct 
 	r = read_located(c, name, loc, b->data);
 	if (r < 0)
 		return r;
-	if (loc->kind == CHUNK_DATA)
-		cache_add(&c->cache, b); /* nodes are kept by the tree, decoded */
+	if (loc->kind == CHUNK_DATA) { /* nodes are kept by the tree, decoded */
+		if (loc->codec == CODEC_PLAIN && loc->raw_len >= DIRECT_MIN)
+			chunk_blocks_keep(c, name, loc, b->data);
+		else
+			cache_add(&c->cache, b);
+	}
 	*ret = TAKE_PTR(b);
 	return 0;
 }
@@ -325,6 +324,8 @@ int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *bu
 	int r;
 
 	if (!b) {
+		if (chunk_blocks_read(c, name, off, buf, len) == 0)
+			return 0;
 		r = locate(c, name, &loc);
 		if (r < 0)
 			return r;

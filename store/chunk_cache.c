@@ -131,6 +131,8 @@ void chunk_uncache(struct chunks *c, const struct name *name)
 {
 	struct cached **at;
 
+	chunk_blocks_forget(c, name);
+
 	LOCK_GUARD(&c->cache.lock);
 	at = cache_slot(&c->cache, name);
 	if (*at)

@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * Private to chunk.c, chunk_cache.c and sweep.c, and to repair.c and table.c, which use its packs:
- * what the chunk store is made of.
+ * Private to chunk*.c and sweep.c, and to repair.c and table.c, which use its packs: what the chunk
+ * store is made of.
  */
 
 #include <pthread.h>
@@ -19,12 +19,17 @@
 struct cached;
 
 /*
- * Data chunks kept decoded. The kernel's page cache has what was read lately, so this one only
- * saves the hashing and copying of a chunk that is read piece by piece: 64 MiB are 512 of the
- * largest chunks, a few sequential readers and a busy set of small files.
+ * A data chunk from this size on is read to where it is wanted, and not cached: a buffer for the
+ * cache costs copying and, its memory being new more often than not, page faults, while the next
+ * reader finds the bytes in the kernel's cache. Of one that is read in parts the hashes of blocks
+ * are kept instead. Smaller ones cost more to find than to copy, so they are cached, those that are
+ * read whole from the second time on; the kernel asks for most of them once.
  */
+#define DIRECT_MIN (16 * 1024)
+
+/* Data chunks that are kept: 4096 and more of them. */
 #define CACHE_BYTES ((uint64_t)64 << 20)
-/* Where memory is short: 64 of the largest, what the readers of a view go through at once. */
+/* Where memory is short: 512 and more. */
 #define CACHE_BYTES_MIN ((uint64_t)8 << 20)
 
 /* A chunk counts as at least this, so that 64 MiB of tiny chunks are not a million of entries. */
@@ -39,6 +44,21 @@ struct cache {
 	struct cached *newest, *oldest;
 	uint64_t bytes;
 	uint64_t limit; /* of bytes; constant once the store is open */
+};
+
+/* What is read of a chunk apart: a page, the least that the kernel asks for. */
+#define SUM_BYTES 4096
+
+/*
+ * Chunks whose blocks have their hashes kept: 2 GiB of the largest. Each has one place to be; all
+ * take 4.8 MiB when they are used.
+ */
+#define BLOCK_SUMS 16384
+
+struct block_sums {
+	struct name name;
+	struct chunk_loc loc; /* raw_len 0: none */
+	uint64_t sum[CHUNK_MAX / SUM_BYTES];
 };
 
 /* Small chunks that were read whole of late: as many as the cache has of 4 KiB. */
@@ -72,6 +92,9 @@ struct chunks {
 
 	struct cache cache;
 	_Atomic uint32_t met[MET]; /* a part of the name that was there last; see met_before */
+
+	pthread_mutex_t sums_lock; /* a leaf */
+	struct block_sums sums[BLOCK_SUMS]; /* under sums_lock; chunk_blocks.c */
 };
 
 /* Names are hashes already; the multiplication spreads names that a test cut short. */
@@ -106,6 +129,19 @@ void cache_release(struct cache *cache);
 struct chunkbuf *cache_get(struct cache *cache, const struct name *name);
 /* Keeps a buffer that the caller goes on using. A second one of the same name is not kept. */
 void cache_add(struct cache *cache, struct chunkbuf *b);
+
+/* ---- chunk_blocks.c ---- */
+
+/* Keeps what tells later whether a part of a chunk is as it was. `data`: all of it, verified. */
+void chunk_blocks_keep(struct chunks *c, const struct name *name, const struct chunk_loc *loc,
+		       const uint8_t *data);
+void chunk_blocks_forget(struct chunks *c, const struct name *name);
+/*
+ * A part, verified. ABSENT: nothing is kept of the chunk, or the part is not as it was, or it is the
+ * whole, which needs no blocks; buf may have been written to.
+ */
+int chunk_blocks_read(struct chunks *c, const struct name *name, uint64_t off, void *buf,
+		      size_t len);
 
 /* Forgets a chunk whose name may be given to other bytes from now on. */
 void chunk_uncache(struct chunks *c, const struct name *name);

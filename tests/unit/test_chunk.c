@@ -652,9 +652,10 @@ END_TEST
 START_TEST(the_cache_is_bounded_and_right)
 {
 	/* 80 MiB through a cache of 64, twice */
-	enum { N = 640 };
-	static uint8_t data[CHUNK_MAX];
+	enum { N = 5120 };
+	static uint8_t data[DIRECT_MIN - 1];
 	static struct name names[N];
+	uint64_t limit;
 
 	for (uint32_t i = 0; i < N; i++) {
 		scratch_fill(data, sizeof(data), i);
@@ -665,6 +666,8 @@ START_TEST(the_cache_is_bounded_and_right)
 			scratch_fill(data, sizeof(data), i);
 			expect(&names[i], data, sizeof(data));
 		}
+		ck_assert_uint_gt(chunks_cached(s.chunks, &limit), limit - DIRECT_MIN);
+		ck_assert_uint_le(chunks_cached(s.chunks, &limit), limit);
 	}
 }
 END_TEST
@@ -699,6 +702,57 @@ START_TEST(parts_and_wholes_are_read_alike)
 		ck_err(chunk_read(s.chunks, &name, 0, got, len), -ERR_CHUNK_DAMAGED);
 	}
 	ck_assert_int_eq(chunk_read(s.chunks, &(struct name){ 0 }, 0, got, 1), -ERR_CHUNK_MISSING);
+}
+END_TEST
+
+static int read_part(const struct name *name, const uint8_t *data, uint64_t off, size_t len)
+{
+	static uint8_t got[CHUNK_MAX];
+	int r = chunk_read(s.chunks, name, off, got, len);
+
+	if (r == 0)
+		ck_assert_mem_eq(got, data + off, len);
+	return r;
+}
+
+START_TEST(a_part_is_read_and_verified_without_the_rest)
+{
+	static const uint32_t lens[] = { 100000, CHUNK_MAX };
+	static uint8_t data[CHUNK_MAX];
+
+	for (size_t i = 0; i < ARRAY_SIZE(lens); i++) {
+		const uint32_t len = lens[i];
+		struct chunk_loc loc;
+		struct name name;
+		uint64_t at;
+
+		scratch_fill(data, len, (uint32_t)i + 7);
+		ck_ok(chunk_put(s.chunks, CHUNK_DATA, data, len, &name));
+		scratch_commit(&s);
+		loc = where(&name);
+		at = loc.off + sizeof(struct record_header_bytes) + 3 * SUM_BYTES;
+		ck_ok(read_part(&name, data, 0, 1));
+		ck_ok(read_part(&name, data, SUM_BYTES - 1, 2));
+		ck_ok(read_part(&name, data, len - 1, 1));
+		ck_ok(read_part(&name, data, 5000, 80000));
+
+		put_file_byte("packs/00000001.pack", at, 1);
+		ck_ok(read_part(&name, data, 2 * SUM_BYTES, SUM_BYTES));
+		ck_ok(read_part(&name, data, 4 * SUM_BYTES, len - 4 * SUM_BYTES));
+		ck_err(read_part(&name, data, 3 * SUM_BYTES, 1), -ERR_CHUNK_DAMAGED);
+		ck_err(read_part(&name, data, 2 * SUM_BYTES, SUM_BYTES + 1), -ERR_CHUNK_DAMAGED);
+		ck_err(read_part(&name, data, 0, len), -ERR_CHUNK_DAMAGED);
+
+		/* a sweep has moved it */
+		put_file_byte("packs/00000001.pack", at, 1);
+		loc.off += 8;
+		chunk_blocks_keep(s.chunks, &name, &loc, data);
+		ck_ok(read_part(&name, data, 3 * SUM_BYTES, 1));
+		put_file_byte("packs/00000001.pack", at, 1);
+		ck_ok(read_part(&name, data, 0, SUM_BYTES));
+		chunk_uncache(s.chunks, &name);
+		ck_err(read_part(&name, data, 0, SUM_BYTES), -ERR_CHUNK_DAMAGED);
+	}
 }
 END_TEST
 
@@ -830,6 +884,7 @@ int main(void)
 		the_cache_keeps_what_was_used_last,
 		the_cache_is_bounded_and_right,
 		parts_and_wholes_are_read_alike,
+		a_part_is_read_and_verified_without_the_rest,
 		threads_store_and_read_at_once,
 		more_packs_than_descriptors,
 		foreign_files_among_packs_are_ignored,
