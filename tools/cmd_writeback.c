@@ -354,11 +354,11 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 }
 
 /* Who is not root can give what is his to a group that he is in, and to nobody else. */
-static int give(struct work *w, const struct inode *i, int fd, const char *name)
+static int give(struct work *w, const struct inode *i, int fd)
 {
 	const uid_t uid = w->root ? i->uid : (uid_t)-1;
 
-	if (fchownat(fd, name, uid, i->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 &&
+	if (fchownat(fd, "", uid, i->gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) < 0 &&
 	    (w->root || errno != EPERM))
 		return -errno;
 	return 0;
@@ -373,7 +373,7 @@ static int finish(struct work *w, const struct inode *i, int fd)
 	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
 				     { i->mtime.sec, i->mtime.nsec } };
 	struct stat st;
-	int r = give(w, i, fd, "");
+	int r = give(w, i, fd);
 
 	if (r < 0)
 		return r;
@@ -408,7 +408,9 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 {
 	struct timespec times[2] = { { i->atime.sec, i->atime.nsec },
 				     { i->mtime.sec, i->mtime.nsec } };
-	char target[4096];
+	char target[4096], at[32];
+	_cleanup_close_ int fd = -1;
+	struct stat st;
 	size_t len;
 	int r;
 
@@ -422,10 +424,15 @@ static int make_special(struct work *w, const struct inode *i, int parent)
 	} else if (mknodat(parent, TEMPORARY, i->mode & S_IFMT, (dev_t)i->rdev) < 0) {
 		return -errno;
 	}
-	r = give(w, i, parent, TEMPORARY);
+	/* Not by its name: whose directory it is may put a link in its place meanwhile (W1). */
+	fd = openat(parent, TEMPORARY, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	r = (st.st_mode ^ i->mode) & S_IFMT ? -EEXIST : give(w, i, fd);
 	if (r < 0)
 		return r;
-	if (!S_ISLNK(i->mode) && fchmodat(parent, TEMPORARY, i->mode & 07777, 0) < 0)
+	snprintf(at, sizeof(at), "/proc/self/fd/%d", fd); /* fchmod(2) takes no O_PATH */
+	if (!S_ISLNK(i->mode) && chmod(at, i->mode & 07777) < 0)
 		return -errno;
 	return utimensat(parent, TEMPORARY, times, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }

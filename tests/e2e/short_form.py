@@ -3,6 +3,7 @@
 # group: short-form
 # timeout: 120
 """plyfs mount DIR on an ordinary directory: a store of its own, the view over the directory."""
+import contextlib
 import errno
 import json
 import os
@@ -172,6 +173,40 @@ def test_write_back_links_what_the_view_linked(t):
     assert ino("d/old") == ino("new/old") and ino("edited") == ino("edited2") and ino("s") == ino("s2")
     assert ply.read(work + "/edited2") == "2\n" and os.stat(work + "/mine").st_nlink == 1
     assert ply.read(work + "/theirs2") == "1\n" and ply.read(work + "/theirs") == "changed beneath\n"
+
+
+def swap(d, victim):
+    """What a hostile owner of the directory does while root writes back: a link instead of what is made."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    os.chdir(d)
+    for n in range(1 << 30):
+        os.symlink(victim, "s%d" % n)
+        while not os.path.lexists(".plyfs-writeback"):
+            pass
+        with contextlib.suppress(OSError):
+            os.rename("s%d" % n, ".plyfs-writeback")
+
+
+def test_write_back_changes_no_mode_outside_of_the_directory(t):
+    """Else a fifo of mode 4777 in the view was a way to root. What is won in the race is the fifo's name."""
+    ply.need_root()
+    os.chmod(t.path, 0o755)
+    view = mounted(t, {"a": "1\n"})
+    for n in range(300):
+        os.mkfifo(view.at("fifo%d" % n))
+        os.chmod(view.at("fifo%d" % n), 0o4777)
+    view.unmount()
+    os.chown(view.path, 65534, 65534)
+    ply.write(t.at("victim"), "root's\n")
+    os.chmod(t.at("victim"), 0o600)
+    pid = ply.child(swap, view.path, t.at("victim"))
+    ply.wait_for("the first link", lambda: os.path.lexists(view.at("s0")))
+    ply_(t, "writeback", "--force", view.path, check=False)
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+    assert os.stat(t.at("victim")).st_mode & 0o7777 == 0o600, oct(os.stat(t.at("victim")).st_mode)
 
 
 def test_write_back_takes_away_what_attributes_were_removed(t):
