@@ -30,7 +30,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <malloc.h>
@@ -53,6 +52,7 @@
 #include "store/copy.h"
 #include "tools/log.h"
 #include "tools/memory.h"
+#include "tools/owner.h"
 #include "tools/salvage.h"
 
 /* Spare reader threads: each may be inside a slow read or a restore while others serve. */
@@ -119,8 +119,11 @@ static bool somebody_listens(int dir_fd)
 static int lock_store(struct daemon *d)
 {
 	for (int ms = 0;; ms += BUSY_STEP_MS) {
-		int r = store_lock(d->dir_fd, &d->options.lock_fd);
+		int r = owner_begin(d->dir_fd);
 
+		if (r == 0)
+			r = store_lock(d->dir_fd, &d->options.lock_fd);
+		owner_end();
 		if (r != -ERR_STORE_BUSY)
 			return r;
 		if (somebody_listens(d->dir_fd))
@@ -150,15 +153,6 @@ int daemon_listen(struct daemon *d, int *ret_fd)
 	    renameat(d->dir_fd, "sock.new", d->dir_fd, "sock") < 0)
 		return -errno;
 	*ret_fd = TAKE_FD(sock);
-	return 0;
-}
-
-int become_owner(const struct stat *st)
-{
-	if (geteuid() != 0 || st->st_uid == 0)
-		return 0;
-	if (setgroups(0, NULL) < 0 || setgid(st->st_gid) < 0 || setuid(st->st_uid) < 0)
-		return -errno;
 	return 0;
 }
 

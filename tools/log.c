@@ -16,6 +16,7 @@
 #include "store/base/util.h"
 #include "store/base/words.h"
 #include "tools/daemon.h"
+#include "tools/owner.h"
 
 /* A log this long is set aside as daemon.log.old when a daemon starts: years of quiet work. */
 #define LOG_MAX (1024 * 1024)
@@ -52,16 +53,20 @@ static void write_early(int fd)
 int log_open(int dir_fd, bool owned)
 {
 	struct stat st;
-	int fd;
+	int fd, r = owner_begin(dir_fd);
 
+	if (r < 0)
+		return r;
 	if (owned && fstatat(dir_fd, "daemon.log", &st, 0) == 0 && st.st_size > LOG_MAX)
 		(void)renameat(dir_fd, "daemon.log", dir_fd,
 			       "daemon.log.old"); /* else it grows on */
 	/* O_NONBLOCK: a fifo in its place is a failure, not a wait for a reader */
 	fd = openat(dir_fd, "daemon.log",
 		    O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | (owned ? O_CREAT : 0), 0600);
-	if (fd < 0)
-		return -errno;
+	r = fd < 0 ? -errno : 0;
+	owner_end();
+	if (r < 0)
+		return r;
 	closep(&log_fd);
 	log_fd = fd;
 	write_early(fd);

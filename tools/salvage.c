@@ -17,6 +17,7 @@
 #include "store/store.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
+#include "tools/owner.h"
 
 /* The last note is held back: when it is why we fail, it is told once, with the store's name. */
 struct talk {

@@ -14,6 +14,3 @@ int salvage_main(const char *path, bool if_broken, bool json);
 /* Waiting for another daemon that begins or ends: that one may have gigabytes to seal. */
 #define BUSY_WAIT_MS 30000
 #define BUSY_STEP_MS 5
-
-/* daemon.c: becomes the store's owner, if root started us for somebody else's store. */
-int become_owner(const struct stat *st);

@@ -273,6 +273,38 @@ cache/f 444 {0} {1}
     assert u.ply("writeback", "--dry-run", work).stdout == ""
 
 
+def test_root_makes_and_changes_nothing_by_links_in_a_users_store(t):
+    """Its supervisor has the lock and, after a death, tells the log: both are the user's to put there."""
+    ply.need_root()
+    ply.need_followed_daemon()
+    u = User(t)
+    u.view()
+    u.ply("unmount", u.at("mnt"))
+    root = lambda *args, **kw: ply.run([t.at("plyfs"), "--store", u.at("store"), *args], env=u.env, **kw)
+    ends = lambda pid: (os.kill(pid, 15), ply.wait_for("the daemon's end", lambda: not ply.alive(pid)))
+    ends(daemon_of(u))
+    os.unlink(u.at("store/lock"))
+    root("log")
+    assert os.stat(u.at("store/lock")).st_uid == u.uid  # else that user could use it no more
+    ends(daemon_of(u))
+    os.unlink(u.at("store/lock"))
+    os.symlink(t.at("planted"), u.at("store/lock"))
+    p = root("log", check=False)
+    assert not os.path.exists(t.at("planted")) and "lock: Permission denied" in p.stderr, p
+    os.unlink(u.at("store/lock"))
+    ply.write(t.at("victim"), "root's\n")
+    os.chmod(t.at("victim"), 0o600)
+    root("mount", "--at", u.at("mnt"))
+    pid = daemon_of(u)
+    os.rename(u.at("store/daemon.log"), u.at("store/kept.log"))
+    os.symlink(t.at("victim"), u.at("store/daemon.log"))
+    os.kill(pid, 9)
+    ply.wait_for("the end of its daemons", lambda: "Input/output error" in ply.run(
+        ["ls", u.at("mnt")], check=False).stderr)  # which want a log of their own
+    assert ply.read(t.at("victim")) == "root's\n"
+    root("unmount", u.at("mnt"))
+
+
 def test_a_view_outlives_its_daemon(t):
     ply.need_followed_daemon()
     u = User(t)
