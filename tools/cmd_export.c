@@ -8,8 +8,10 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "env/transfer/transfer.h"
+#include "store/base/err.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/cmd.h"
@@ -85,6 +87,24 @@ static int open_beside(struct cmd *c, const char *path, const struct stat *old, 
 	return 0;
 }
 
+#define READER_STEP_NS 10000000 /* nobody sees so short a wait */
+
+/* What is there. Of a fifo a reader is waited for, as long as the client is. */
+static int open_there(struct cmd *c, const char *path, int *ret_fd)
+{
+	struct stat st;
+	int r;
+
+	for (;;) {
+		r = cmd_openat(c, path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY, 0, ret_fd);
+		if (r != -ENXIO || fstatat(c->cwd_fd, path, &st, 0) < 0 || !S_ISFIFO(st.st_mode))
+			return r;
+		if (__atomic_load_n(&c->cancel, __ATOMIC_RELAXED))
+			return -ERR_CANCELLED;
+		(void)nanosleep(&(struct timespec){ .tv_nsec = READER_STEP_NS }, NULL);
+	}
+}
+
 static int to_tar(struct cmd *c, struct root *root, const char *path, struct transfer_talk *talk,
 		  struct transfer_stats *ret)
 {
@@ -112,7 +132,7 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 		    ? -EEXIST
 		    : open_beside(c, path, exists ? &old : NULL, &beside, &fd);
 	if (exists && (r == -EEXIST || r == -EACCES)) /* a pipe, a link; not our directory */
-		r = cmd_openat(c, path, O_WRONLY | O_TRUNC, 0, &fd);
+		r = open_there(c, path, &fd);
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", path);
 

@@ -234,6 +234,22 @@ def test_restores_under_a_storm_that_is_killed_leave_no_nodes(t):
     assert view.ls("s") == []
 
 
+def test_who_waits_for_the_reader_of_a_fifo_can_leave(t):
+    t.env["PLYFSD_IDLE"] = "0.1"
+    store, fifo = t.store(), t.at("fifo")
+    store.import_(t.tree({"f": "1"}))
+    os.mkfifo(fifo)
+    p = subprocess.Popen([ply.PLYFS, "--store", store.path, "export", "main", "--tar", fifo], env=t.env)
+    ply.wait_for("a daemon", store.daemon)
+    time.sleep(0.3)  # it waits in the daemon by now; if not, nothing is shown
+    pid = store.daemon()
+    p.kill()
+    p.wait()
+    ply.wait_for("the daemon's end", lambda: not ply.alive(pid), 10)
+    p = subprocess.Popen([ply.PLYFS, "--store", store.path, "export", "main", "--tar", fifo], env=t.env)
+    assert t.run(["tar", "tf", fifo]).stdout == "./\nf\n" and p.wait() == 0
+
+
 def test_who_unmounts_from_within_another_view_waits_for_the_right_one(t):
     ply.need_tool("strace")
     if ply.is_sanitized(ply.PLYFS):
