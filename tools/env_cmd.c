@@ -11,11 +11,13 @@
 #include "tools/env.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
 #include "env/program.h"
+#include "fs/ioctl.h"
 #include "store/base/util.h"
 #include "store/base/words.h"
 
@@ -276,6 +278,15 @@ static int take_down(const struct cmd *c, const struct record *r, const char *en
 	return DONE;
 }
 
+/* Nobody followed its daemon: it only hides the directory. */
+static bool is_dead(const char *dir)
+{
+	_cleanup_close_ int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct plyfs_info info;
+
+	return (fd < 0 || ioctl(fd, PLYFS_IOC_INFO, &info) < 0) && plyfs_is_dead_view(errno);
+}
+
 int verb_env_destroy(struct cmd *c)
 {
 	_cleanup_(record_release) struct record r = { 0 };
@@ -304,6 +315,8 @@ int verb_env_destroy(struct cmd *c)
 	if (code && !force)
 		return code;
 	lazily[3] = off[2] = r.path;
+	if (r.origin != ADOPTED && is_dead(r.path))
+		(void)run_verb(c, off); /* says what it found, or why not */
 	/* A place that does not tell counts as a view: then unmount says what is wrong. */
 	mounted = r.origin != ADOPTED && place_is_view(r.path) != 0;
 	/* What a destroy that failed has unmounted is mounted again, to be written back. */

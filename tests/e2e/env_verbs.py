@@ -214,6 +214,19 @@ def test_a_busy_environment_is_not_destroyed_by_halves(t):
     assert not mounted(fork)
 
 
+def test_of_an_environment_whose_daemon_is_dead_nothing_hides_the_directory(t):
+    env, path = over_directory(t)
+    fork = env("env", "create", "fork", cwd=path).stdout.strip()
+    os.kill(int(ply.read("/proc/%d/stat" % t.stores[0].daemon()).rsplit(")", 1)[1].split()[1]), 9)  # its supervisor
+    t.stores[0].kill()
+    for name, where in (("fork", fork), ("work", path)):
+        p = env("env", "destroy", name)
+        assert p.stderr == "plyfs env destroy: the view's daemon had ended; '%s' is free again\n" % where, p
+    assert not mounted(fork) and not os.path.exists(fork) and not mounted(path) and env.list("env") == []
+    assert sorted(os.listdir(path)) == ["a.txt", "dir"]
+    assert t.stores[0].out("tree", "--names") == "main"
+
+
 def test_what_a_killed_create_left_can_be_destroyed(t):
     env, path = over_directory(t)
     for delay in (0.005, 0.02, 0.04, 0.06, 0.1):
