@@ -48,6 +48,7 @@
 #include "store/base/fdlimit.h"
 #include "store/base/os.h"
 #include "store/base/util.h"
+#include "store/base/words.h"
 #include "store/chunk.h"
 #include "store/copy.h"
 #include "tools/log.h"
@@ -75,11 +76,11 @@ static void start_failed(const char *fmt, ...)
 	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
+	(void)vsnprintf(line, sizeof(line) - 1, fmt, ap);
 	va_end(ap);
-	n = MIN(n, (int)sizeof(line) - 2);
+	n = (int)strlen(line_clean(line)); /* the client takes one line */
 	if (successor) {
-		daemon_log("error: %.*s", n, line);
+		daemon_log("error: %s", line);
 		return;
 	}
 	line[n++] = '\n';

@@ -237,6 +237,13 @@ def test_sigterm_unmounts_and_loses_nothing(t):
     assert view.store.mount().read("x") == "just written"
 
 
+def test_why_a_store_does_not_open_is_told_whatever_it_is_called(t):
+    store = t.store("two\nlines\x1b[31m", init=False)
+    os.mkdir(store.path)
+    assert store.fails("log") == "plyfs log: opening store '%s': not a plyfs store; make one with " \
+        "'plyfs init'\n" % store.path.replace("\n", "?").replace("\x1b", "?")
+
+
 def test_status_says_where_the_log_is(t):
     view = t.view()
     status = view.store.status()
