@@ -40,7 +40,7 @@ static void json_freep(json_t **j)
 
 int bundle_begin(struct isolation *i)
 {
-	const char *base = place_named("XDG_RUNTIME_DIR") ?: "/tmp";
+	const char *base = place_runtime_dir() ?: "/tmp";
 	_cleanup_(isolate_mounts_release) struct isolate_mounts m = { 0 };
 	_cleanup_free_ char *dir = NULL;
 	char path[PATH_MAX];

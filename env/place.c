@@ -45,7 +45,7 @@ int place_random(char text[static PLACE_RANDOM])
 
 int place_plan(char **ret)
 {
-	const char *top = place_named("XDG_RUNTIME_DIR") ?: "/tmp";
+	const char *top = place_runtime_dir() ?: "/tmp";
 	_cleanup_free_ char *real = NULL;
 	char text[PLACE_RANDOM], *path;
 	int r;

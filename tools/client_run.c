@@ -295,7 +295,7 @@ static void loud(int *saved)
 /* What the fork shall be called and where it shall be: names that nobody has. */
 static int name_fork(struct run *run)
 {
-	const char *tmp = place_named("XDG_RUNTIME_DIR") ?: place_named("TMPDIR") ?: "/tmp";
+	const char *tmp = place_runtime_dir() ?: place_named("TMPDIR") ?: "/tmp";
 	_cleanup_free_ char *real = realpath(tmp, NULL);
 	uint64_t number;
 

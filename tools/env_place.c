@@ -136,7 +136,7 @@ int place_make_dir(const struct cmd *c, char *path, const char *variable)
 
 int place_runtime(const struct cmd *c, const char *name, char **ret)
 {
-	const char *run = place_named("XDG_RUNTIME_DIR");
+	const char *run = place_runtime_dir();
 	char *top, *path;
 	int r;
 

@@ -642,6 +642,18 @@ def test_sockets_are_for_their_owner_only(t):
         assert os.stat(os.path.join(d, name)).st_mode & 0o777 == 0o600, name
 
 
+def test_root_makes_nothing_in_a_users_runtime_directory(t):
+    """Where su(1) leaves him: that user's programs refuse what is another's."""
+    ply.need_root()
+    env = Env(t)
+    os.chown(t.at("run"), 65534, 65534)
+    try:
+        env("session", "list")
+        assert os.listdir(t.at("run")) == []
+    finally:
+        os.chown(t.at("run"), 0, 0)  # what ends with the test is looked for there
+
+
 # ---- shell ----
 
 def test_a_shell_keeps_checkpoints_or_discards(t):
