@@ -271,10 +271,23 @@ static int short_store(struct client *cl, const char *dir, char **ret_path)
 	return DONE;
 }
 
+/* Where an absolute path leads of which not all is there yet. Given; NULL: nobody knows. */
+static char *leads_to(const char *path)
+{
+	_cleanup_free_ char *there = strdup(path), *real = NULL;
+	char *made;
+
+	while (there && *there && !(real = realpath(there, NULL)) && errno == ENOENT)
+		*strrchr(there, '/') = 0;
+	if (!there || (*there && !real))
+		return NULL;
+	return asprintf(&made, "%s%s", real ?: "", path + strlen(there)) < 0 ? NULL : made;
+}
+
 /* Makes its parents. */
 static int short_store_place(struct client *cl, const char *dir, char **ret_path)
 {
-	_cleanup_free_ char *path = NULL;
+	_cleanup_free_ char *path = NULL, *real = NULL;
 	int r = short_store(cl, dir, &path), n = (int)strlen(dir);
 
 	if (r)
@@ -282,7 +295,8 @@ static int short_store_place(struct client *cl, const char *dir, char **ret_path
 	if (strcmp(dir, "/") == 0)
 		return client_fail(
 			cl, "no view covers the whole system; name a directory below '/'");
-	if (strncmp(path, dir, (size_t)n) == 0 && path[n] == '/')
+	real = leads_to(path);
+	if (real && strncmp(real, dir, (size_t)n) == 0 && real[n] == '/')
 		return client_fail(
 			cl,
 			"the store '%s' would lie below '%s'; set XDG_DATA_HOME to a place outside",
@@ -321,7 +335,10 @@ static int read_origin(struct client *cl, const char *store, char **ret)
 	if (n == 0 || !S_ISREG(st.st_mode))
 		return client_fail(cl, "'%s' is damaged; write the path of the directory that its "
 				   "store is of into it", path);
-	*ret = strndup(buf, (size_t)n);
+	buf[n] = 0;
+	if (n > 1 && buf[n - 1] == '\n' && access(buf, F_OK) < 0)
+		buf[n - 1] = 0; /* as an editor or echo(1) ends what people wrote */
+	*ret = strdup(buf);
 	return *ret ? DONE : client_fail(cl, "%s", strerror(ENOMEM));
 }
 

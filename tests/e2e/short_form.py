@@ -417,6 +417,15 @@ def test_the_root_directory_is_no_place_for_a_view(t):
     assert p.returncode == 1 and "no view covers the whole system; name a directory below" in p.stderr, p
 
 
+def test_a_store_that_would_lie_in_the_directory_is_found_out_whatever_link_leads_there(t):
+    t.tree({"f": "1"}, "work")
+    os.symlink(t.at("work"), t.at("link"))
+    for data in (t.at("work/data"), t.at("link/data"), t.at("home/../link/a/b")):
+        p = ply_(t, "mount", t.at("work"), check=False, env=dict(t.env, XDG_DATA_HOME=data))
+        assert p.returncode == 1 and "would lie below '%s'" % t.at("work") in p.stderr, p
+    assert os.listdir(t.at("work")) == ["f"]
+
+
 def test_a_dry_run_is_an_array_for_programs(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
@@ -516,7 +525,7 @@ def test_an_origin_that_tells_nothing_is_not_taken_for_none(t):
             assert p.returncode == (0 if "--lazy" in words else 1), p
             assert "--lazy" in words or (p.stderr.count("\n") == 1 and "'%s" % origin in p.stderr), p
         (os.rmdir if os.path.isdir(origin) else os.unlink)(origin)
-        ply.write(origin, good)
+        ply.write(origin, good + "\n")  # as the message wants it written, by echo
         ply_(t, "mount", view.path)
         assert view.read("new") == "work\n"
     assert "origin" in os.listdir(view.store.path) and "origin.new" not in os.listdir(view.store.path)
