@@ -363,14 +363,37 @@ bool views_wait_gone(struct daemon *d, const char *mountpoint, const char *branc
 	return !is_there_locked(d, mountpoint, branch, snapshot);
 }
 
+struct whereabouts {
+	uint64_t dev;
+	char *path; /* owned */
+};
+
+static int find_place(void *arg, const struct mount_entry *m)
+{
+	struct whereabouts *w = arg;
+
+	if (m->major != 0 || m->minor != w->dev || mount_users_dev(m->path) != w->dev)
+		return 0; /* another's, or hidden beneath one */
+	w->path = strdup(m->path);
+	return 1;
+}
+
 static int unmount_one(void *arg, struct view_entry *e)
 {
+	struct whereabouts w = { .dev = mount_minor(e->mount) };
 	bool lazy = *(bool *)arg;
-	int r = mounts_unmount(e->mountpoint, lazy);
+	const char *at = e->mountpoint;
+	int r = mounts_is_plyfs(at) == 1 ? 0 : -ENOENT;
 
+	/* A directory above it may have been moved, and something else be where it was. */
+	if (w.dev && mount_users_dev(at) != w.dev)
+		r = mounts_each(find_place, &w) == 1 && (at = w.path) ? 0 : -ENOENT;
+	if (r == 0)
+		r = mounts_unmount(at, lazy);
 	if (r < 0 && lazy)
 		daemon_log("warning: unmounting '%s': %s, leaving it to the supervisor",
 			   e->mountpoint, err_str(r));
+	free(w.path);
 	return 0;
 }
 

@@ -237,6 +237,18 @@ def test_sigterm_unmounts_and_loses_nothing(t):
     assert view.store.mount().read("x") == "just written"
 
 
+def test_sigterm_takes_off_its_views_where_they_are_and_no_others(t):
+    ply.need_followed_daemon()  # before, the kernel does not tell which mount it is
+    view = t.view(at=t.at("up/view"))
+    os.rename(t.at("up"), t.at("moved"))
+    other = t.store("other")
+    other.import_(t.at("source"))
+    other.mount(at=t.at("up/view"))
+    view.store.stop()
+    assert ply.mounts_below(t.path, "fuse") == [t.at("up/view")]
+    assert os.listdir(t.at("moved/view")) == [] and ply.read(t.at("up/view/a.txt")) == "one\n"
+
+
 def test_why_a_store_does_not_open_is_told_whatever_it_is_called(t):
     store = t.store("two\nlines\x1b[31m", init=False)
     os.mkdir(store.path)
