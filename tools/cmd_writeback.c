@@ -12,8 +12,8 @@
  *     times, and renamed over it: a failure leaves the old file or the new one.
  *  W3 Deletions go first, children before parents; then additions and changes, parents before
  *     children; then the modes and times of directories, children before parents.
- *  W4 Only after all of it succeeded a snapshot marks the state as the new base; after a failure
- *     the same differences are brought in again.
+ *  W4 Only after all of it succeeded, and would outlive a power cut, a snapshot marks the state as
+ *     the new base; after a failure the same differences are brought in again.
  *  W5 What is to be replaced or deleted is what the base has there, or already what the view has (a
  *     write-back that failed); else somebody changed the directory itself, and nothing is begun.
  */
@@ -339,10 +339,8 @@ static int copy_data(struct work *w, const struct inode *i, int fd)
 			return 0; /* a hole to the end */
 		if (r == 0)
 			r = fs_read(&w->fs, i->ino, at, w->buf, COPY_BYTES, &n);
-		if (r < 0)
+		if (r < 0 || n == 0)
 			return r;
-		if (n == 0)
-			return 0;
 		r = os_pwrite_full(fd, w->buf, n, at);
 		if (r < 0)
 			return r;
@@ -647,7 +645,7 @@ static int apply(struct work *w, const struct changes *l)
 			if (r < 0)
 				return cmd_fail(w->c, r, "finishing '%s'", l->v[i].path);
 		}
-	return CMD_DONE;
+	return syncfs(w->dir_fd) < 0 ? cmd_fail(w->c, -errno, "syncing the directory") : CMD_DONE;
 }
 
 /* ---- the verb ---- */

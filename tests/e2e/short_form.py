@@ -393,6 +393,24 @@ def test_an_interrupted_write_back_goes_on(t):
     assert ply.read(t.at("work/to-dir/x")) == ply.read(t.at("work/zz/f")) == "two\n"
 
 
+def test_what_may_not_be_on_the_disk_yet_is_not_written_back(t):
+    ply.need_tool("strace")
+    if ply.is_sanitized(ply.PLYFS):
+        ply.skip("the leak sanitizer does not work under strace")
+    t.env["PLYFSD_IDLE"] = "0.1"
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    view.unmount()
+    view.store.stop()
+    # The daemon is this one's child. strace waits for its end, too.
+    p = t.run(["strace", "-f", "-o", t.at("trace"), "-e", "trace=syncfs", "-e",
+               "inject=syncfs:error=EIO", ply.PLYFS, "writeback", view.path], check=False)
+    assert p.returncode == 1 and p.stderr == "plyfs writeback: syncing the directory: Input/output error\n", p
+    assert ply_(t, "writeback", "--dry-run", view.path).stdout == "M a.txt\n"
+    ply_(t, "writeback", view.path)
+    assert ply_(t, "writeback", "--dry-run", view.path).stdout == ""
+
+
 def test_a_dry_run_writes_nothing(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
