@@ -58,6 +58,10 @@ static int git_config(struct client *cl, const char *top, const char *name, cons
 	int r, status;
 	pid_t pid;
 
+	/* A hook of git's has them: they would name its repository, whatever -C says. */
+	(void)unsetenv("GIT_DIR"); /* fails for no name of ours */
+	(void)unsetenv("GIT_COMMON_DIR");
+	(void)unsetenv("GIT_CONFIG");
 	r = posix_spawnp(&pid, argv[0], NULL, NULL, argv, environ);
 	if (r)
 		return client_fail(cl, "running git: %s", strerror(r));

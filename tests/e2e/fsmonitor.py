@@ -251,8 +251,11 @@ def test_mount_sets_it_up(t):
     t.sh("git init -q -b main . && echo 1 >f && git add f", cwd=t.at("src"))
     store.ply("import", t.at("src"))
     os.mkdir(t.at("mnt"))
-    store.ply("mount", "--fsmonitor", "--at", t.at("mnt"))
+    t.sh("git init -q other")
+    hook = {"GIT_DIR": t.at("other/.git"), "GIT_CONFIG": t.at("other/.git/config")}  # as a hook of that one's has them
+    store.ply("mount", "--fsmonitor", "--at", t.at("mnt"), env=hook)
     try:
+        assert "fsmonitor" not in ply.read(t.at("other/.git/config"))
         get = lambda name: t.run(["git", "config", name], cwd=t.at("mnt")).stdout.strip()
         assert get("core.fsmonitor").endswith("/plyfs-fsmonitor")
         assert get("core.untrackedCache") == "true"
