@@ -64,6 +64,17 @@ static bool is_utf8(const char *s)
 	return text || json_memory_was_short();
 }
 
+/* To the disk: an empty one, as a power cut leaves, would be in the way of all others. An errno. */
+static int write_record(json_t *o, const char *path)
+{
+	_cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+	if (fd < 0)
+		return errno;
+	errno = ENOMEM; /* jansson sets none for it */
+	return json_dumpfd(o, fd, JSON_INDENT(2)) < 0 || fsync(fd) < 0 ? errno : 0;
+}
+
 int record_create(const struct cmd *c, const struct record *r)
 {
 	const char *bad = !is_utf8(r->path)		   ? r->path
@@ -86,9 +97,8 @@ int record_create(const struct cmd *c, const struct record *r)
 			  asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0))
 		s = cmd_fail(c, "%s", strerror(ENOMEM));
 	/* Written aside and linked: nobody reads half of one. */
-	errno = ENOMEM; /* jansson sets none for it */
-	if (s == DONE && json_dump_file(o, temporary, JSON_INDENT(2)) < 0)
-		error = errno;
+	if (s == DONE)
+		error = write_record(o, temporary);
 	if (s == DONE && !error && link(temporary, path) < 0)
 		error = errno;
 	if (temporary)

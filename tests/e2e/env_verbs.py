@@ -227,6 +227,17 @@ def test_of_an_environment_whose_daemon_is_dead_nothing_hides_the_directory(t):
     assert t.stores[0].out("tree", "--names") == "main"
 
 
+def test_a_record_that_may_not_be_on_the_disk_is_none(t):
+    ply.need_tool("strace")
+    if ply.is_sanitized(ply.PLYFS):
+        ply.skip("the leak sanitizer does not work under strace")
+    env, path = over_directory(t)
+    p = t.run(["strace", "-o", t.at("trace"), "-e", "trace=fsync", "-e", "inject=fsync:error=EIO",
+               ply.PLYFS, "env", "create", "fork"], check=False, cwd=path)
+    assert p.returncode == 1 and p.stderr.endswith("fork.json': Input/output error\n"), p
+    assert [e["name"] for e in env.list("env")] == ["work"] and os.listdir(t.at("state/plyfs/env")) == ["work.json"]
+
+
 def test_what_a_killed_create_left_can_be_destroyed(t):
     env, path = over_directory(t)
     for delay in (0.005, 0.02, 0.04, 0.06, 0.1):
