@@ -84,7 +84,7 @@ void cmd_progress_end(struct cmd *c);
 /*
  * Opens a file that the client named, relative to the client's directory, with the client's
  * rights. -EPERM when the client speaks through a view's ioctl: it may sit in a sandbox, and must
- * not reach files outside through us. Same for mkdir.
+ * not reach files outside through us. Same for mkdir. -ERR_OWN_LINK: what leads through /proc/self.
  */
 int cmd_openat(struct cmd *c, const char *path, int flags, unsigned mode, int *ret_fd);
 int cmd_mkdirat(struct cmd *c, const char *path, unsigned mode);

@@ -72,6 +72,8 @@ enum outcome {
 	X(ERR_UNSAFE_PATH, EINVAL, "a path leads out of the tree")                                 \
 	X(ERR_SOURCE, EIO, "the source cannot be read")                                            \
 	X(ERR_TARGET, EIO, "the target cannot be written")                                         \
+	X(ERR_OWN_LINK, ELOOP,                                                                     \
+	  "it leads to one's own descriptors, and the daemon has others; give '-', redirect")      \
 	X(ERR_CANCELLED, ECANCELED, "cancelled")
 
 #define ERR_BASE 4096 /* above MAX_ERRNO (4095) of Linux */

@@ -448,6 +448,25 @@ def test_a_client_is_forgotten_when_it_is_served_whoever_holds_its_socket(t):
     os.close(held)
 
 
+def test_links_to_ones_own_descriptors_do_not_lead_to_the_daemons(t):
+    """Else '--tar >(gzip)', which is /dev/fd/63, wrote into the store, and '--tar /dev/stdout' into its log."""
+    view = t.view({"f": "1"})
+    store = view.store
+    fds = "/proc/%d/fd/" % store.daemon()
+    index = next(n for n in os.listdir(fds) if os.readlink(fds + n) == store.path + "/index/data.mdb")
+    os.symlink("/dev/stdout", t.at("link"))
+    size = lambda: os.stat(store.path + "/index/data.mdb").st_size
+    before, log = size(), ply.read(store.path + "/daemon.log")
+    for to in ("/dev/fd/" + index, "/dev/fd/4000", "/dev/stdout", t.at("link"), "/proc/self/cwd/x.tar"):
+        store.fails("export", "main", "--tar", to, says="'%s': .* give '-', redirect|symbolic links" % to)
+    store.fails("export", "main", "--dir", "/proc/self/cwd/x", says="symbolic links")
+    for source in ("/dev/stdin", "/dev/fd/" + index, "/dev/fd/4000", "/proc/self/cwd/tmp"):
+        store.fails("import", "--branch", "b", source, says="'%s': .* give '-', redirect" % source)
+    assert size() == before and ply.read(store.path + "/daemon.log") == log
+    store.import_("/proc/%d/root%s" % (os.getpid(), t.at("source")), "--branch", "b")
+    assert store.ply("check").returncode == 0
+
+
 def test_a_snapshot_view_is_read_only(t):
     view = t.view()
     snap = view.checkpoint()
