@@ -645,7 +645,9 @@ static int apply(struct work *w, const struct changes *l)
 			if (r < 0)
 				return cmd_fail(w->c, r, "finishing '%s'", l->v[i].path);
 		}
-	return syncfs(w->dir_fd) < 0 ? cmd_fail(w->c, -errno, "syncing the directory") : CMD_DONE;
+	if (l->n > 0 && syncfs(w->dir_fd) < 0)
+		return cmd_fail(w->c, -errno, "syncing the directory");
+	return CMD_DONE;
 }
 
 /* ---- the verb ---- */
