@@ -181,7 +181,8 @@ int ply_env_list_shells(struct ply_env *e, struct ply_list *ret)
 	return 0;
 }
 
-static int get(struct ply_env *e, const char *name, struct ply_session **ret)
+/* timeout <= 0: becomes the environment's, which stays what it is while there is a session. */
+static int get(struct ply_env *e, const char *name, double *timeout, struct ply_session **ret)
 {
 	struct ply_session *s;
 
@@ -191,6 +192,8 @@ static int get(struct ply_env *e, const char *name, struct ply_session **ret)
 	s = find(e, name);
 	if (!s)
 		return fail(PLY_NOT_FOUND, "no shell is called '%s': create_shell makes one", name);
+	if (!(*timeout > 0))
+		*timeout = e->timeout;
 	*ret = session_ref(s);
 	return 0;
 }
@@ -236,10 +239,10 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 	int r, status;
 
 	*ret = result;
-	r = get(e, shell ?: "main", &s);
+	r = get(e, shell ?: "main", &timeout, &s);
 	if (r < 0)
 		return r;
-	run.timeout = timeout > 0 ? timeout : env_number(e, "timeout");
+	run.timeout = timeout;
 	status = session_run(s, &run, cancel_fd(), &o);
 	if (status == PLY_TIMEOUT || status == PLY_CANCELLED) {
 		r = session_interrupt(s, INTERRUPT_WINDOW, INTERRUPT_TRIES, &rest);

@@ -311,6 +311,38 @@ START_TEST(a_session_that_is_started_during_cleanup_ends_with_it)
 }
 END_TEST
 
+static void *run_for_a_while(void *arg)
+{
+	struct ply_result result;
+
+	while (!__atomic_load_n((bool *)arg, __ATOMIC_RELAXED)) {
+		(void)ply_env_run_in_session(env, "true", NULL, 0, &result); /* there may be none */
+		ply_result_free(&result);
+	}
+	return NULL;
+}
+
+/* It is freed when another is set. */
+START_TEST(the_environments_timeout_is_not_looked_at_once_it_is_cleaned_up)
+{
+	pthread_t thread;
+	bool over = false;
+
+	ck_assert_int_eq(pthread_create(&thread, NULL, run_for_a_while, &over), 0);
+	for (int i = 0; i < 5; i++) { /* it is not always in time */
+		ok(ply_env_start_session(env, NULL));
+		env->workdir = strdup(dir); /* which is freed */
+		ok(ply_env_cleanup(env));
+		ok(ply_env_set(env, "timeout", i % 2 ? "500" : "600"));
+		ok(keeper_start(&env->keeper));
+		env->workdir = dir;
+		env->is_set_up = true;
+	}
+	__atomic_store_n(&over, true, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+}
+END_TEST
+
 static void *start_it(void *arg)
 {
 	return (void *)(intptr_t)ply_env_start_session(env, NULL);
@@ -564,6 +596,7 @@ int main(void)
 	tcase_add_test(t, shells_end_at_the_same_time);
 	tcase_add_test(t, ending_a_session_ends_its_command);
 	tcase_add_test(t, a_session_that_is_started_during_cleanup_ends_with_it);
+	tcase_add_test(t, the_environments_timeout_is_not_looked_at_once_it_is_cleaned_up);
 	tcase_add_test(t, a_session_that_never_gets_ready_holds_up_no_cleanup);
 	tcase_add_test(t, a_cancelled_command_leaves_the_shell_usable);
 	tcase_add_test(t, shells_are_wrapped_as_the_kind_wants);
