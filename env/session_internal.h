@@ -159,6 +159,8 @@ int shell_take_reports(struct shell *s);
 void shell_drop(struct shell *s, size_t at, size_t len);
 /* Is this descriptor open in it? 1 or 0; < 0: /proc does not tell. */
 int shell_descriptor(const struct shell *s, const char *number);
+/* PLY_SESSION_GONE: of a shell that came back without a word its limit of descriptors says why. */
+int shell_check_files(struct shell *s);
 #define SHELL_MARK "37" /* open as long as a command is parsed or runs */
 
 /* ---- session_wait.c ---- */

@@ -43,6 +43,7 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #include "env/session_internal.h"
@@ -635,6 +636,17 @@ static int mute(struct shell *s, const char *why)
 }
 
 static const char no_descriptors[] = "has closed the descriptors that it needs, or may open none";
+
+/* Where none as high as these may be opened bash redirects nothing: it cannot tell that itself. */
+int shell_check_files(struct shell *s)
+{
+	struct rlimit files;
+
+	if (prlimit(s->group, RLIMIT_NOFILE, NULL, &files) < 0 ||
+	    files.rlim_cur > strtoul(SHELL_MARK, NULL, 10))
+		return 0;
+	return mute(s, no_descriptors);
+}
 
 static int no_variable(struct shell *s, char *const *field)
 {

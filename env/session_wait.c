@@ -422,6 +422,10 @@ static int lost_tick(struct shell *s, bool news, double *ret_next)
 		s->lost_at = now + s->lost_gap;
 		if (pty_foreground(s) == s->group && pid_state(s->group) == 'S' &&
 		    shell_descriptor(s, SHELL_MARK) == 0 && !shell_is_replaced(s)) {
+			int r = shell_check_files(s);
+
+			if (r < 0)
+				return r;
 			s->lost = true;
 			s->mark = s->out.len - MIN(s->out.len, LOST_PROMPT);
 			s->prompts = 1;

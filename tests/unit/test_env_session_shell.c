@@ -125,7 +125,8 @@ END_TEST
 START_TEST(a_shell_that_can_tell_nothing_any_more_is_told_at_once)
 {
 	static const char *const commands[] = { "exec 115>&-", "exec 114<&-; true",
-						"ulimit -n 30; true", "readonly __ply",
+						"ulimit -n 30; true", "ulimit -n 4",
+						"ulimit -Sn 12; true", "readonly __ply",
 						"declare -Ar __ply=([5]=x); false" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(commands); i++) {
