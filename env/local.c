@@ -298,6 +298,16 @@ int local_clone(struct ply_env *e, const char *workdir, struct ply_env **ret)
 	return 0;
 }
 
+/* A state compared with itself: that is only looked up. Keeps the sentence that is there. */
+static bool is_unknown(struct ply_env *e, const char *state)
+{
+	const char *const args[] = { "diff", "--", state, state, NULL };
+	_cleanup_(ply_text_free) struct ply_text out = { 0 };
+	KEEP_SENTENCE;
+
+	return state && workspace_ask(e->ws, args, &out) == PLY_COMMAND_FAILED;
+}
+
 int local_diff(struct ply_env *e, const char *a, const char *b, const char *form,
 	       struct ply_text *ret)
 {
@@ -333,7 +343,10 @@ int local_diff(struct ply_env *e, const char *a, const char *b, const char *form
 	(void)snprintf(last, sizeof(last), "%s~0", branch);
 	args[3] = a ? from : *branch ? last : head;
 	args[4] = to;
-	return workspace_verb(e->ws, args, ret);
+	r = workspace_verb(e->ws, args, ret);
+	if (r == PLY_COMMAND_FAILED && (is_unknown(e, from) || is_unknown(e, to)))
+		return PLY_UNKNOWN_ID; /* the program has said which */
+	return r;
 }
 
 const struct env_ops env_local = {

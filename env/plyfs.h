@@ -143,7 +143,7 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  *                $XDG_RUNTIME_DIR)
  *   store, from  begin with a fork of this snapshot or branch (default main) of this store (default
  *                $PLYFS_STORE)
- *   branch       the fork's name (default: a made-up one)
+ *   branch       the fork's name (default: a made-up one). PLY_EXISTS: it is taken
  *   at_cleanup   what becomes of it: "keep" (the view stays mounted; default where it was one),
  *                "write-back" (the differences go to the directory under the view, which is
  *                unmounted; default where we mounted over a directory), "unmount" (the branch
@@ -229,7 +229,7 @@ PLY_API int ply_env_undo(struct ply_env *env);
 PLY_API int ply_env_clone(struct ply_env *env, const char *workdir, struct ply_env **ret);
 /*
  * What changed from a to b (as restore takes them; NULL: the last snapshot, the present state), in
- * the whole view. form: "name-status" (NULL), "stat", "patch", "json".
+ * the whole view. form: "name-status" (NULL), "stat", "patch", "json". PLY_UNKNOWN_ID.
  */
 PLY_API int ply_env_diff(struct ply_env *env, const char *a, const char *b, const char *form,
 			 struct ply_text *ret);

@@ -346,6 +346,18 @@ int workspace_on_death(struct workspace *ws, const char *const *const *argvs, si
 	return tell_keeper(ws, ws->keeper);
 }
 
+/* Is the branch another's? A fork that could not be mounted has left none. */
+static bool is_taken(const struct workspace *ws)
+{
+	const char *const args[] = { "--store",	 ws->store,  "log", "--count", "0",
+				     "--branch", ws->branch, NULL };
+	_cleanup_(ply_text_free) struct ply_text out = { 0 }, err = { 0 };
+	int code = -1;
+	KEEP_SENTENCE;
+
+	return program_run("/", args, -1, &out, &err, &code) == 0 && code == 0;
+}
+
 #define GONE "the view on '%s' has gone at once"
 
 /* A fork that ws is the plan of. words: the verb, up to the branch's name. */
@@ -375,7 +387,10 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	args[n++] = "--";
 	args[n++] = ws->branch;
 	args[n] = NULL;
-	r = mount_failed(workspace_held_verb(k, cwd, args));
+	r = workspace_held_verb(k, cwd, args);
+	if (r == PLY_COMMAND_FAILED && !ws->is_new && is_taken(ws))
+		return PLY_EXISTS; /* the program has said so */
+	r = mount_failed(r);
 	if (r == 0)
 		ws->undoing = DROP;
 	if (r == 0 && ws->ending != ending) {

@@ -236,7 +236,8 @@ def test_diff_tells_what_changed(t):
     assert "a.txt" in env.diff(first, second, "stat")
     fails("PLY_INVALID", "form", env.diff, first, second, "html")
     fails("PLY_UNKNOWN_ID", "Checkpoint 9 not found", env.diff, "9")
-    fails("PLY_COMMAND_FAILED", "nope", env.diff, "nope")
+    for unknown in ("nope",), ("nope~1",), ("@nope",), (first, "nope"), (None, "nope"):
+        fails("PLY_UNKNOWN_ID", "nope", env.diff, *unknown)
 
 
 def test_a_checkpoint_holds_what_was_stored_through_a_mapping(t):
@@ -461,7 +462,7 @@ def test_what_cannot_be_forked_is_told(t):
     store.import_(t.tree(FILES))
     fails("PLY_FAILED", "nowhere", Env(bench=t, store=store.path, **{"from": "nowhere"}).setup)
     fails("PLY_FAILED", "no", Env(bench=t, store=t.at("no")).setup)
-    fails("PLY_FAILED", "main", Env(bench=t, store=store.path, branch="main").setup)
+    fails("PLY_EXISTS", "main: a branch of this name exists", Env(bench=t, store=store.path, branch="main").setup)
     fails("PLY_INVALID", "not empty", Env(bench=t, store=store.path, workdir=t.at("source")).setup)
     fails("PLY_INVALID", "PLYFS_STORE", Env(bench=t, **{"from": "main"}).setup)
     fails("PLY_INVALID", "'branch'", Env(bench=t, workdir=t.at("x"), branch="b").setup)

@@ -248,7 +248,7 @@ def test_diff(t):
     assert n.get("/v1/diff")["changes"] == []
     assert n.get("/v1/diff?a=%s" % first)["changes"] == changes
     n.get("/v1/diff?form=haiku", status=400)
-    assert "none" in n.get("/v1/diff?a=none", status=400)["detail"]
+    assert "none" in n.get("/v1/diff?a=none", status=404)["detail"]
 
 
 def test_large_diffs_at_once(t):
