@@ -448,7 +448,10 @@ static int index_file(struct step *s, char **ret)
 	return asprintf(ret, "%sindex", repo_git_dir(s->repo)) < 0 ? fail_memory() : 0;
 }
 
-/* 1: they are not the ones that the tree was made with. */
+/*
+ * 1: they are not the ones that the tree was made with. An index that is not understood says
+ * nothing: what the last one said still holds.
+ */
 static int read_links(struct step *s)
 {
 	struct index_pass p = { .s = s };
@@ -462,6 +465,8 @@ static int read_links(struct step *s)
 		if (r == 0)
 			r = repo_index_each(file, take_link, &p);
 	}
+	if (r > 0)
+		return 0;
 	if (p.links.n)
 		qsort(p.links.links, p.links.n, sizeof(struct link), compare_links);
 	same = p.links.n == old->n;
@@ -555,6 +560,10 @@ static int cover_all(struct step *s, bool rules)
 		r = index_file(s, &file);
 		if (r == 0)
 			r = repo_index_each(file, mark_tracked, &p);
+		if (r > 0)
+			r = fail(PLY_FAILED, "the repository's index is damaged, or a split or a "
+					     "sparse one, so that it is not known what is tracked; "
+					     "set option 'commit' to 'all'");
 	}
 	s->path[0] = '\0';
 	if (r == 0)

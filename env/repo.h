@@ -156,7 +156,10 @@ int vault_copy_objects(struct vault *v, const char *to);
 int repo_list_objects(const char *objects, struct ply_list *ret);
 /* Relative to the work tree's top; a directory's path ends in a slash. */
 int repo_is_ignored(struct repo *r, const char *path, bool *ret);
-/* Entries of an index file in order of path; a positive result of fn ends it. Absent: none. */
+/*
+ * Entries of an index file in order of path. Absent: none. 1: it is damaged, or of a form that
+ * libgit2 does not know (a split one, a sparse one), and none was told.
+ */
 int repo_index_each(const char *index_file,
 		    int (*fn)(void *arg, const char *path, unsigned mode, const struct repo_id *id),
 		    void *arg);

@@ -347,6 +347,23 @@ int repo_is_ignored(struct repo *r, const char *path, bool *ret)
 	return 0;
 }
 
+#define INDEX_LEAST 32 /* its header, and the hash at its end */
+
+/* After libgit2 refused an index: 1 where that is for what it holds. */
+static int why_not_read(const char *index_file)
+{
+	const git_error *e = git_error_last();
+	const char *why = git_why();
+	struct stat st;
+
+	if (stat(index_file, &st) == 0 && st.st_size < INDEX_LEAST)
+		return 1;
+	if (e && e->klass == GIT_ERROR_INDEX &&
+	    (strstr(why, "invalid data") || strstr(why, "unsupported")))
+		return 1;
+	return fail(PLY_FAILED, "the repository's index: %s", why);
+}
+
 int repo_index_each(const char *index_file,
 		    int (*fn)(void *arg, const char *path, unsigned mode, const struct repo_id *id),
 		    void *arg)
@@ -359,7 +376,7 @@ int repo_index_each(const char *index_file,
 	if (access(index_file, F_OK) < 0 && errno == ENOENT)
 		return 0;
 	if (git_index_open(&index, index_file) < 0 || git_index_read(index, true) < 0)
-		return fail(PLY_FAILED, "the repository's index: %s", git_why());
+		return why_not_read(index_file);
 	for (size_t i = 0, n = git_index_entrycount(index); i < n && e == 0; i++) {
 		const git_index_entry *entry = git_index_get_byindex(index, i);
 		struct repo_id id = of_oid(&entry->id);

@@ -17,6 +17,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import ply  # noqa: E402
+import plylib  # noqa: E402
 from gitenv import Place, env, use_environment  # noqa: E402
 from plylib import Env, Error  # noqa: E402
 
@@ -399,6 +400,34 @@ def test_nested_repositories_and_submodules(t):
         e.restore(c)
         assert inner.git("status", "--porcelain") == "" and sub.read("lib.c") == "1"
         p.fsck()
+
+
+def test_an_index_that_is_not_understood_is_done_without(t):
+    """libgit2 knows neither a split nor a sparse one, and anybody may have damaged it."""
+    with env(t, {"a": "1", "dir/b": "2", "other/c": "3"}, repo=True) as e:
+        p, inner = e.place, Place(t, t.tree({"own": "1"}, "work/sub"))
+        inner.git("init", "-q")
+        inner.git("add", ".")
+        inner.git("commit", "-q", "-m", "inner")
+        p.git("-c", "advice.addEmbeddedRepo=false", "add", "sub")
+        first = e.checkpoint()
+        for make in (lambda: p.git("update-index", "--split-index"),
+                     lambda: p.git("sparse-checkout", "set", "--cone", "--sparse-index", "dir"),
+                     lambda: os.truncate(p.at(".git/index"), 100),
+                     lambda: p.write(".git/index", "")):
+            make()
+            p.write("a", "2")
+            inner.git("commit", "-q", "--allow-empty", "-m", "next")
+            c = e.checkpoint()
+            p.wait_for(c)
+            # What a submodule is was said by the last index that could be read.
+            assert p.git("rev-parse", c + ":sub") == inner.git("rev-parse", "HEAD")
+            assert p.tree(c) == p.git_tree("-A", "-f", "--sparse"), p.git("ls-tree", "-r", c)
+            e.restore(first)
+            assert p.git("status", "--porcelain") == "A  sub"
+    with env(t, repo=True, name="tracked", commit="tracked") as e:
+        e.place.git("update-index", "--split-index")
+        plylib.fails("PLY_FAILED", "set option 'commit' to 'all'", e.checkpoint)
 
 
 # ---- commits of others ----
