@@ -45,6 +45,13 @@ int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *
 	return 0;
 }
 
+void vnode_was_written(struct view *v, struct vnode *n)
+{
+	n->write = v->writes = 1;
+	n->writer = 0;
+	n->taken_ms = now_ms() + TAKEN_MS;
+}
+
 void vnode_lost_priv(struct view *v, uint64_t node)
 {
 	LOCK_GUARD(&v->table_lock);

@@ -69,6 +69,8 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->displaced = flags & MEMO_DISPLACED;
 	n->lost_priv = flags & MEMO_LOST_PRIV;
 	n->told = TOLD_OTHERS; /* by the former process, for all we know */
+	if (S_ISREG(n->type))
+		vnode_was_written(v, n);
 	if (flags & MEMO_OPENED) {
 		uint64_t opened = atomic_load(&v->memo->opened[(uint32_t)n->node]);
 

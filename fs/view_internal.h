@@ -279,5 +279,10 @@ int32_t view_asker(void);
 /* vnode_bind_to_change for a write; `past` as view_write has it. */
 int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *past,
 			struct bound *ret);
+/*
+ * By a former process, for all we know: its answer may not be taken yet, or the write comes again,
+ * and before it a request that is told its size. Nobody else has the view yet.
+ */
+void vnode_was_written(struct view *v, struct vnode *n);
 /* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
 void vnode_lost_priv(struct view *v, uint64_t node);
