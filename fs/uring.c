@@ -23,11 +23,13 @@
  *  U1  Some entries (NEVER_AWAY) are never with a helper. When all others are, the next verb that
  *      would need one is refused. So requests for which no entry was free come to an end: the
  *      kernel fetches them one by one, at commits only (a new entry would not do that), and some
- *      entry is always to be committed.
+ *      entry is always to be committed. (So they are not given one by one, as others go away: all
+ *      there are could be away, while who they wait for is in the queue.)
  *  U2  Only the ring's thread uses the ring. It commits a reply after its handler has returned: the
  *      entry would be given another request while this thread still does something.
  *  U3  Entries are given when the mount begins and until it ends: one that is taken back could have
- *      been assigned a request just now, which would be lost.
+ *      been assigned a request just now, which would be lost. So would be what is in memory of one
+ *      that is given back (madvise): the kernel writes there at any interrupt.
  *
  * The kernel's side dies with the process: it sends nothing again from a ring. So such mounts are
  * not for a successor (the view has no memo).
