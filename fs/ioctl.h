@@ -153,10 +153,12 @@ static inline bool plyfs_is_no_view(int error)
 }
 
 /*
- * And on a view whose daemon is dead: ENODEV while it is taken down, EIO from the supervisor. What
- * is neither of the two, nor EPERM, tells nothing: there may well be a view.
+ * And on a view whose daemon is dead: ENODEV while it is taken down, EIO from the supervisor,
+ * ECANCELED of what a ring was to bring it (mount --io-uring). What is neither of the two, nor
+ * EPERM, tells nothing: there may well be a view.
  */
 static inline bool plyfs_is_dead_view(int error)
 {
-	return error == ENOTCONN || error == ECONNABORTED || error == ENODEV || error == EIO;
+	return error == ENOTCONN || error == ECONNABORTED || error == ENODEV || error == EIO ||
+	       error == ECANCELED;
 }

@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -576,6 +577,22 @@ def test_clients_of_a_killed_daemon_get_an_error(t):
         assert view.read("a.txt") == "one\n"
     assert view.store.ply("check").returncode == 0
     view.unmount()
+
+
+def test_a_verb_that_asks_while_the_daemon_dies_finds_a_dead_view(t):
+    view = uring_view(t)
+    pid = view.store.daemon()
+    view.write("new", "x")  # who opens the directory asks for its attributes again
+    os.kill(pid, signal.SIGSTOP)
+    p = subprocess.Popen([ply.PLYFS, "unmount", view.path], stderr=subprocess.PIPE, text=True)
+    # It asks in a child, which has nothing else to wait for.
+    ply.wait_for("its request", lambda: subprocess.run(
+        ["ps", "-o", "stat=", "--ppid", str(p.pid)], capture_output=True, text=True).stdout[:1] in ("S", "D"))
+    os.kill(pid, signal.SIGKILL)
+    err = p.communicate(timeout=HANGS_AFTER_S)[1]
+    # Who stands by the daemon may be faster.
+    assert "daemon had ended" in err if p.returncode == 0 else "no plyfs view is mounted" in err, err
+    ply.wait_for("the mount to vanish", lambda: not os.path.ismount(view.path))
 
 
 def test_without_the_kernels_word_it_says_what_to_do(t):
