@@ -528,6 +528,13 @@ struct view *mount_view(struct mount *m)
 	return m->view;
 }
 
+bool mount_is_over(struct mount *m)
+{
+	struct pollfd p = { .fd = m->fd };
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLERR;
+}
+
 unsigned mount_minor(struct mount *m)
 {
 	char path[64], line[128];

@@ -67,6 +67,8 @@ struct mount_hooks {
 int mount_start(struct readers *rs, int fuse_fd, struct view *view, uint32_t how,
 		const struct mount_hooks *hooks, struct mount **ret);
 struct view *mount_view(struct mount *m); /* lent */
+/* Has the kernel let go, so that `ended` comes in a moment, if it has not yet? */
+bool mount_is_over(struct mount *m);
 /* The minor number of the view's device (st_dev; major 0). 0: unknown, before Linux 6.16. */
 unsigned mount_minor(struct mount *m);
 /*

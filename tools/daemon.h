@@ -93,7 +93,7 @@ bool loop_end(struct loop *l);
 
 /* ---- views (views.c) ---- */
 
-/* The view of a branch, lent until views_put; NULL when it is not mounted. */
+/* The view of a branch, lent until views_put; NULL: none, or one the kernel has let go of. */
 struct view_entry *views_get_branch(struct daemon *d, const char *branch);
 void views_put(struct view_entry *e);
 static inline void views_putp(struct view_entry **e)

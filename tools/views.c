@@ -27,7 +27,8 @@ struct view_entry *views_get_branch(struct daemon *d, const char *branch)
 	LOCK_GUARD(&d->lock);
 
 	for (struct view_entry *e = d->views; e; e = e->next)
-		if (!e->ended && e->mount && *e->branch && strcmp(e->branch, branch) == 0) {
+		if (!e->ended && e->mount && *e->branch && strcmp(e->branch, branch) == 0 &&
+		    !mount_is_over(e->mount)) {
 			e->users++;
 			return e;
 		}

@@ -335,6 +335,41 @@ def test_a_branch_is_free_when_its_view_was_unmounted_whoever_did_it(t):
         again()
 
 
+@contextlib.contextmanager
+def readers_stopped(pid):
+    """The daemon's threads that take the kernel's requests stand still; all others go on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    seize, interrupt, detach, wall = 0x4206, 0x4207, 17, 0x40000000
+    tasks = "/proc/%d/task" % pid
+    held = [int(tid) for tid in os.listdir(tasks) if "reader" in ply.read(os.path.join(tasks, tid, "comm"))]
+    assert held, os.listdir(tasks)
+    for tid in held:
+        if libc.ptrace(seize, tid, None, None) < 0:
+            ply.skip("no ptrace here")
+        libc.ptrace(interrupt, tid, None, None)
+        os.waitpid(tid, wall)
+    try:
+        yield
+    finally:
+        for tid in held:
+            libc.ptrace(detach, tid, None, None)
+
+
+def test_a_branch_is_free_at_once_where_its_daemon_has_yet_to_hear_of_the_unmount(t):
+    ply.need_root()
+    view, libc = t.view(), ctypes.CDLL(None, use_errno=True)
+    for words in (["mount", "--at", view.path], ["drop", "main"]):
+        with readers_stopped(view.store.daemon()):
+            assert libc.umount2(view.path.encode(), 0) == 0, os.strerror(ctypes.get_errno())
+            verb = subprocess.Popen([ply.PLYFS, "--store", view.store.path, *words], env=t.env,
+                                    stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                verb.wait(0.5)  # where it does not wait it has failed by then
+        err = verb.communicate()[1]
+        assert verb.returncode == 0, err
+
+
 def test_status_tells_what_chunks_that_were_read_take(t):
     t.env["PLYFSD_NODE_MEMORY"] = "48"  # MiB; a quarter of it for chunks
     names = {"f%d" % i: random.randbytes(15000) for i in range(1200)}  # of larger ones none is kept
