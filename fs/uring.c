@@ -28,8 +28,10 @@
  *  U2  Only the ring's thread uses the ring. It commits a reply after its handler has returned: the
  *      entry would be given another request while this thread still does something.
  *  U3  Entries are given when the mount begins and until it ends: one that is taken back could have
- *      been assigned a request just now, which would be lost. So would be what is in memory of one
- *      that is given back (madvise): the kernel writes there at any interrupt.
+ *      been assigned a request just now, which would be lost.
+ *  U4  The memory of one that the kernel has is given back as a whole, header included: it may be
+ *      written to at any interrupt of the ring's thread, but by that alone, so before or after
+ *      mremap; and the number of the request tells which.
  *
  * The kernel's side dies with the process: it sends nothing again from a ring. So such mounts are
  * not for a successor (the view has no memo).
@@ -93,6 +95,10 @@ static_assert(sizeof(struct wire_sqe) == 128, "IORING_SETUP_SQE128");
 #define ENTRIES 64
 #define NEVER_AWAY 4
 
+/* As readers.c has it: what is kept of an entry's memory, and for how long the rest. */
+#define KEEP_BYTES (64 * 1024)
+#define GIVE_BACK_AFTER_S 1
+
 /*
  * An entry's memory: a page in which both headers are, the kernel's at its beginning and, at its
  * end, the request's as libfuse wants it, right before the payload. Then a payload and room for a
@@ -111,6 +117,7 @@ struct ring_entry {
 	struct fuse_in_header in;
 	uint64_t commit_id;
 	bool answered;
+	bool large; /* more than KEEP_BYTES were touched; counted in n_large */
 	bool away; /* with a helper */
 	struct ring_entry *next; /* under the uring's lock: given back */
 };
@@ -122,8 +129,8 @@ struct queue {
 	bool has_thread;
 	int wake;            /* immutable, owned: an eventfd, for given_back and stopping */
 	uint8_t *memory;     /* immutable, owned: ENTRIES times ENTRY_BYTES */
-	struct io_uring ring;      /* the thread's own, like n_away */
-	unsigned n_away;
+	struct io_uring ring;      /* the thread's own, like the next two */
+	unsigned n_away, n_large;
 	struct ring_entry *given_back; /* under the uring's lock */
 	struct ring_entry entries[ENTRIES];
 };
@@ -171,9 +178,15 @@ static void command(struct ring_entry *e, uint32_t op, const struct iovec *iov, 
 /* The ring's thread. Its next system call hands it over (U2). */
 static void commit(struct ring_entry *e)
 {
+	struct queue *q = e->queue;
+
 	if (e->away)
-		e->queue->n_away--;
+		q->n_away--;
 	e->away = false;
+	if (!e->large && MAX(e->in.len, e->header->payload_len) > KEEP_BYTES) {
+		e->large = true;
+		q->n_large++;
+	}
 	command(e, CMD_COMMIT_AND_FETCH, NULL, 0);
 }
 
@@ -335,13 +348,41 @@ static int woken(struct queue *q)
 	return 0;
 }
 
+/* U4. The ring's thread; the kernel has the entry, or a completion of it is still to be seen. */
+static void give_memory_back(struct ring_entry *e)
+{
+	struct wire_header *was;
+
+	if (e->header->commit_id != e->commit_id)
+		return; /* in use */
+	was = mremap(e->header, ENTRY_BYTES, ENTRY_BYTES, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+	if (was == MAP_FAILED)
+		return;
+	if (was->commit_id != e->commit_id) /* just now */
+		memcpy(e->header, was, HEAD_BYTES + MIN(was->payload_len, DATA_BYTES));
+	(void)munmap(was, ENTRY_BYTES);
+	e->large = false;
+	e->queue->n_large--;
+}
+
+/* For a request, as long as nothing can be given back. */
+static int wait_for_next(struct queue *q)
+{
+	struct __kernel_timespec after = { .tv_sec = GIVE_BACK_AFTER_S };
+	struct io_uring_cqe *cqe;
+
+	if (q->n_large == 0)
+		return io_uring_submit_and_wait(&q->ring, 1);
+	return io_uring_submit_and_wait_timeout(&q->ring, &cqe, 1, &after, NULL);
+}
+
 /* 0: go on, END: uring_close was called, or there is no ring any more. */
 static int serve_next(struct queue *q)
 {
 	struct io_uring_cqe *cqe;
-	int r = io_uring_submit_and_wait(&q->ring, 1), ret = 0;
+	int r = wait_for_next(q), ret = 0;
 
-	if (r < 0 && r != -EINTR) {
+	if (r < 0 && r != -EINTR && r != -ETIME) {
 		(void)note(noter_of(q), 0, "mount: io_uring: %s", err_name(r));
 		return END;
 	}
@@ -356,6 +397,10 @@ static int serve_next(struct queue *q)
 		else if (r == 0)
 			serve_request(e);
 		/* Else the kernel has let go of it; the reader on the descriptor sees why. */
+	} else if (r != -EINTR) {
+		for (unsigned i = 0; i < ENTRIES; i++)
+			if (q->entries[i].large && !q->entries[i].away)
+				give_memory_back(&q->entries[i]);
 	}
 	return ret;
 }

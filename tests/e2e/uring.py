@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -260,6 +261,44 @@ def test_killed_and_interrupted_clients_leave_nothing(t):
         ply.drop_caches()
         return nodes(view) <= before
     ply.wait_for("the kernel to forget", back)
+
+
+def test_what_many_large_requests_at_once_took_is_given_back(t):
+    view = uring_view(t, {"large": os.urandom(1 << 20)})
+    pid, cpu = view.store.daemon(), min(os.sched_getaffinity(0))
+    clients = 60
+
+    def anonymous():
+        return int(re.search(r"RssAnon:\s+(\d+) kB", ply.read("/proc/%d/status" % pid))[1]) >> 10
+
+    def asks():
+        def ask(i):
+            fd = os.open(view.at("large"), os.O_RDWR | os.O_DIRECT)
+            with mmap.mmap(-1, 1 << 20) as page:
+                for call in (os.preadv, os.pwritev) * 2 if i % 2 else (os.preadv, os.preadv):
+                    assert call(fd, [page], 0) == len(page)
+            os.close(fd)
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def all_wait(child):
+        tasks = "/proc/%d/task/" % child
+        return sum("request_wait" in ply.read(tasks + i + "/wchan") for i in os.listdir(tasks)) == clients
+
+    before = anonymous()
+    children = Children(view)
+    with open(view.at("large")):  # who opens it asks for nothing
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            child = children.start(asks, cpu=cpu)
+            ply.wait_for("the clients", lambda: all_wait(child))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        children.join()
+    ply.wait_for("memory to be given back", lambda: anonymous() < before + clients // 4)
 
 
 def test_locks_wait_and_are_interrupted(t):
