@@ -137,8 +137,8 @@ void chunk_blocks_keep(struct chunks *c, const struct name *name, const struct c
 		       const uint8_t *data);
 void chunk_blocks_forget(struct chunks *c, const struct name *name);
 /*
- * A part, verified. ABSENT: nothing is kept of the chunk, or the part is not as it was, or it is the
- * whole, which needs no blocks; buf may have been written to.
+ * A part, verified. ABSENT: nothing is kept of the chunk, or the part is not as it was, or it is
+ * the whole, which needs no blocks; buf may have been written to.
  */
 int chunk_blocks_read(struct chunks *c, const struct name *name, uint64_t off, void *buf,
 		      size_t len);
