@@ -26,6 +26,7 @@
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/statvfs.h>
 
@@ -788,6 +789,17 @@ static void log_line(enum fuse_log_level level, const char *fmt, va_list ap)
 	(void)note(store_noter(view_store(current.mount->view)), 0, "%s", line);
 }
 
+/* libfuse takes a key of thread-specific data for each mount; a process has PTHREAD_KEYS_MAX, 1024. */
+static int why_no_session(void)
+{
+	pthread_key_t key;
+	int r = pthread_key_create(&key, NULL);
+
+	if (r == 0)
+		(void)pthread_key_delete(key);
+	return r == EAGAIN ? -ERR_VIEWS_MAX : -ENOMEM;
+}
+
 int requests_open(struct mount *m)
 {
 	char *argv[] = { "plyfs", NULL };
@@ -802,7 +814,7 @@ int requests_open(struct mount *m)
 	current.mount = NULL;
 	fuse_opt_free_args(&args);
 	if (!m->session)
-		return -ENOMEM;
+		return why_no_session();
 
 	r = fuse_session_custom_io(m->session, &io, fd);
 	if (r < 0)

@@ -5,6 +5,7 @@
  * socket that keeps message boundaries, as /dev/fuse does.
  */
 
+#include <limits.h>
 #include <semaphore.h>
 #include <sys/socket.h>
 
@@ -256,6 +257,23 @@ START_TEST(what_is_no_fuse_descriptor_is_refused_and_closed)
 	ck_assert_int_eq(read(kernel, &c, 1), 0);
 	close(kernel);
 	view_close(view); /* still ours */
+	finish();
+}
+END_TEST
+
+/* libfuse wants one for each mount. */
+START_TEST(where_there_are_no_more_keys_that_is_said)
+{
+	static pthread_key_t keys[PTHREAD_KEYS_MAX];
+	unsigned n = 0;
+
+	while (n < ARRAY_SIZE(keys) && pthread_key_create(&keys[n], NULL) == 0)
+		n++;
+	ck_assert_int_eq(start(&modern, NULL), -ERR_VIEWS_MAX);
+	while (n > 0)
+		pthread_key_delete(keys[--n]);
+	close(kernel);
+	view_close(view);
 	finish();
 }
 END_TEST
@@ -764,6 +782,7 @@ int main(void)
 
 	tcase_add_checked_fixture(refused, setup, NULL);
 	tcase_add_test(refused, what_is_no_fuse_descriptor_is_refused_and_closed);
+	tcase_add_test(refused, where_there_are_no_more_keys_that_is_said);
 	suite_add_tcase(suite, refused);
 
 	tcase_add_checked_fixture(requests, setup_mounted, teardown_mounted);
