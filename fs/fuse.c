@@ -789,7 +789,7 @@ static void log_line(enum fuse_log_level level, const char *fmt, va_list ap)
 	(void)note(store_noter(view_store(current.mount->view)), 0, "%s", line);
 }
 
-/* libfuse takes a key of thread-specific data for each mount; a process has PTHREAD_KEYS_MAX, 1024. */
+/* libfuse takes a key of thread-specific data for each mount: a process has 1024 of them. */
 static int why_no_session(void)
 {
 	pthread_key_t key;

@@ -99,6 +99,8 @@ static_assert(sizeof(struct wire_sqe) == 128, "IORING_SETUP_SQE128");
 #define KEEP_BYTES (64 * 1024)
 #define GIVE_BACK_AFTER_S 1
 
+#define RETRY_US 1000 /* nobody sees so short a wait, and no CPU is kept from who frees memory */
+
 /*
  * An entry's memory: a page in which both headers are, the kernel's at its beginning and, at its
  * end, the request's as libfuse wants it, right before the payload. Then a payload and room for a
@@ -382,6 +384,10 @@ static int serve_next(struct queue *q)
 	struct io_uring_cqe *cqe;
 	int r = wait_for_next(q), ret = 0;
 
+	if (r == -EAGAIN || r == -EBUSY) { /* memory is short; what is to be submitted still is */
+		(void)usleep(RETRY_US);
+		r = -EINTR;
+	}
 	if (r < 0 && r != -EINTR && r != -ETIME) {
 		(void)note(noter_of(q), 0, "mount: io_uring: %s", err_name(r));
 		return END;

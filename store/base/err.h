@@ -70,7 +70,7 @@ enum outcome {
 	X(ERR_ITEM_DAMAGED, EIO, "an item of the file tree is damaged")                            \
 	X(ERR_MEMO, EIO, "what the daemon before knew of it is damaged, or of another version")    \
 	X(ERR_VIEWS_MAX, EMFILE,                                                                   \
-	  "a store's daemon mounts 1,024 views at most; unmount one first")                          \
+	  "a store's daemon mounts 1,024 views at most; unmount one first")                        \
 	X(ERR_UNSAFE_PATH, EINVAL, "a path leads out of the tree")                                 \
 	X(ERR_SOURCE, EIO, "the source cannot be read")                                            \
 	X(ERR_TARGET, EIO, "the target cannot be written")                                         \

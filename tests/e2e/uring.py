@@ -303,6 +303,27 @@ def test_what_many_large_requests_at_once_took_is_given_back(t):
     ply.wait_for("memory to be given back", lambda: anonymous() < before + clients // 4)
 
 
+def test_a_ring_that_is_refused_memory_tries_again(t):
+    ply.need_tool("strace")
+    view = uring_view(t)
+    tasks = "/proc/%d/task/" % view.store.daemon()
+    children = Children(view)
+    with open(view.at("a.txt"), "r+b", buffering=0) as f:  # its close asks for nothing
+        tracer = subprocess.Popen(["strace", "-f", "-p", str(view.store.daemon()), "-o", t.at("trace"), "-e",
+                                   "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EAGAIN:when=2+3"],
+                                  stderr=subprocess.DEVNULL)
+        try:
+            ply.wait_for("strace", lambda: all("TracerPid:\t%d\n" % tracer.pid in ply.read(tasks + i + "/status")
+                                               for i in os.listdir(tasks)))
+            children.start(lambda: [os.pwrite(f.fileno(), b"%03d" % i, 0) for i in range(100)])
+            children.join()
+        finally:
+            tracer.terminate()
+            tracer.wait()
+    assert view.read("a.txt") == "099\n", view.read("a.txt")
+    assert ply.read(t.at("trace")).count("(INJECTED)") > 10
+
+
 def test_locks_wait_and_are_interrupted(t):
     view = uring_view(t)
     with open(view.at("a.txt"), "r+") as held:
