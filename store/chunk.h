@@ -68,20 +68,21 @@ int chunk_put(struct chunks *c, enum chunk_kind kind, const void *data, size_t l
 int chunk_put_lost(struct chunks *c, size_t len, struct name *ret_name);
 bool chunk_is_lost(struct chunks *c, const struct name *name);
 
-/* Decoded chunks take at most so much memory, within what is sensible. Before there are threads. */
+/* Cached chunks take at most so much memory, within what is sensible. Before there are threads. */
 void chunks_limit_cache(struct chunks *c, uint64_t bytes);
 uint64_t chunks_cached(struct chunks *c, uint64_t *ret_limit); /* bytes that they take */
 
 /*
- * The bytes of a chunk, verified against the name. Data chunks go through a cache bounded in
+ * The bytes of a chunk, verified against the name. Small data chunks go through a cache bounded in
  * bytes; the hook of chunks_set_io_hook is called before a read waits for the disk.
  * -ERR_CHUNK_MISSING, -ERR_CHUNK_DAMAGED, ...: noted with the chunk's name. Given: chunkbuf_unref.
  */
 int chunk_load(struct chunks *c, const struct name *name, struct chunkbuf **ret);
 
 /*
- * Copies bytes off..off+len of a chunk, verified likewise; after a failure buf holds anything. One
- * that is read whole, and is large or met for the first time, does not go through the cache. END:
+ * Copies bytes off..off+len of a chunk; after a failure buf holds anything. They are verified
+ * likewise or, of a large chunk that was read before, by hashes that were made of its blocks then.
+ * A large one does not go through the cache, nor one that is read whole for the first time. END:
  * the chunk is shorter.
  */
 int chunk_read(struct chunks *c, const struct name *name, uint64_t off, void *buf, size_t len);
