@@ -35,6 +35,7 @@
 #include "store/base/util.h"
 #include "store/base/words.h"
 #include "tools/mounts.h"
+#include "tools/relay.h"
 #include "tools/verbs.h"
 #include "tools/wire.h"
 
@@ -533,20 +534,21 @@ static int connect_once(struct client *cl, int *ret_sock)
 	return 0;
 }
 
-/* Whoever listens at the other end; 0: not to be seen from here. */
-static pid_t listener(int sock)
+/* Whoever listens at the other end; pid 0: not to be seen from here. */
+static struct ucred listener(int sock)
 {
-	struct ucred peer = {};
+	struct ucred peer = { .uid = (uid_t)-1 };
 	socklen_t len = sizeof(peer);
 
-	return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 ? 0 : peer.pid;
+	(void)getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &len); /* or it stays as it is */
+	return peer;
 }
 
 /* Waits for the first word of a daemon; an exit code. */
 static int client_await(struct client *cl, int sock)
 {
 	struct pollfd p = { .fd = sock, .events = POLLIN };
-	pid_t pid = listener(sock);
+	pid_t pid = listener(sock).pid;
 	int r;
 
 	for (int ms = 0; ms < PATIENCE_MS; ms += STOPPED_AFTER_MS) {
@@ -771,14 +773,22 @@ static void see_restored(const struct wire_answer *a)
 }
 
 /* AGAIN: it ended before it had read the request, so the verb did not begin. END: nobody knows. */
-static int exchange(int sock, const struct wire_request *q, struct wire_answer *ret, bool *ret_sent)
+static int exchange(int sock, struct wire_request q, struct wire_answer *ret, bool *ret_sent)
 {
-	int r = wire_send_request(sock, q);
+	_cleanup_(relay_end) struct relay relay = RELAY_NONE;
+	const uid_t uid = listener(sock).uid;
+	int r = uid == 0 || uid == geteuid() ? 0 : relay_begin(&relay, &q);
 
+	*ret_sent = false;
+	if (r == 0)
+		r = wire_send_request(sock, &q);
 	*ret_sent = r == 0;
 	if (r == -EPIPE || r == -ECONNRESET)
 		return AGAIN;
-	return r < 0 ? r : wire_recv_answer(sock, ret);
+	if (r < 0)
+		return r;
+	relay_until(&relay, sock);
+	return wire_recv_answer(sock, ret);
 }
 
 int client_ask(struct client *cl, int sock, bool start, int argc, char **argv, int fuse_fd)
@@ -810,12 +820,12 @@ int client_ask(struct client *cl, int sock, bool start, int argc, char **argv, i
 	q.fd[WIRE_ERR] = standard_fd(2);
 	q.fd[WIRE_FUSE] = fuse_fd;
 
-	r = exchange(sock, &q, &answer, &sent);
+	r = exchange(sock, q, &answer, &sent);
 	if (r == AGAIN) { /* it died in that moment; when the next one does, too, that is told */
 		r = client_connect(cl, start, &next);
 		if (r)
 			return r;
-		r = exchange(next, &q, &answer, &sent);
+		r = exchange(next, q, &answer, &sent);
 	}
 	if (r == -EMSGSIZE)
 		return client_fail(cl, "too many arguments for one call (%d words of %d KiB pass): "

@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -303,6 +304,69 @@ def test_root_makes_and_changes_nothing_by_links_in_a_users_store(t):
         ["ls", u.at("mnt")], check=False).stderr)  # which want a log of their own
     assert ply.read(t.at("victim")) == "root's\n"
     root("unmount", u.at("mnt"))
+
+
+# A daemon of somebody's own making: greets, notes what its client hands over, and says what fd 1 got.
+LISTENER = """
+import json, os, socket, struct, sys
+os.setgroups([])
+os.setgid(int(sys.argv[3]))
+os.setuid(int(sys.argv[2]))
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(1)
+print("listens", flush=True)
+c = s.accept()[0]
+answer = lambda text: c.send(struct.pack("=IIii", 0x504c5957, 1, 0, os.getpid()) + text.encode() + bytes(1))
+answer("0")
+_, fds, _, _ = socket.recv_fds(c, 1 << 17, 8)
+cwd = fds[0]
+try:
+    found = sorted(os.listdir(cwd))
+except OSError as e:
+    found = e.strerror
+print(json.dumps({"terminals": [os.ttyname(fd) for fd in fds[1:] if os.isatty(fd)], "found": found}))
+os.write(fds[2], b"said\\n")
+answer("")
+"""
+
+
+def on_a_terminal(argv, **kw):
+    """What is written to a terminal of its own, and that terminal's name."""
+    ours, theirs = os.openpty()
+    name = os.ttyname(theirs)
+    p = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, **kw)
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: all have closed it
+        while True:
+            said += os.read(ours, 4096)
+    os.close(ours)
+    assert p.wait() == 0, said
+    return said.decode().replace("\r\n", "\n"), name
+
+
+def test_root_keeps_terminal_and_directory_from_a_users_daemon(t):
+    """A descriptor of the terminal would read what root types, one of the directory what only root may list."""
+    ply.need_root()
+    u = User(t)
+    u.ply("init", u.at("store"))
+    os.mkdir(t.at("roots"), 0o700)
+    ply.write(t.at("roots/secret"), "")
+    argv = [t.at("plyfs"), "--store", u.at("store")]
+    kw = {"env": dict(u.env, TERM="xterm"), "cwd": t.at("roots")}
+    with subprocess.Popen([sys.executable, "-c", LISTENER, u.at("store/sock"), str(u.uid), str(u.gid)],
+                          stdout=subprocess.PIPE, text=True) as p:
+        p.stdout.readline()
+        said, terminal = on_a_terminal(argv + ["log"], **kw)
+        seen = json.loads(p.stdout.read())
+    assert said == "said\n", said
+    assert terminal not in seen["terminals"] and seen["found"] == "Bad file descriptor", (terminal, seen)
+    os.unlink(u.at("store/sock"))
+    # The user's true daemon draws for root as ever.
+    ply.write(u.at("tree/file"), "1")
+    said, _ = on_a_terminal(argv + ["import", u.at("tree")], **kw)
+    assert re.fullmatch(r"(\r.*\x1b\[K)+[0-9a-f]{12}\n", said), said
 
 
 def test_a_view_outlives_its_daemon(t):
