@@ -104,7 +104,7 @@ static int receive_fd(int sock)
 }
 
 /* What fusermount3 does not say, as the end of its sentence. */
-static const char *advice(const char *said)
+static const char *advice(const struct client *cl, const char *said)
 {
 	if (strstr(said, "could not determine username"))
 		return "; it wants this user to have a line in /etc/passwd";
@@ -114,7 +114,7 @@ static const char *advice(const char *said)
 		return "";
 	if (prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
 		return "; " MOUNTS_NO_NEW_PRIVS;
-	return "; see 'plyfs doctor'";
+	return strcmp(cl->verb, "doctor") ? "; see 'plyfs doctor'" : "";
 }
 
 static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret_fd)
@@ -181,7 +181,7 @@ static int mount_as_user(struct client *cl, const struct fuse_mount *m, int *ret
 		return client_fail(cl, "mounting on '%s': " MOUNTS_PROFILE_ALLOWS, m->mountpoint);
 	if (*ret_fd < 0)
 		return client_fail(cl, "mounting on '%s': %s%s", m->mountpoint,
-				   *said ? said : "fusermount3 failed", advice(said));
+				   *said ? said : "fusermount3 failed", advice(cl, said));
 	return DONE;
 }
 

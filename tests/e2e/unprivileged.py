@@ -555,6 +555,22 @@ def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
         assert p.returncode == 1 and p.stderr.count("\n") == 1 and says in p.stderr, (profile, p)
 
 
+def test_why_a_mount_is_refused_is_left_to_doctor(t):
+    u = User(t)
+    u.ply("init", u.at("store"))
+    os.mkdir(u.at("mnt"))
+    u.own(u.at("mnt"))
+    ply.write(u.at("bin/fusermount3"),
+              "#!/bin/sh\necho 'fusermount3: mount failed: Operation not permitted' >&2\nexit 1\n")
+    os.chmod(u.at("bin/fusermount3"), 0o755)
+    os.chmod(u.at("bin"), 0o755)
+    u.env["PATH"] = u.at("bin") + ":" + u.env["PATH"]
+    for words, refers in (["mount", "--at", u.at("mnt")], True), (["doctor"], False):
+        p = u.ply(*words, check=False)
+        said = p.stdout + p.stderr
+        assert p.returncode == 1 and "not permitted" in said and ("see 'plyfs doctor'" in said) == refers, said
+
+
 def test_where_fusermount3_cannot_unmount_the_cure_is_told(t):
     # It wants /etc/mtab, which a root of debootstrap's does not have.
     ply.need_mount_namespaces()
