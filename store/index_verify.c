@@ -449,12 +449,14 @@ static int walk_page(struct walk *w, uint64_t page, unsigned level, struct bound
 	    lower < PAGE_HEADER + 2 * (flags == PAGE_BRANCH && w->kind != TREE_FREE ? 2 : 1))
 		return broken(v, page, "impossible bounds");
 
-	w->found.depth = (uint16_t)MAX(w->found.depth, level + 1);
 	if (flags == PAGE_LEAF) {
+		if (w->found.leaves++ == 0) /* all others are as deep as the first */
+			w->found.depth = (uint16_t)(level + 1);
 		if (level + 1 != w->found.depth)
 			return broken(v, page, "a leaf where a branch should be");
-		w->found.leaves++;
 	} else {
+		if (w->found.leaves > 0 && level + 1 >= w->found.depth)
+			return broken(v, page, "a branch where a leaf should be");
 		w->found.branches++;
 	}
 	return walk_nodes(w, page, level, b, low, high);

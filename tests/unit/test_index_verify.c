@@ -644,6 +644,61 @@ static void expect_too_deep(uint64_t newest, uint64_t root)
 	mend_at(newest + META_LAST);
 }
 
+/* An entry more on a page with the header of a branch. */
+static void add_child(uint8_t *page, const uint8_t *key, size_t key_len, uint64_t child)
+{
+	const unsigned lower = get_le16(page + 12);
+	const unsigned upper = get_le16(page + 14) - (unsigned)(8 + key_len + 1) / 2 * 2;
+
+	put_le64(page + upper, child | key_len * FOURTH);
+	memcpy(page + upper + 8, key, key_len);
+	put_le16(page + lower, (uint16_t)upper);
+	put_le16(page + 12, (uint16_t)(lower + 2));
+	put_le16(page + 14, (uint16_t)upper);
+}
+
+static void add_entry(uint8_t *page, uint64_t root, unsigned i, bool is_first)
+{
+	const uint64_t node = node_of(root, i);
+
+	add_child(page, file_bytes + node + 8, is_first ? 0 : get_le16(file_bytes + node + 6),
+		  child_of(root, i) / PAGE);
+}
+
+/* The last two children of a tree's top are a level deeper, which its db says as well. */
+static void expect_uneven_refused(uint64_t newest, uint64_t db)
+{
+	const uint64_t last = at_place(newest + META_LAST), root = root_of(db);
+	const unsigned n = entries_of(root);
+	uint8_t top[PAGE] = { 0 }, below[PAGE] = { 0 };
+	const uint64_t split = node_of(root, n - 2);
+
+	ck_assert_uint_ge(n, 3);
+	put_le64(top, root / PAGE);
+	put_le64(below, last + 1);
+	for (unsigned i = 0; i < 2; i++) {
+		uint8_t *page = i ? below : top;
+
+		put_le16(page + 10, 1); /* a branch */
+		put_le16(page + 12, 16);
+		put_le16(page + 14, PAGE);
+	}
+	for (unsigned i = 0; i < n - 2; i++)
+		add_entry(top, root, i, i == 0);
+	add_child(top, file_bytes + split + 8, get_le16(file_bytes + split + 6), last + 1);
+	add_entry(below, root, n - 2, true);
+	add_entry(below, root, n - 1, false);
+
+	ck_ok(os_pwrite_full(file_fd, top, PAGE, root));
+	ck_ok(os_pwrite_full(file_fd, below, PAGE, (last + 1) * PAGE));
+	put_at(newest + META_LAST, last + 1);
+	put_at(db + 8, at_place(db + 8) + 1); /* its branches */
+	expect_too_much(db, FOURTH, "a branch where a leaf should be");
+	ck_ok(os_pwrite_full(file_fd, file_bytes + root, PAGE, root));
+	mend_at(newest + META_LAST);
+	mend_at(db + 8);
+}
+
 START_TEST(each_field_of_a_branch_that_cannot_be_so_is_refused)
 {
 	uint64_t newest, snaps, branches, left, right;
@@ -687,6 +742,7 @@ START_TEST(each_field_of_a_branch_that_cannot_be_so_is_refused)
 	expect_too_much(node_of(branches, 1), FOURTH, "a key of length 512");
 	/* a child with children, before one that has none */
 	expect_refusal(node_of(branches, 0), snaps / PAGE, "a leaf where a branch should be");
+	expect_uneven_refused(newest, db_of(newest, "branches"));
 	expect_too_deep(newest, db_of(newest, "branches") + 40);
 	expect_as_it_was();
 }
