@@ -53,7 +53,7 @@ struct salvage {
 	struct entries batch;	 /* to be put */
 	struct entries doubtful; /* to be put at the end, where the name is free */
 	uint64_t seq_max;
-	bool seq, ino, lineage; /* counters that were found */
+	uint64_t seq, ino, lineage; /* counters that were found; 0: not */
 	struct salvage_stats stats;
 };
 
@@ -171,9 +171,12 @@ static int put_meta(struct index_txn *txn, const char *key, uint64_t value)
 	return index_put(txn, INDEX_META, key, strlen(key), bytes, sizeof(bytes));
 }
 
-static bool is_key(const void *key, size_t len, const char *text)
+static void take_counter(const char *counter, uint64_t *found, const void *key, size_t key_len,
+			 const void *value, size_t value_len)
 {
-	return len == strlen(text) && memcmp(key, text, len) == 0;
+	if (key_len == strlen(counter) && memcmp(key, counter, key_len) == 0 &&
+	    value_len == META_BYTES)
+		*found = get_le64(value);
 }
 
 static int put_record(void *arg, enum index_table table, const void *key, size_t key_len,
@@ -185,9 +188,9 @@ static int put_record(void *arg, enum index_table table, const void *key, size_t
 
 	switch (table) {
 	case INDEX_META:
-		s->seq = s->seq || is_key(key, key_len, "seq");
-		s->ino = s->ino || is_key(key, key_len, "ino");
-		s->lineage = s->lineage || is_key(key, key_len, "lineage");
+		take_counter("seq", &s->seq, key, key_len, value, value_len);
+		take_counter("ino", &s->ino, key, key_len, value, value_len);
+		take_counter("lineage", &s->lineage, key, key_len, value, value_len);
 		break;
 	case INDEX_SNAPS:
 		s->stats.snapshots++;
@@ -210,13 +213,13 @@ static int put_tables(void *arg, struct index_txn *txn)
 
 	s->stats.snapshots = s->stats.branches = 0;
 	r = table_log_each(s->log, put_record, &p);
-	/* as store.c does with damaged counters */
+	/* as store.c does with damaged counters, but not back behind what was found */
 	if (r == 0 && (s->stats.gaps > 0 || !s->seq))
-		r = put_meta(txn, "seq", s->seq_max + SEQ_SKIP);
+		r = put_meta(txn, "seq", MAX(s->seq, s->seq_max + SEQ_SKIP));
 	if (r == 0 && (s->stats.gaps > 0 || !s->ino))
-		r = put_meta(txn, "ino", now);
+		r = put_meta(txn, "ino", MAX(s->ino, now));
 	if (r == 0 && (s->stats.gaps > 0 || !s->lineage))
-		r = put_meta(txn, "lineage", now);
+		r = put_meta(txn, "lineage", MAX(s->lineage, now));
 	return r;
 }
 

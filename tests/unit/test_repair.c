@@ -604,6 +604,7 @@ END_TEST
 
 START_TEST(a_lost_record_costs_only_what_was_in_it)
 {
+	const uint64_t now = (uint64_t)os_now_ns();
 	struct last_record at;
 	struct salvage_stats stats;
 	struct branch *b;
@@ -627,12 +628,47 @@ START_TEST(a_lost_record_costs_only_what_was_in_it)
 	ck_assert_uint_eq(snap_count(store), 4);
 	expect_in_snap(id, 4, "four");
 	expect_in_snap(id, 3, "three");
+	/* what was lost may have counted further */
+	ck_assert_uint_gt(store->next_seq, 1 << 16);
+	ck_assert_uint_ge(store->next_ino, now);
+	ck_assert_uint_ge(store->next_lineage, now);
 	b = branch_at("main");
 	ck_assert_uint_eq(b->head, id);
 	branch_close(b);
 	check(CHECK_READ_DATA, EXISTS); /* the parent of "kept" is not there */
 	repair();
 	check(CHECK_READ_DATA, 0);
+}
+END_TEST
+
+/* The newest snapshots are gone, and the clock was wrong once, or is wrong now. */
+START_TEST(no_number_is_given_out_again_where_a_record_is_lost)
+{
+	const uint64_t ino = UINT64_MAX / 2, lineage = ino + 1, seq = 1 << 20;
+	struct last_record at;
+	struct branch *b;
+
+	populate();
+	store->next_ino = ino;
+	store->next_lineage = lineage;
+	store->next_seq = seq;
+	ck_ok(snap_drop(store, commit_snapshot(3, "dropped")));
+	ck_ok(store_sync(store));
+	for (int i = 0; i < 2; i++) {
+		if (i == 1)
+			at = last_table_record();
+		b = branch_at("main");
+		change(b, 4, i ? "kept" : "lost");
+		branch_close(b);
+		ck_ok(store_sync(store));
+	}
+	ck_ok(store_close(store));
+	store = NULL;
+	flip_at("packs/00000001.pack", at.off + IN_PAYLOAD);
+	ck_assert_uint_eq(salvage().gaps, 1);
+	ck_assert_uint_gt(store->next_seq, seq);
+	ck_assert_uint_ge(store->next_ino, ino);
+	ck_assert_uint_ge(store->next_lineage, lineage);
 }
 END_TEST
 
@@ -733,6 +769,7 @@ int main(void)
 		records_are_numbered_on_whatever_the_clock_says,
 		the_copy_of_the_tables_is_checked_and_written_again,
 		a_lost_record_costs_only_what_was_in_it,
+		no_number_is_given_out_again_where_a_record_is_lost,
 		records_inside_damaged_data_are_not_believed,
 		a_chunk_inside_damaged_data_is_taken_where_its_own_is_damaged,
 	};
