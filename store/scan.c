@@ -18,30 +18,44 @@
 #define WINDOW ((size_t)1 << 20)
 #define HEADER sizeof(struct record_header_bytes)
 
+/* The least that a disk refuses. Each time that it is asked for may take seconds. */
+#define SECTOR 512
+
 struct window {
 	struct packs *packs;
 	uint32_t pack;
 	uint64_t size; /* of the pack */
 	uint64_t off;  /* of the first byte held */
 	size_t len;
+	uint64_t careful; /* before it is what cannot be read: no sector more is asked for */
 	uint8_t *bytes; /* owned; WINDOW + one record */
 };
+
+/* How much to read at `at`, where `want` is needed. */
+static size_t window_len(const struct window *w, uint64_t at, size_t want)
+{
+	uint64_t len = WINDOW;
+
+	if (at < w->careful)
+		len = (at + want + SECTOR - 1) / SECTOR * SECTOR - at;
+	return (size_t)MAX(want, MIN(len, w->size - at));
+}
 
 /* `want` bytes at `at` (the file has them): lent, NULL when the disk does not give them. */
 static const uint8_t *window_get(struct window *w, uint64_t at, size_t want)
 {
 	if (at < w->off || at + want > w->off + w->len) {
-		size_t len = (size_t)MIN(WINDOW, w->size - at);
+		size_t len = window_len(w, at, want);
+		int r = pack_read(w->packs, w->pack, at, w->bytes, len, NULL);
 
+		if (r < 0 && at >= w->careful) {
+			w->careful = at + len;
+			len = window_len(w, at, want);
+			r = pack_read(w->packs, w->pack, at, w->bytes, len, NULL);
+		}
 		w->off = at;
-		w->len = 0;
-		len = MAX(len, want);
-		if (pack_read(w->packs, w->pack, at, w->bytes, len, NULL) == 0)
-			w->len = len;
-		/* an unreadable sector somewhere in it: as little as possible */
-		else if (pack_read(w->packs, w->pack, at, w->bytes, want, NULL) == 0)
-			w->len = want;
-		else
+		w->len = r < 0 ? 0 : len;
+		if (r < 0)
 			return NULL;
 	}
 	return w->bytes + (at - w->off);
@@ -111,9 +125,12 @@ static int scan_pack(struct scan *s, struct window *w)
 		const uint8_t *header = window_get(w, at, HEADER);
 		int r;
 
-		if (!header)
+		if (!header) {
 			s->stats.unreadable++;
-		if (!header || record_header_get(header, &found.rec) < 0) {
+			at = (at / SECTOR + 1) * SECTOR;
+			continue;
+		}
+		if (record_header_get(header, &found.rec) < 0) {
 			at += PACK_ALIGN;
 			continue;
 		}

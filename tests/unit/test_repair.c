@@ -672,6 +672,43 @@ START_TEST(no_number_is_given_out_again_where_a_record_is_lost)
 }
 END_TEST
 
+START_TEST(what_the_disk_refuses_is_asked_for_a_few_times)
+{
+	enum { CHUNKS = 40, BYTES = 8192, BLOCK = 4096 };
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	uint8_t bytes[BYTES];
+	struct salvage_stats stats;
+	struct chunk_loc loc;
+	struct name name;
+	int calls[2];
+	struct stat st;
+
+	for (unsigned i = 0; i < CHUNKS; i++) {
+		scratch_fill(bytes, sizeof(bytes), i);
+		ck_ok(chunk_put(store_chunks(store), CHUNK_DATA, bytes, sizeof(bytes), &name));
+	}
+	populate();
+	ck_ok(index_find_chunk(store->index, &name, &loc));
+	ck_ok(store_close(store));
+	store = NULL;
+	ck_ok(os_statat(scratch.dir_fd, "packs/00000001.pack", &st));
+	for (int bad = 0; bad < 2; bad++) {
+		if (bad)
+			fault_bad_sector(st.st_ino, (loc.off / BLOCK + 1) * BLOCK, BLOCK);
+		fault_arm(INT32_MAX, 0, EIO); /* counts */
+		ck_ok(store_salvage(scratch.dir_fd, &noter, NULL, &stats));
+		calls[bad] = fault_ticks();
+		fault_disarm();
+		ck_assert_uint_eq(stats.damaged, bad);
+	}
+	fault_bad_sector(0, 0, 0);
+	store_up();
+	expect_states();
+	/* a disk that fails may take seconds each time */
+	ck_assert_int_lt(calls[1], calls[0] + 200);
+}
+END_TEST
+
 /* A record of the tables as anyone may write it into a file: "all there is, is nothing". */
 static void forge_record(uint8_t *to, size_t room)
 {
@@ -770,6 +807,7 @@ int main(void)
 		the_copy_of_the_tables_is_checked_and_written_again,
 		a_lost_record_costs_only_what_was_in_it,
 		no_number_is_given_out_again_where_a_record_is_lost,
+		what_the_disk_refuses_is_asked_for_a_few_times,
 		records_inside_damaged_data_are_not_believed,
 		a_chunk_inside_damaged_data_is_taken_where_its_own_is_damaged,
 	};
