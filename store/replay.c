@@ -79,15 +79,7 @@ static void forget_branch(struct replay *rp, const struct entry *e)
  */
 static bool is_final(const struct replay *rp, int r)
 {
-	static const int machine[] = {
-		ENOMEM, EMFILE, ENFILE, ENOSPC, EDQUOT, EACCES, EPERM, EROFS,
-		ENODEV, ENXIO, ETIMEDOUT, ESTALE, /* disks that are behind a network, or gone */
-	};
-
-	for (size_t i = 0; i < ARRAY_SIZE(machine); i++)
-		if (r == -machine[i])
-			return false;
-	return r != -EIO || rp->again;
+	return !err_is_machine(r) && (r != -EIO || rp->again);
 }
 
 /* Else this branch's recovery ends here. */

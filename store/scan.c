@@ -41,8 +41,8 @@ static size_t window_len(const struct window *w, uint64_t at, size_t want)
 	return (size_t)MAX(want, MIN(len, w->size - at));
 }
 
-/* `want` bytes at `at` (the file has them): lent, NULL when the disk does not give them. */
-static const uint8_t *window_get(struct window *w, uint64_t at, size_t want)
+/* `want` bytes at `at` (the file has them), lent. AGAIN: the disk does not give them. */
+static int window_get(struct window *w, uint64_t at, size_t want, const uint8_t **ret)
 {
 	if (at < w->off || at + want > w->off + w->len) {
 		size_t len = window_len(w, at, want);
@@ -56,9 +56,10 @@ static const uint8_t *window_get(struct window *w, uint64_t at, size_t want)
 		w->off = at;
 		w->len = r < 0 ? 0 : len;
 		if (r < 0)
-			return NULL;
+			return err_is_machine(r) ? r : AGAIN;
 	}
-	return w->bytes + (at - w->off);
+	*ret = w->bytes + (at - w->off);
+	return 0;
 }
 
 struct numbers {
@@ -95,9 +96,9 @@ static int decode(struct window *w, uint64_t at, const struct record *rec, uint8
 
 	if (at + HEADER + rec->stored_len > w->size)
 		return AGAIN;
-	payload = window_get(w, at + HEADER, rec->stored_len);
-	if (!payload)
-		return AGAIN;
+	r = window_get(w, at + HEADER, rec->stored_len, &payload);
+	if (r != 0)
+		return r;
 	r = payload_decode(w->packs, rec->codec, payload, rec->stored_len, raw, rec->raw_len);
 	if (r == -ENOMEM)
 		return r;
@@ -122,10 +123,12 @@ static int scan_pack(struct scan *s, struct window *w)
 
 	while (at + HEADER <= w->size) {
 		struct scanned found = { .pack = w->pack, .off = at, .doubtful = at < doubt_end };
-		const uint8_t *header = window_get(w, at, HEADER);
-		int r;
+		const uint8_t *header;
+		int r = window_get(w, at, HEADER, &header);
 
-		if (!header) {
+		if (r < 0)
+			return r;
+		if (r == AGAIN) {
 			s->stats.unreadable++;
 			at = (at / SECTOR + 1) * SECTOR;
 			continue;
@@ -177,8 +180,13 @@ int packs_scan(struct packs *p, int (*fn)(void *arg, const struct scanned *rec),
 	for (size_t i = 0; r == 0 && i < numbers.count; i++) {
 		struct window w = { .packs = p, .pack = numbers.list[i], .bytes = bytes };
 
-		if (pack_size(p, w.pack, &w.size) < 0)
-			continue; /* not there any more, or not to be read: nothing in it counts */
+		r = pack_size(p, w.pack, &w.size);
+		if (err_is_machine(r))
+			break;
+		if (r < 0) {
+			r = 0; /* not there any more, or not to be read: nothing in it counts */
+			continue;
+		}
 		r = scan_pack(&s, &w);
 		s.stats.packs++;
 		s.stats.bytes += w.size;

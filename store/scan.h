@@ -27,7 +27,8 @@ struct scan_stats {
 
 /*
  * Each record whose header is whole, in order of pack and place. fn's non-zero return stops and is
- * returned. What cannot be read is passed over and counted.
+ * returned. What cannot be read is passed over and counted, but where the machine fails
+ * (err_is_machine): that is returned, too.
  */
 int packs_scan(struct packs *p, int (*fn)(void *arg, const struct scanned *rec), void *arg,
 	       const struct progress *progress, struct scan_stats *ret);

@@ -42,6 +42,19 @@ int err_errno(int r)
 	return -r;
 }
 
+bool err_is_machine(int r)
+{
+	static const int machine[] = {
+		ENOMEM, EMFILE, ENFILE, ENOSPC, EDQUOT, EACCES, EPERM, EROFS,
+		ENODEV, ENXIO, ETIMEDOUT, ESTALE, /* disks that are behind a network, or gone */
+	};
+
+	for (size_t i = 0; i < sizeof(machine) / sizeof(machine[0]); i++)
+		if (r == -machine[i])
+			return true;
+	return false;
+}
+
 const char *err_str(int r)
 {
 	static const char *const outcomes[] = { "done", "not there", "the end", "not this way",

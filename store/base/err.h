@@ -13,6 +13,8 @@
  * which err_errno() folds it where the kernel or a C caller wants a plain number.
  */
 
+#include <stdbool.h>
+
 enum outcome {
 	ABSENT = 1, /* what was asked for is not there */
 	END = 2,    /* an iteration is over */
@@ -89,6 +91,12 @@ enum err {
 
 /* The errno (positive) that a failure folds to; 0 for r >= 0. */
 int err_errno(int r);
+
+/*
+ * A failure of the machine we run on, or of what we may do there: it says nothing of what is on the
+ * disk, and the next try, or another one's, may do better.
+ */
+bool err_is_machine(int r);
 
 /* The sentence for people; static storage. For an errno it is strerror's. */
 const char *err_str(int r);

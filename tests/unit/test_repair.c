@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/damage.h"
 
+#include <sys/resource.h>
+
 #include "store/base/fault.h"
-#include "store/pack.h"
+#include "store/chunk_internal.h"
 
 /* Repair and salvage. With whole programs: tests/e2e/flipped_bits.py, salvage.py. */
 
@@ -709,6 +711,36 @@ START_TEST(what_the_disk_refuses_is_asked_for_a_few_times)
 }
 END_TEST
 
+/* It says so, or finds all there is. */
+START_TEST(salvage_takes_no_lack_of_descriptors_for_damage)
+{
+	enum { PACKS = 5 };
+	const struct noter noter = { .fn = scratch_note, .arg = &scratch };
+	struct salvage_stats stats = { .packs = 0 };
+	struct rlimit files, fewer;
+	int r = -EMFILE;
+
+	populate();
+	for (int i = 1; i < PACKS; i++) {
+		(void)packs_begin_new(store->chunks->packs);
+		commit_snapshot(3, i % 2 ? "odd" : "even");
+	}
+	lose_index();
+	ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
+	fewer = files;
+	for (fewer.rlim_cur = 3; r < 0; fewer.rlim_cur++) {
+		ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &fewer), 0);
+		r = store_salvage(scratch.dir_fd, &noter, NULL, &stats);
+		ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
+		ck_assert_msg(r == 0 || r == -EMFILE, "%s", err_name(r));
+	}
+	ck_assert_uint_eq(stats.packs, PACKS);
+	store_up();
+	ck_assert_uint_eq(snap_count(store), 3 + PACKS - 1);
+	check(CHECK_READ_DATA, 0);
+}
+END_TEST
+
 /* A record of the tables as anyone may write it into a file: "all there is, is nothing". */
 static void forge_record(uint8_t *to, size_t room)
 {
@@ -808,6 +840,7 @@ int main(void)
 		a_lost_record_costs_only_what_was_in_it,
 		no_number_is_given_out_again_where_a_record_is_lost,
 		what_the_disk_refuses_is_asked_for_a_few_times,
+		salvage_takes_no_lack_of_descriptors_for_damage,
 		records_inside_damaged_data_are_not_believed,
 		a_chunk_inside_damaged_data_is_taken_where_its_own_is_damaged,
 	};
