@@ -60,15 +60,18 @@ static int tick(struct check *c, const char *what, uint64_t done, uint64_t total
 
 /* ---- phase 1: records ---- */
 
-static void check_format(struct check *c)
+static int check_format(struct check *c)
 {
 	uint8_t uuid[16];
 	int r = store_read_format(c->store->dir_fd, uuid);
 
+	if (err_is_machine(r))
+		return r;
 	if (r < 0)
 		damage(c, "format file: %s", err_str(r));
 	else if (memcmp(uuid, c->store->uuid, sizeof(uuid)) != 0)
 		damage(c, "format file: it was replaced by that of another store");
+	return 0;
 }
 
 static int bad_key(struct check *c, enum index_table table, const void *key, size_t key_len)
@@ -222,7 +225,9 @@ int check_records(struct check *c)
 		LOCK_GUARD(&c->store->table);
 		c->stats.unsealed_snapshots = c->store->queue_length;
 	}
-	check_format(c);
+	r = check_format(c);
+	if (r < 0)
+		return r;
 	r = index_check(c->store->index);
 	if (r == -ERR_INDEX_BROKEN) {
 		damage(c, "%s; the daemon's log names the page", err_str(r));
@@ -231,6 +236,8 @@ int check_records(struct check *c)
 	if (r < 0)
 		return r;
 	r = table_check(c->store->tables);
+	if (err_is_machine(r))
+		return r;
 	if (r != 0 && r != ABSENT) {
 		damage(c, "the packs' copy of the tables: %s (only 'plyfs salvage' needs it)",
 		       err_str(r));

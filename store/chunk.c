@@ -815,6 +815,8 @@ static int check_header(void *arg, uint32_t pack, const struct pack_sizes *size)
 	struct pack_headers *h = arg;
 	int r = pack_check_header(h->c->packs, pack);
 
+	if (err_is_machine(r))
+		return r;
 	return r < 0 && r != -ERR_PACK_MISSING ? h->fn(h->arg, pack, r) : 0;
 }
 

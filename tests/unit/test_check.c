@@ -2,6 +2,7 @@
 
 /* What a check finds in a damaged store, and that it calls a sound one clean. */
 
+#include "store/base/fault.h"
 #include "tests/unit/damage.h"
 
 static bool touches(uint64_t id, const char *branch, uint64_t a, bool data)
@@ -336,6 +337,26 @@ START_TEST(a_check_can_be_cancelled)
 }
 END_TEST
 
+START_TEST(what_the_machine_refuses_is_not_told_as_damage)
+{
+	bool late = false;
+
+	populate();
+	for (int n = 0; !late; n++) {
+		struct check_stats stats;
+		int r;
+
+		fault_arm(n, 1, EMFILE); /* or no memory */
+		r = store_check(store, 0, &ops, NULL, &stats);
+		late = fault_ticks() <= n;
+		fault_disarm();
+		ck_assert_msg(r == 0 || r == -EMFILE || r == -ENOMEM, "%d: %s\n%s", n, err_name(r),
+			      report.text);
+	}
+	ck_assert_str_eq(report.text, "");
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -356,6 +377,7 @@ int main(void)
 		a_replaced_format_file_is_reported,
 		shared_states_are_not_walked_again,
 		a_check_can_be_cancelled,
+		what_the_machine_refuses_is_not_told_as_damage,
 	};
 
 	return scratch_run("check", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
