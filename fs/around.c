@@ -52,15 +52,15 @@ void vnode_was_written(struct view *v, struct vnode *n)
 	n->taken_ms = now_ms() + TAKEN_MS;
 }
 
-void vnode_lost_priv(struct view *v, uint64_t node)
+void vnode_has_new_mode(struct view *v, uint64_t node)
 {
 	LOCK_GUARD(&v->table_lock);
 	struct vnode *n = vnode_by_node(v, node);
 
 	if (!n)
 		return;
-	n->lost_priv = true;
-	vnode_save(v, n); /* before the write's record is there, so none is missed after a kill */
+	n->new_mode = true;
+	vnode_save(v, n); /* before the change's record is there, so none is missed after a kill */
 }
 
 static _Thread_local int32_t asker;
@@ -98,7 +98,7 @@ bool view_is_written(struct view *v, uint64_t node)
 	LOCK_GUARD(&v->table_lock);
 	const struct vnode *n = vnode_by_node(v, node);
 
-	return n && n->write && !n->lost_priv &&
+	return n && n->write && !n->new_mode &&
 	       n->taken_ms - now_ms() - 1 < SYNC_MS && /* else over, 24 days or more ago as well */
 	       !has_gone_on(v, n);
 }

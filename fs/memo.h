@@ -59,7 +59,7 @@ enum memo_flags { /* of a node: see struct vnode */
 	MEMO_DISPLACED = 64,
 	MEMO_OPENED = 128, /* memo.opened has something of it */
 	MEMO_DEAD = 256,
-	MEMO_LOST_PRIV = 512,
+	MEMO_NEW_MODE = 512,
 };
 
 struct memo_node {

@@ -67,7 +67,7 @@ static int resume_one(struct view *v, const struct memo_node *m, struct realm *r
 	n->removed = flags & MEMO_REMOVED;
 	n->changed = flags & MEMO_CHANGED;
 	n->displaced = flags & MEMO_DISPLACED;
-	n->lost_priv = flags & MEMO_LOST_PRIV;
+	n->new_mode = flags & MEMO_NEW_MODE;
 	n->told = TOLD_OTHERS; /* by the former process, for all we know */
 	if (S_ISREG(n->type))
 		vnode_was_written(v, n);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/xattr.h>
 
 #include "fs/notes.h"
 #include "fs/view_internal.h"
@@ -571,7 +572,7 @@ static int write_once(struct view *v, uint64_t node, uint64_t off, const void *b
 			memo_did(MEMO_DATA, (uint64_t)r);
 	}
 	if (r > 0)
-		vnode_lost_priv(v, node);
+		vnode_has_new_mode(v, node);
 	return r;
 }
 
@@ -645,8 +646,12 @@ int view_setxattr(struct view *v, uint64_t node, const char *name, const void *v
 	r = vnode_bind_to_change(v, node, &b);
 	if (r < 0)
 		return r;
-	return b.dead ? -ENOENT :
-			done(v, fs_setxattr(&b.fs, b.ino, name, value, len, flags), MEMO_XATTR);
+	if (b.dead)
+		return -ENOENT;
+	r = done(v, fs_setxattr(&b.fs, b.ino, name, value, len, flags), MEMO_XATTR);
+	if (r >= 0 && strcmp(name, XATTR_NAME_POSIX_ACL_ACCESS) == 0)
+		vnode_has_new_mode(v, node);
+	return r;
 }
 
 int view_removexattr(struct view *v, uint64_t node, const char *name)

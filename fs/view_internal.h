@@ -79,7 +79,7 @@ struct vnode {
 	bool changed;  /* under table_lock: in an older realm, since that is one */
 	bool dead;     /* under table_lock: a directory that the state lacks (V5) */
 	bool unnamed;  /* under table_lock: it was, or was listed; nobody looked since */
-	bool lost_priv; /* under table_lock: a write took its set-id bits */
+	bool new_mode; /* under table_lock: not by SETATTR, so the kernel has to take it from us */
 	int32_t writer; /* under table_lock: who wrote to it last past the kernel's cache */
 	uint32_t write;	/* under table_lock: the how many-th of such writes; 0: there was none */
 	uint32_t taken_ms; /* under table_lock: when the kernel has its answer for sure */
@@ -284,5 +284,8 @@ int vnode_bind_to_write(struct view *v, uint64_t node, const struct past_cache *
  * and before it a request that is told its size. Nobody else has the view yet.
  */
 void vnode_was_written(struct view *v, struct vnode *n);
-/* A write took set-id bits: from now on the kernel has to take the mode, with all the rest. */
-void vnode_lost_priv(struct view *v, uint64_t node);
+/*
+ * Not by SETATTR, whose answer the kernel takes in any case: a write took set-id bits, or an access
+ * ACL was set. From now on the kernel has to take the mode, with all the rest.
+ */
+void vnode_has_new_mode(struct view *v, uint64_t node);

@@ -67,7 +67,7 @@ void vnode_save(struct view *v, const struct vnode *n)
 				      (n->changed ? MEMO_CHANGED : 0) |
 				      (n->displaced ? MEMO_DISPLACED : 0) |
 				      (n->dead ? MEMO_DEAD : 0) |
-				      (n->lost_priv ? MEMO_LOST_PRIV : 0) |
+				      (n->new_mode ? MEMO_NEW_MODE : 0) |
 				      (n->opens ? MEMO_OPENED : 0),
 			      memory_order_release);
 	atomic_store_explicit(&m->nlookup, n->nlookup, memory_order_release);

@@ -432,6 +432,37 @@ def test_what_a_user_writes_does_not_run_with_the_rights_of_its_owner(t):
         os.close(end)
 
 
+def test_an_access_list_holds_at_once_after_a_write(t):
+    """
+    What mode a list makes the kernel does not know, and has to ask us, who tell it attributes that it
+    must not take while the writer may not have his answer (which with a sync is long).
+    """
+    ply.need_root()
+    v = t.view({})
+    for path in t.path, v.path:
+        os.chmod(path, 0o755)
+    path, ready, go = v.at("f"), os.pipe(), os.pipe()
+
+    def writer():
+        os.close(go[1])
+        fd = make(v, "f", mode=0o644)
+        os.pwritev(fd, [b"text"], 0, os.RWF_DSYNC)
+        os.write(ready[1], b"1")
+        os.read(go[0], 1)
+
+    pid = ply.child(writer)
+    assert os.read(ready[0], 1) == b"1"
+    for others in 0, 4, 0:
+        os.setxattr(path, "system.posix_acl_access", struct.pack(
+            "<I" + "HHi" * 3, 2, 1, 6, -1, 4, 0, -1, 32, others, -1))
+        read = t.run(["cat", path], user=65534, group=65534, extra_groups=[], cwd="/", check=False)
+        assert read.stdout == ("text" if others else ""), (others, read)
+    os.write(go[1], b"1")
+    assert ply.ended_well(pid)
+    for end in *ready, *go:
+        os.close(end)
+
+
 def test_a_write_ends_file_capabilities(t):
     ply.need_root()
     v = t.view({})
