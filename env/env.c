@@ -215,7 +215,7 @@ const char *ply_env_workdir(struct ply_env *e)
 	return e->workdir ? e->workdir : env_option(e, "workdir");
 }
 
-/* ---- verbs ---- */
+/* ---- verbs: what they return is empty before anything can fail ---- */
 
 static void leavep(struct ply_env **e)
 {
@@ -248,6 +248,7 @@ static int enter(struct ply_env *e, bool can, const char *verb, struct ply_env *
 
 int ply_env_read_file(struct ply_env *e, const char *path, struct ply_text *ret)
 {
+	*ret = (struct ply_text){ 0 };
 	ENTER(e, read_file);
 	return e->ops->read_file(e, path, ret);
 }
@@ -260,6 +261,7 @@ int ply_env_write_file(struct ply_env *e, const char *path, const void *data, si
 
 int ply_env_list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
 {
+	*ret = (struct ply_list){ 0 };
 	ENTER(e, list_files);
 	return e->ops->list_files(e, pattern, ret);
 }
@@ -267,18 +269,21 @@ int ply_env_list_files(struct ply_env *e, const char *pattern, struct ply_list *
 int ply_env_run(struct ply_env *e, const char *command, double timeout, const char *shell,
 		struct ply_result *ret)
 {
+	*ret = (struct ply_result){ 0 };
 	ENTER(e, run);
 	return e->ops->run(e, command, timeout > 0 ? timeout : e->timeout, shell, ret);
 }
 
 int ply_env_run_tests(struct ply_env *e, struct ply_tests *ret)
 {
+	*ret = (struct ply_tests){ 0 };
 	ENTER(e, run_tests);
 	return e->ops->run_tests(e, ret);
 }
 
 int ply_env_checkpoint(struct ply_env *e, const char *label, struct ply_text *ret_id)
 {
+	*ret_id = (struct ply_text){ 0 };
 	ENTER(e, checkpoint);
 	return e->ops->checkpoint(e, label, ret_id);
 }
@@ -304,6 +309,7 @@ int ply_env_clone(struct ply_env *e, const char *workdir, struct ply_env **ret)
 int ply_env_diff(struct ply_env *e, const char *a, const char *b, const char *form,
 		 struct ply_text *ret)
 {
+	*ret = (struct ply_text){ 0 };
 	ENTER(e, diff);
 	return e->ops->diff(e, a, b, form, ret);
 }

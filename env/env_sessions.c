@@ -167,6 +167,7 @@ int ply_env_list_shells(struct ply_env *e, struct ply_list *ret)
 {
 	struct ply_list list = { 0 };
 
+	*ret = list;
 	LOCK_GUARD(&e->lock);
 	for (size_t i = 0; i < e->n_sessions; i++) {
 		const char *name = session_name(e->sessions[i]);

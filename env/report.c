@@ -413,6 +413,7 @@ int ply_tests_parse(const char *output, size_t len, const char *xml, size_t xml_
 	bool broken = false;
 	int r;
 
+	*ret = (struct ply_tests){ 0 };
 	if (xml && !rule) {
 		r = junit_read(xml, xml_len, &cases);
 		if (r < 0 && r != PLY_INVALID)

@@ -492,6 +492,7 @@ int ply_swe_read_file(struct ply_swe *swe, const char *path, struct ply_text *re
 	_cleanup_(ply_text_free) struct ply_text full = { 0 };
 	int r = absolute(swe, path, &full);
 
+	*ret = (struct ply_text){ 0 };
 	if (r == 0)
 		r = deployment(swe, &d);
 	return r < 0 ? r : d->ops->read_file(d, full.data, ret);
@@ -516,12 +517,11 @@ struct ply_env *ply_swe_env(struct ply_swe *swe)
 
 int ply_quote(const char *word, struct ply_text *ret)
 {
-	struct ply_text made = { 0 };
-	int r = text_append_quoted(&made, word);
+	int r;
 
+	*ret = (struct ply_text){ 0 };
+	r = text_append_quoted(ret, word);
 	if (r < 0)
-		ply_text_free(&made);
-	else
-		*ret = made;
+		ply_text_free(ret);
 	return r;
 }

@@ -112,6 +112,35 @@ START_TEST(without_a_session_errors_are_upstreams)
 }
 END_TEST
 
+START_TEST(a_result_is_empty_after_a_failure)
+{
+	struct ply_result result;
+	struct ply_tests tests;
+	struct ply_text text;
+	struct ply_list list;
+
+	/* A caller frees what it has, whatever was answered. */
+#define leaves_empty(object, free_it, expression)                    \
+	do {                                                         \
+		memset(&(object), 0x55, sizeof(object));             \
+		ck_assert_int_lt((expression), 0);                   \
+		for (size_t i = 0; i < sizeof(object); i++)          \
+			ck_assert_int_eq(((char *)&(object))[i], 0); \
+		free_it(&(object));                                  \
+	} while (0)
+
+	env->is_set_up = false;
+	leaves_empty(text, ply_text_free, ply_env_read_file(env, "x", &text));
+	leaves_empty(text, ply_text_free, ply_env_checkpoint(env, NULL, &text));
+	leaves_empty(text, ply_text_free, ply_env_diff(env, NULL, NULL, NULL, &text));
+	leaves_empty(list, ply_list_free, ply_env_list_files(env, "*", &list));
+	leaves_empty(result, ply_result_free, ply_env_run(env, "true", 1, NULL, &result));
+	leaves_empty(tests, ply_tests_free, ply_env_run_tests(env, &tests));
+	leaves_empty(tests, ply_tests_free, ply_tests_parse("", 0, NULL, 0, "none", &tests));
+#undef leaves_empty
+}
+END_TEST
+
 START_TEST(shells_are_named_and_independent)
 {
 	struct ply_result result;
@@ -586,6 +615,7 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_session_is_started_and_ended_once);
 	tcase_add_test(t, without_a_session_errors_are_upstreams);
+	tcase_add_test(t, a_result_is_empty_after_a_failure);
 	tcase_add_test(t, shells_are_named_and_independent);
 	tcase_add_test(t, output_is_merged_and_without_its_last_newline);
 	tcase_add_test(t, a_syntax_error_is_a_result);

@@ -227,7 +227,10 @@ START_TEST(nothing_goes_before_start_and_after_close)
 		ck_assert_int_eq(ply_swe_communicate(swe, "ls", NULL, &t), PLY_STATE);
 		ck_assert_int_eq(ply_swe_reset(swe), PLY_STATE);
 		ck_assert_int_eq(ply_swe_interrupt(swe), PLY_STATE);
+		memset(&t, 0x55, sizeof(t));
 		ck_assert_int_eq(ply_swe_read_file(swe, "/x", &t), PLY_STATE);
+		ck_assert_ptr_null(t.data);
+		ck_assert_uint_eq(t.len, 0);
 		ck_assert_int_eq(ply_swe_write_file(swe, "/x", "", 0), PLY_STATE);
 		ck_assert_int_eq(ply_swe_execute(swe, "ls", false, NULL, 0, NULL, NULL), PLY_STATE);
 		ck_assert_ptr_null(ply_swe_env(swe));
