@@ -247,11 +247,13 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 	status = session_run(s, &run, cancel_fd(), &o);
 	if (status == PLY_TIMEOUT || status == PLY_CANCELLED) {
 		r = session_interrupt(s, INTERRUPT_WINDOW, INTERRUPT_TRIES, &rest);
-		if (r < 0)
-			return r;
-		if (status == PLY_CANCELLED)
+		if (r == 0 && status == PLY_CANCELLED)
 			return fail(status, "the command was cancelled");
 		take_rest(&rest, &o);
+		if (r == PLY_SESSION_GONE)
+			take_output(&o, ret);
+		if (r < 0)
+			return r;
 		r = text_set(&result.err, words, sizeof(words) - 1);
 		if (r < 0)
 			return r;

@@ -295,7 +295,10 @@ PLY_API void ply_observation_free(struct ply_observation *o);
  */
 PLY_API int ply_session_run(struct ply_session *s, const struct ply_session_run *run,
 			    struct ply_observation *ret);
-/* May be called while another thread runs something. Ctrl-C up to `tries` times, then harder. */
+/*
+ * May be called while another thread runs something. Ctrl-C up to `tries` times, then harder.
+ * PLY_SESSION_GONE, when that was the shell's end (`exec program`): *ret_output has its last words.
+ */
 PLY_API int ply_session_interrupt(struct ply_session *s, double timeout, int tries,
 				  struct ply_text *ret_output);
 PLY_API bool ply_session_alive(struct ply_session *s);

@@ -70,7 +70,7 @@ struct shell_interrupt {
  * Until the shell itself is back. With nothing running: at once. Those of several threads are
  * served one after the other. Of *ret output, truncated and matched are set; empty and -1 when
  * another thread's shell_run has it: that ends with the output. PLY_TIMEOUT: the shell does not
- * react.
+ * react. PLY_SESSION_GONE: it ended the shell. Both have what was printed.
  */
 int shell_interrupt(struct shell *s, const struct shell_interrupt *how,
 		    struct ply_observation *ret);

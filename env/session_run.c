@@ -446,7 +446,7 @@ static int interrupt_owned(struct shell *s, const struct shell_interrupt *how,
 	g.mine = true;
 	r = shell_wait(s, &g);
 	if (r < 0)
-		return r;
+		return with_output(s, ret, r);
 	ret->matched = r == MATCHED ? g.match.index : -1;
 	return r == MATCHED ? take(s, g.match.start, g.match.end, ret) : take_output(s, ret);
 }

@@ -254,6 +254,12 @@ START_TEST(a_dead_shell_is_said)
 	ok(ply_env_end_session(env));
 	ok(ply_env_start_session(env, NULL));
 	gives("echo again", NULL, "again", 0);
+	/* Also one that the interrupt of a command whose time is up ends. */
+	ck_assert_int_eq(ply_env_run_in_session(env, "echo last words; exec sleep 1000", NULL, 0.1,
+						&result),
+			 PLY_SESSION_GONE);
+	ck_assert_str_eq(result.out.data, "last words");
+	ply_result_free(&result);
 }
 END_TEST
 
