@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/xattr.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -126,8 +127,9 @@ static void raw_copy(struct mount *m, const struct fuse_in_header *in)
 }
 
 /*
- * SETXATTR with its flags, which no libfuse hands on. ACL_KILL_SGID comes with an access ACL from
- * somebody outside the file's group, to whom chmod would not leave the sgid bit either.
+ * SETXATTR with its flags, which no libfuse hands on. ACL_KILL_SGID comes with an ACL from somebody
+ * outside the file's group, to whom chmod would not leave the sgid bit either. It comes with a
+ * default one as well, which makes no mode.
  */
 static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 {
@@ -147,7 +149,8 @@ static void raw_setxattr(struct mount *m, const struct fuse_in_header *in)
 		return;
 	}
 	r = view_setxattr(m->view, in->nodeid, name, name + len + 1, x->size, (int)x->flags);
-	if (r == 0 && ext && (x->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID)) {
+	if (r == 0 && ext && (x->setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID) &&
+	    strcmp(name, XATTR_NAME_POSIX_ACL_ACCESS) == 0) {
 		r = view_getattr(m->view, in->nodeid, &i);
 		if (r == 0 && (i.mode & S_ISGID)) {
 			const struct fs_set set = { .mask = SET_MODE, .mode = i.mode & ~S_ISGID };

@@ -317,6 +317,20 @@ def test_acls_are_kept_and_enforced(t):
     assert "user:1234:rwx" in t.run(["getfacl", "-cp", v.at("d/new")]).stdout
 
 
+def test_which_list_of_who_is_not_in_the_group_takes_sgid(t):
+    """Of a directory as well, and only the access list, though the kernel says the same of both."""
+    ply.need_root()
+    ply.need_tool("setfacl")
+    v = t.view({"d": None})
+    for path in t.path, v.path:
+        os.chmod(path, 0o755)
+    os.chown(v.at("d"), 1234, 77)
+    os.chmod(v.at("d"), 0o2775)
+    for option, sgid in ("-dm", stat.S_ISGID), ("-m", 0):
+        t.run(["setfacl", option, "u:5:rwx", v.at("d")], user=1234, group=1234, extra_groups=[], cwd="/")
+        assert os.stat(v.at("d")).st_mode & stat.S_ISGID == sgid, option
+
+
 def test_permissions_of_other_users(t):
     ply.need_root()
     v = t.view({"open/f": "1", "closed/f": "1"})

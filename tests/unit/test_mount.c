@@ -357,20 +357,28 @@ END_TEST
 
 START_TEST(an_access_list_of_who_is_not_in_the_group_takes_sgid)
 {
+	static const char name[] = "system.posix_acl_access";
+	static const char acl[] = "\2\0\0\0"
+				  "\1\0\7\0\377\377\377\377"   /* user::rwx */
+				  "\4\0\5\0\377\377\377\377"   /* group::r-x */
+				  "\40\0\5\0\377\377\377\377"; /* other::r-x */
 	struct {
 		struct fuse_setxattr_in in;
-		char rest[9];
-	} x = { .in = { .size = 2 }, .rest = "user.a\0v1" };
+		char rest[sizeof(name) + sizeof(acl) - 1];
+	} x = { .in = { .size = sizeof(acl) - 1 } };
 	const struct fuse_setattr_in s = { .valid = FATTR_MODE, .mode = 02755 };
 	const struct fuse_getattr_in g = { 0 };
 	uint64_t node = create("f");
 	struct fuse_attr_out out;
 	struct reply a;
 
+	memcpy(x.rest, name, sizeof(name));
+	memcpy(x.rest + sizeof(name), acl, sizeof(acl) - 1);
 	ck_assert_int_eq(call(FUSE_SETATTR, node, &s, sizeof(s), NULL, &a), 0);
 	for (unsigned kill = 0; kill < 2; kill++) {
 		x.in.setxattr_flags = kill ? FUSE_SETXATTR_ACL_KILL_SGID : 0;
-		ck_assert_int_eq(call(FUSE_SETXATTR, node, &x, sizeof(x.in) + 9, NULL, &a), 0);
+		ck_assert_int_eq(call(FUSE_SETXATTR, node, &x, sizeof(x.in) + sizeof(x.rest), NULL,
+				      &a), 0);
 		ck_assert_int_eq(call(FUSE_GETATTR, node, &g, sizeof(g), NULL, &a), 0);
 		memcpy(&out, a.body, sizeof(out));
 		ck_assert_uint_eq(out.attr.mode, S_IFREG | (kill ? 0755 : 02755));
