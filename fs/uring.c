@@ -350,7 +350,10 @@ static int woken(struct queue *q)
 	return 0;
 }
 
-/* U4. The ring's thread; the kernel has the entry, or a completion of it is still to be seen. */
+/*
+ * U4. The ring's thread; the kernel has the entry, and the reply that was in it, or a completion of
+ * it is still to be seen.
+ */
 static void give_memory_back(struct ring_entry *e)
 {
 	struct wire_header *was;
@@ -403,7 +406,7 @@ static int serve_next(struct queue *q)
 		else if (r == 0)
 			serve_request(e);
 		/* Else the kernel has let go of it; the reader on the descriptor sees why. */
-	} else if (r != -EINTR) {
+	} else if (r != -EINTR && io_uring_sq_ready(&q->ring) == 0) { /* it took all */
 		for (unsigned i = 0; i < ENTRIES; i++)
 			if (q->entries[i].large && !q->entries[i].away)
 				give_memory_back(&q->entries[i]);

@@ -303,25 +303,46 @@ def test_what_many_large_requests_at_once_took_is_given_back(t):
     ply.wait_for("memory to be given back", lambda: anonymous() < before + clients // 4)
 
 
+def while_refused(t, view, how, work):
+    """work() in a child while the rings' calls are answered so, one of three."""
+    tasks = "/proc/%d/task/" % view.store.daemon()
+    children = Children(view)
+    tracer = subprocess.Popen(["strace", "-f", "-p", str(view.store.daemon()), "-o", t.at("trace"), "-e",
+                               "trace=io_uring_enter", "-e", "inject=io_uring_enter:%s:when=2+3" % how],
+                              stderr=subprocess.DEVNULL)
+    try:
+        ply.wait_for("strace", lambda: all("TracerPid:\t%d\n" % tracer.pid in ply.read(tasks + i + "/status")
+                                           for i in os.listdir(tasks)))
+        children.start(work)
+        children.join()
+    finally:
+        tracer.terminate()
+        tracer.wait()
+    assert ply.read(t.at("trace")).count("(INJECTED)") > 10
+
+
 def test_a_ring_that_is_refused_memory_tries_again(t):
     ply.need_tool("strace")
     view = uring_view(t)
-    tasks = "/proc/%d/task/" % view.store.daemon()
-    children = Children(view)
     with open(view.at("a.txt"), "r+b", buffering=0) as f:  # its close asks for nothing
-        tracer = subprocess.Popen(["strace", "-f", "-p", str(view.store.daemon()), "-o", t.at("trace"), "-e",
-                                   "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EAGAIN:when=2+3"],
-                                  stderr=subprocess.DEVNULL)
-        try:
-            ply.wait_for("strace", lambda: all("TracerPid:\t%d\n" % tracer.pid in ply.read(tasks + i + "/status")
-                                               for i in os.listdir(tasks)))
-            children.start(lambda: [os.pwrite(f.fileno(), b"%03d" % i, 0) for i in range(100)])
-            children.join()
-        finally:
-            tracer.terminate()
-            tracer.wait()
+        while_refused(t, view, "error=EAGAIN", lambda: [os.pwrite(f.fileno(), b"%03d" % i, 0) for i in range(100)])
     assert view.read("a.txt") == "099\n", view.read("a.txt")
-    assert ply.read(t.at("trace")).count("(INJECTED)") > 10
+
+
+def test_a_reply_that_is_not_handed_over_yet_keeps_its_memory(t):
+    """The kernel takes some of what it is given, and says how many, when it has no memory for the rest."""
+    ply.need_tool("strace")
+    content = os.urandom(1 << 20)
+    view = uring_view(t, {"large": content})
+    fd = os.open(view.at("large"), os.O_RDONLY | os.O_DIRECT)
+
+    def work():
+        with mmap.mmap(-1, len(content)) as page:
+            for _ in range(40):
+                assert os.preadv(fd, [page], 0) == len(content) and page[:] == content
+
+    while_refused(t, view, "retval=1", work)
+    os.close(fd)
 
 
 def test_locks_wait_and_are_interrupted(t):
