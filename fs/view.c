@@ -447,10 +447,9 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 	return done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
 }
 
-/* A new file, with a name or without. */
-static int create(struct view *v, const struct fs_new *n,
-		  int (*verb)(const struct fs *, const struct fs_new *, struct inode *),
-		  struct entry *ret)
+static int create_once(struct view *v, const struct fs_new *n,
+		       int (*verb)(const struct fs *, const struct fs_new *, struct inode *),
+		       struct entry *ret)
 {
 	CHANGE_GUARD(v, 0);
 	struct fs_new inner = *n;
@@ -467,6 +466,17 @@ static int create(struct view *v, const struct fs_new *n,
 		return r;
 	inner.dir = b.ino;
 	return created(v, verb(&b.fs, &inner, &ret->inode), ret);
+}
+
+/* A new file, with a name or without. A long target wants room, and so does a long ACL. */
+static int create(struct view *v, const struct fs_new *n,
+		  int (*verb)(const struct fs *, const struct fs_new *, struct inode *),
+		  struct entry *ret)
+{
+	int r = create_once(v, n, verb, ret);
+
+	return may_fit_now(v, r, n->target ? strlen(n->target) : 0) ? create_once(v, n, verb, ret)
+								    : r;
 }
 
 int view_create(struct view *v, const struct fs_new *n, struct entry *ret)
@@ -634,8 +644,8 @@ int view_copy_range(struct view *v, uint64_t src, uint64_t src_off, uint64_t dst
 	return r;
 }
 
-int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
-		  int flags)
+static int setxattr_once(struct view *v, uint64_t node, const char *name, const void *value,
+			 size_t len, int flags)
 {
 	CHANGE_GUARD(v, len);
 	struct bound b;
@@ -652,6 +662,14 @@ int view_setxattr(struct view *v, uint64_t node, const char *name, const void *v
 	if (r >= 0 && strcmp(name, XATTR_NAME_POSIX_ACL_ACCESS) == 0)
 		vnode_has_new_mode(v, node);
 	return r;
+}
+
+int view_setxattr(struct view *v, uint64_t node, const char *name, const void *value, size_t len,
+		  int flags)
+{
+	int r = setxattr_once(v, node, name, value, len, flags);
+
+	return may_fit_now(v, r, len) ? setxattr_once(v, node, name, value, len, flags) : r;
 }
 
 int view_removexattr(struct view *v, uint64_t node, const char *name)

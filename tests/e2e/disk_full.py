@@ -134,6 +134,17 @@ def test_what_was_deleted_makes_room_by_itself(t):
     assert "gc: freed" in ply.read(t.at("disk/store/daemon.log"))
 
 
+def test_nor_are_long_attributes_and_targets_refused_before(t):
+    view = view_on_a_small_disk(t, 64, {"a": "precious"})
+    give_attribute = lambda i: os.setxattr(view.at("a"), "user.%d" % i, os.urandom(60000))
+    give_target = lambda i: os.symlink(os.urandom(2000).hex(), view.at("link%d" % i))
+    for give, size in (give_attribute, 60000), (give_target, 4000):
+        assert fill(view, "f", 64)[1] == errno.ENOSPC
+        os.unlink(view.at("f"))
+        for i in range((1 << 20) // size + 1):  # more than the room in which there was none for a write
+            give(i)
+
+
 def test_who_is_refused_again_and_again_does_no_harm(t):
     view = view_on_a_small_disk(t, 96, {"a": "precious"})
     assert fill(view, "f", 96)[1] == errno.ENOSPC
