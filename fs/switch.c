@@ -495,9 +495,10 @@ static void commit_epoch(struct plan *p)
 	cur->lineage = p->lineage;
 	old->snap = cur->snap;
 	old->needs_snap = cur->needs_snap;
+	old->unnamed_lost = cur->unnamed_lost;
 	old->left = cur->left;
 	cur->snap = 0;
-	cur->needs_snap = false;
+	cur->needs_snap = cur->unnamed_lost = false;
 	v->cur = cur;
 	vnodes_rise(v);
 	for (uint32_t i = 1; v->memo && i < v->n_slots; i++)

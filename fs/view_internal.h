@@ -63,6 +63,7 @@ struct realm {
 	uint64_t lineage;  /* of base */
 	uint64_t snap;     /* that has base; 0 in the current realm */
 	bool needs_snap;   /* the store keeps it for us */
+	bool unnamed_lost; /* snap may have other files without a name than base, or other bytes */
 	uint64_t refs;     /* under table_lock: vnodes bound to it, and 1 for being current */
 	uint32_t left;	   /* view->switches when it was left; 0: before this process */
 	bool owns_tree;

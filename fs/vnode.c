@@ -64,7 +64,9 @@ void vnode_save(struct view *v, const struct vnode *n)
 			      (n->hashed ? MEMO_HASHED : 0) | (n->orphan ? MEMO_ORPHAN : 0) |
 				      (n->adopted ? MEMO_ADOPTED : 0) |
 				      (n->removed ? MEMO_REMOVED : 0) |
-				      (n->changed ? MEMO_CHANGED : 0) |
+				      (n->changed || (n->orphan && n->realm->unnamed_lost) ?
+					       MEMO_CHANGED :
+					       0) |
 				      (n->displaced ? MEMO_DISPLACED : 0) |
 				      (n->dead ? MEMO_DEAD : 0) |
 				      (n->new_mode ? MEMO_NEW_MODE : 0) |
@@ -159,8 +161,14 @@ int realm_new(struct view *v, struct root *base, uint64_t lineage, struct realm 
 
 void realm_began_with(struct view *v, struct realm *realm, uint64_t snap)
 {
+	_cleanup_(root_unrefp) struct root *root = NULL;
+
 	realm->snap = snap;
 	realm->needs_snap = v->memo && snap_need(v->store, snap) == 0;
+	/* Of a state in which nothing with a name had changed there is none but that before. */
+	realm->unnamed_lost = v->memo && realm->base &&
+			      (snap_root(v->store, snap, &root) < 0 ||
+			       !root_same(root, realm->base));
 }
 
 static void base_unpin(struct view *v)

@@ -112,6 +112,25 @@ def test_descriptors_of_what_a_restore_replaced_keep_their_bytes(t):
             assert e.errno == errno.EIO, e
 
 
+def test_of_what_has_no_name_no_older_bytes_are_read(t):
+    """No snapshot is made of a state that only such files tell from the one before."""
+    view = supervised(t)
+    first = view.checkpoint()
+    old = os.open(view.at("old"), os.O_RDWR | os.O_CREAT, 0o600)
+    os.unlink(view.at("old"))
+    os.write(old, b"one")
+    second = view.checkpoint()
+    os.pwrite(old, b"two", 0)
+    new = os.open(view.path, os.O_RDWR | os.O_TMPFILE, 0o600)
+    os.write(new, b"new")
+    assert view.restore(first)["left"] == second
+    kill(view)
+    for fd in old, new:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        ply.raises(errno.EIO, os.pread, fd, 3, 0)
+        os.close(fd)
+
+
 def descriptors_live_through_restores(t, many, ends):
     """
     Restores leave states that no undo wants any more; who has files of them open reads what was in
