@@ -45,7 +45,7 @@ struct val;
 /*
  * Makes an empty store in a new or empty directory (mode 0700): format file, index, packs/,
  * stage/; no branch yet (import or fork makes the first one). What an interrupted init left behind
- * is taken over. -ERR_STORE_EXISTS, -ENOTEMPTY, ...
+ * is taken over. -ERR_STORE_EXISTS, -ENOTEMPTY, -ERR_STORE_BUSY (another one is at it), ...
  */
 int store_init(int dir_fd);
 

@@ -380,6 +380,8 @@ static int init_store(const char *path)
 		r = store_init(fd);
 	if (r == -ENOTEMPTY)
 		start_failed("'%s' is not empty; a store wants a directory of its own", path);
+	else if (r == -ERR_STORE_BUSY)
+		start_failed("'%s': another process is making a store there", path);
 	else if (r < 0)
 		init_failed(path, r);
 	else

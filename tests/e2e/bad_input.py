@@ -5,6 +5,7 @@
 """Bad input of every kind: one clear line, the right exit code, nothing harmed."""
 import contextlib
 import errno
+import fcntl
 import glob
 import os
 import re
@@ -371,6 +372,11 @@ def test_no_store_and_not_a_store(t):
     store.fails("init", store.path, says="not empty")
     good = t.store("good")
     good.fails("init", good.path, says="already|exists")
+    other = t.store("other", init=False)
+    os.mkdir(other.path)
+    with open(os.path.join(other.path, "lock"), "w") as lock:  # as two do at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert other.fails("init", other.path).endswith(": another process is making a store there\n")
 
 
 def test_a_store_of_a_newer_version_is_refused_and_not_touched(t):
@@ -737,7 +743,6 @@ def test_nonsense_on_the_socket_harms_nobody(t):
 
 
 def test_nonsense_ioctls_harm_nobody(t):
-    import fcntl
     import random
     view = t.view()
     rng = random.Random(5)
