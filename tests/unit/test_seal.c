@@ -503,6 +503,44 @@ START_TEST(what_a_round_did_that_stopped_half_way_is_covered_in_the_end)
 }
 END_TEST
 
+static uint64_t covered(void)
+{
+	LOCK_GUARD(&store->table);
+	return log_covered(store);
+}
+
+/* L4: a fork of it, which a replay makes anew, has them too. */
+START_TEST(changes_of_a_dropped_branch_stay_until_the_drop_is_committed)
+{
+	struct branch *b = branch_make("main"), *other = branch_make("other");
+	uint64_t lsn;
+
+	ck_ok(store_sync(store));
+	lsn = branch_record_of("other").lsn;
+	ck_ok(claim_all(store)); /* no rounds but these */
+	change(other, 1, "in no round");
+	change(b, 1, "one");
+	(void)checkpoint(b, NULL);
+	ck_ok(seal_round(store, SEAL_FROZEN));
+	ck_assert_uint_gt(covered_on_disk(), lsn);
+	ck_ok(branch_fork(other, "fork"));
+	branch_close(other);
+	ck_ok(branch_drop(store, "other"));
+	change_unreadable(b, 2);
+	(void)checkpoint(b, NULL);
+	ck_err(seal_round(store, SEAL_FROZEN), -EIO);
+	ck_assert_uint_eq(branch_record_of("other").lsn, lsn);
+	ck_assert_uint_eq(covered(), lsn);
+
+	fault_bad_sector(0, 0, 0);
+	ck_ok(seal_round(store, SEAL_FROZEN));
+	ck_assert_uint_gt(covered(), lsn);
+	claim_end(store);
+	expect_sound(NULL);
+	branch_close(b);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
@@ -518,6 +556,7 @@ int main(void)
 		a_store_that_cannot_put_a_commit_back_writes_nothing_more,
 		a_commit_that_finds_the_index_full_makes_it_larger,
 		what_a_round_did_that_stopped_half_way_is_covered_in_the_end,
+		changes_of_a_dropped_branch_stay_until_the_drop_is_committed,
 	};
 
 	return scratch_run("seal", tests, ARRAY_SIZE(tests), store_setup, store_teardown);
