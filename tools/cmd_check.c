@@ -19,6 +19,7 @@
 
 #include "fs/fs.h"
 #include "store/base/err.h"
+#include "store/base/os.h"
 #include "store/base/util.h"
 #include "tools/cmd_util.h"
 #include "tools/daemon.h"
@@ -318,6 +319,7 @@ int cmd_check(struct cmd *c)
 	if (r)
 		return r;
 	k.json = json ? json_array() : NULL;
+	os_failed_forget();
 	if (repair) {
 		read_data = true;
 		r = store_repair(c->store, &ops, &c->progress, &s);
@@ -327,8 +329,11 @@ int cmd_check(struct cmd *c)
 	}
 	free(k.seen);
 	if (r < 0) {
+		const char *file = os_failed_file(c->daemon->store_path, r);
+
 		json_decref(k.json);
-		return cmd_fail(c, r, "the %s could not be done", repair ? "repair" : "check");
+		return cmd_fail(c, r, "the %s could not be done%s%s", repair ? "repair" : "check",
+				file ? ": " : "", file ? file : "");
 	}
 
 	if (json)

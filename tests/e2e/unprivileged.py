@@ -462,6 +462,21 @@ def test_what_may_not_be_done_is_told_as_it_is(t):
         assert p.returncode == 1 and "as root: chmod 666 /dev/fuse" in p.stdout + p.stderr, p
 
 
+def test_a_pack_that_may_not_be_read_is_named_and_is_no_damage(t):
+    """As after a copy that root made in part."""
+    ply.need_root()
+    u = User(t)
+    u.ply("unmount", u.view())
+    pack = "packs/00000001.pack"
+    os.chown(os.path.join(u.at("store"), pack), 0, 0)
+    what = pack + ": Permission denied\n"
+    for verb, says in ((["check"], "the check could not be done: "), (["salvage"], "'%s': " % u.at("store")),
+                       (["check", "--repair"], "the repair could not be done: ")):
+        u.end()
+        p = u.ply(*verb, check=False)
+        assert (p.returncode, p.stdout, p.stderr) == (1, "", "plyfs %s: %s%s" % (verb[0], says, what)), p
+
+
 def test_root_is_told_what_he_cannot_know_of_a_users_view(t):
     """It is closed to him: neither its store nor its branch is known, nor what differs."""
     ply.need_root()
