@@ -376,7 +376,7 @@ static int copy_record(struct sweep *s, struct move *m)
 	int r;
 
 	r = chunk_read_record(s->c, &m->name, &m->from, &bytes, &len);
-	if (r == -ENOMEM)
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE) /* it would be said of each one */
 		return r;
 	if (r < 0) {
 		m->stuck = true;

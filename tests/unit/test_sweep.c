@@ -242,14 +242,14 @@ START_TEST(a_failing_sweep_loses_nothing)
 }
 END_TEST
 
-START_TEST(a_sweep_without_memory_says_so)
+static void sweep_without(int error)
 {
 	struct sweep_stats stats;
 	int r;
 
 	keep(0, N, 4);
 	for (int n = 0;; n++) {
-		fault_arm(n, 1, ENOMEM);
+		fault_arm(n, 1, error);
 		r = sweep(NULL, &stats);
 		fault_disarm();
 		ck_assert_msg(s.notes == 0, "call %d: %s", n, s.last_note);
@@ -262,6 +262,17 @@ START_TEST(a_sweep_without_memory_says_so)
 		setup();
 	}
 	expect_state();
+}
+
+START_TEST(a_sweep_without_memory_says_so)
+{
+	sweep_without(ENOMEM);
+}
+END_TEST
+
+START_TEST(a_sweep_without_descriptors_says_so)
+{
+	sweep_without(EMFILE);
 }
 END_TEST
 
@@ -637,6 +648,7 @@ int main(void)
 		a_name_given_again_reads_the_new_bytes,
 		a_failing_sweep_loses_nothing,
 		a_sweep_without_memory_says_so,
+		a_sweep_without_descriptors_says_so,
 		without_room_for_a_copy_holes_are_made,
 		without_holes_a_pack_is_emptied_from_its_end_on,
 		a_sweep_cut_short_leaves_the_last_pack_whole,
