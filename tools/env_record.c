@@ -67,12 +67,18 @@ static bool is_utf8(const char *s)
 /* To the disk: an empty one, as a power cut leaves, would be in the way of all others. An errno. */
 static int write_record(json_t *o, const char *path)
 {
-	_cleanup_close_ int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	/* In memory first: json_dumpfd() looks at no answer when it writes an object's key. */
+	_cleanup_free_ char *text = json_dumps(o, JSON_INDENT(2));
+	_cleanup_close_ int fd = -1;
+	int r;
 
+	if (!text || json_memory_was_short())
+		return ENOMEM;
+	fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return errno;
-	errno = ENOMEM; /* jansson sets none for it */
-	return json_dumpfd(o, fd, JSON_INDENT(2)) < 0 || fsync(fd) < 0 ? errno : 0;
+	r = write_all(fd, text, strlen(text));
+	return r < 0 ? -r : fsync(fd) < 0 ? errno : 0;
 }
 
 int record_create(const struct cmd *c, const struct record *r)
