@@ -477,6 +477,20 @@ def test_a_pack_that_may_not_be_read_is_named_and_is_no_damage(t):
         assert (p.returncode, p.stdout, p.stderr) == (1, "", "plyfs %s: %s%s" % (verb[0], says, what)), p
 
 
+def test_the_quick_start_shows_it_on_a_tree_of_others(t):
+    ply.need_root()
+    u = User(t)
+    tree = t.tree({"d/%d" % i: str(i) for i in range(9)})
+    for name in ("tools/plyfs", "tools/plyfsd", "tests/treedigest"):
+        os.makedirs(os.path.dirname(t.at("build", name)), exist_ok=True)
+        shutil.copy(os.path.join(ply.BUILD, name), t.at("build", name))
+    shutil.copy(os.path.join(ply.SOURCE, "tools", "quickstart"), t.path)
+    u.env.update(BUILD_DIR=t.at("build"), PLYFS_NO_SETUP="1", TMPDIR=u.home)
+    out = u.run([t.at("quickstart"), tree]).stdout
+    assert "a copy of " + tree in out and "Everything is back" in out, out
+    assert os.listdir(u.home) == [], os.listdir(u.home)
+
+
 def test_root_is_told_what_he_cannot_know_of_a_users_view(t):
     """It is closed to him: neither its store nor its branch is known, nor what differs."""
     ply.need_root()
