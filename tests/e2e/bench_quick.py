@@ -62,7 +62,15 @@ def not_warm(found):
 def test_the_quick_view_bench(t):
     # Once, and tiny. What takes seconds anywhere (npm, make, venv, git) is left to real runs.
     rows = "untar,stat,open,search,overwrite,read,storm,sqlite-nosync,rm"
-    found = view_bench(t, "--only", rows, "--plot", t.at("table.svg"))
+    # What is warm asks for nothing. Unless somebody has the machine forget its files meanwhile
+    # (drop_caches, too little memory), when no group counts: not every time.
+    for _ in range(3):
+        found = view_bench(t, "--only", rows, "--plot", t.at("table.svg"))
+        cold = not_warm(found)
+        if not cold:
+            break
+        print("# not warm: %s" % cold)
+    assert not cold, cold
     for place, why in found["left_out"]:
         print("# %s is left out: %s" % (place, why))
     assert {"plyfs", "disk", "floor"} <= set(found["places"]), found["left_out"]
@@ -71,14 +79,6 @@ def test_the_quick_view_bench(t):
     for r in found["rows"]:
         print("# %s: %s ms, %s" % (r["row"], r["ms"], r["ratio"]))
         assert all(r["ms"][place] > 0 for place in found["places"]), r
-    # What is warm asks for nothing. Unless somebody has the machine forget its files meanwhile
-    # (drop_caches, too little memory): not every time.
-    cold = not_warm(found)
-    for _ in range(2):
-        if cold:
-            print("# not warm: %s" % cold)
-            cold = not_warm(view_bench(t, "--only", ",".join(WARM)))
-    assert not cold, cold
     # The floor has our flags, so the kernel asks it for as much as it asks us.
     for name, g in groups.items():
         ours, floor = (asked(g["requests"][place]) for place in ("plyfs", "floor"))
