@@ -95,7 +95,7 @@ static void (*_Atomic at_write)(void);
 static void (*_Atomic at_sync)(void);
 static struct branch *at_branch;
 
-static void call_once(int fd, void (*_Atomic *at)(void))
+static void call_at(int fd, void (*_Atomic *at)(void))
 {
 	char link[40], target[4096] = "";
 	void (*fn)(void);
@@ -111,12 +111,12 @@ static void call_once(int fd, void (*_Atomic *at)(void))
 
 int fdatasync(int fd) /* stands for libc's */
 {
-	call_once(fd, &at_sync);
+	call_at(fd, &at_sync);
 	return (int)syscall(SYS_fdatasync, fd);
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t len, off_t off) /* likewise */
 {
-	call_once(fd, &at_write);
+	call_at(fd, &at_write);
 	return syscall(SYS_pwrite64, fd, bytes, len, off);
 }
