@@ -144,7 +144,8 @@ static size_t origin_find(const char *word)
 static int read_file(const struct cmd *c, const char *path, struct record *ret)
 {
 	const char *name, *kind, *where, *store = NULL, *branch = NULL, *origin;
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+	/* Whatever lies there is not waited for: a FIFO reads as empty. */
+	_cleanup_close_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	json_error_t why;
 	json_t *options, *o;
 	struct record r = { 0 };

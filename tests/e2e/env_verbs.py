@@ -93,6 +93,10 @@ def test_nobodys_branch_is_taken_for_an_environments(t):
     env.fails("session", "start", "s", "--in", place, says="damaged")
     assert not os.path.exists(os.path.join(place, "ran"))
     ply.write(record, whole)
+    # What is no file at all is not waited for.
+    os.mkfifo(t.at("state", "plyfs", "env", "pipe.json"))
+    assert [e["name"] for e in env.list("env")] == ["fork"]
+    env.fails("env", "destroy", "pipe", says="damaged")
     env("env", "destroy", "fork")
     assert [b["name"] for b in store.json("tree")["branches"]] == ["main"]
 
