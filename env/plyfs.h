@@ -142,7 +142,7 @@ PLY_API int ply_env_new(const char *kind, struct ply_env **ret);
  *                over it. With `from`, where to mount (default: a new directory below
  *                $XDG_RUNTIME_DIR)
  *   store, from  begin with a fork of this snapshot or branch (default main) of this store (default
- *                $PLYFS_STORE)
+ *                $PLYFS_STORE). PLY_UNKNOWN_ID: it has no such
  *   branch       the fork's name (default: a made-up one). PLY_EXISTS: it is taken
  *   at_cleanup   what becomes of it: "keep" (the view stays mounted; default where it was one),
  *                "write-back" (the differences go to the directory under the view, which is

@@ -346,16 +346,32 @@ int workspace_on_death(struct workspace *ws, const char *const *const *argvs, si
 	return tell_keeper(ws, ws->keeper);
 }
 
-/* Is the branch another's? A fork that could not be mounted has left none. */
-static bool is_taken(const struct workspace *ws)
+/* The program's answer to a question. Keeps the sentence that is there. */
+static bool answers(const char *const *args)
 {
-	const char *const args[] = { "--store",	 ws->store,  "log", "--count", "0",
-				     "--branch", ws->branch, NULL };
 	_cleanup_(ply_text_free) struct ply_text out = { 0 }, err = { 0 };
 	int code = -1;
 	KEEP_SENTENCE;
 
 	return program_run("/", args, -1, &out, &err, &code) == 0 && code == 0;
+}
+
+/* Is the branch another's? A fork that could not be mounted has left none. */
+static bool is_taken(const struct workspace *ws)
+{
+	const char *const args[] = { "--store",	 ws->store,  "log", "--count", "0",
+				     "--branch", ws->branch, NULL };
+
+	return answers(args);
+}
+
+/* A state compared with itself is only looked up; a store that is none answers neither. */
+static bool is_unknown(const struct workspace *ws, const char *state)
+{
+	const char *const look_up[] = { "--store", ws->store, "diff", "--", state, state, NULL };
+	const char *const none[] = { "--store", ws->store, "log", "--count", "0", NULL };
+
+	return !answers(look_up) && answers(none);
 }
 
 #define GONE "the view on '%s' has gone at once"
@@ -519,6 +535,8 @@ static int open_fork(struct workspace *ws, const struct workspace_options *o, st
 	words[1] = ws->store;
 	words[4] = from;
 	r = mount_fork(ws, "/", words, k);
+	if (r == PLY_FAILED && is_unknown(ws, from))
+		r = PLY_UNKNOWN_ID; /* the program has said so */
 	return r < 0 ? give_up(ws, r) : 0;
 }
 

@@ -460,7 +460,7 @@ def test_what_cannot_be_forked_is_told(t):
     t.surroundings()
     store = t.store()
     store.import_(t.tree(FILES))
-    fails("PLY_FAILED", "nowhere", Env(bench=t, store=store.path, **{"from": "nowhere"}).setup)
+    fails("PLY_UNKNOWN_ID", "nowhere", Env(bench=t, store=store.path, **{"from": "nowhere"}).setup)
     fails("PLY_FAILED", "no", Env(bench=t, store=t.at("no")).setup)
     fails("PLY_EXISTS", "main: a branch of this name exists", Env(bench=t, store=store.path, branch="main").setup)
     fails("PLY_INVALID", "not empty", Env(bench=t, store=store.path, workdir=t.at("source")).setup)
