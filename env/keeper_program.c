@@ -26,10 +26,13 @@ int keeper_program(void)
 
 		return write(2, words, sizeof(words) - 1) < 0 ? 1 : 2;
 	}
-	null = open("/dev/null", O_RDWR | O_CLOEXEC);
+	/* For commands: it stays open, where it is one of the three that the caller had closed. */
+	null = open("/dev/null", O_RDWR);
 	for (int fd = 0; fd < 3; fd++)
 		if (null < 0 || dup2(null, fd) < 0)
 			return 1;
+	if (null > 2)
+		(void)close(null);
 	(void)close_range(CALLER + 1, ~0u, 0); /* libplyfs passes no others on */
 	(void)fcntl(SOCK, F_SETFD, FD_CLOEXEC);
 	return keeper_main(SOCK, fcntl(CALLER, F_SETFD, FD_CLOEXEC) == 0 ? CALLER : -1);

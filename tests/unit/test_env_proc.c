@@ -362,14 +362,18 @@ START_TEST(closed_standard_descriptors_are_no_trouble)
 	if (child == 0) {
 		const char *argv[] = { "sh", "-c", "cat; echo out; echo err >&2", NULL };
 		const struct proc_capture c = { .input = "in\n", .input_len = 3 };
+		const struct proc_capture none = { 0 };
 		struct proc_options o = { .argv = argv };
-		struct ply_result r;
+		struct ply_result r, s;
 		struct keeper *k;
 
 		(void)close_range(0, ~0u, 0);
-		if (keeper_start(&k) < 0 || proc_run(k, &o, &c, &r) < 0)
+		if (keeper_start(&k) < 0 || proc_run(k, &o, &c, &r) < 0 ||
+		    proc_run(k, &o, &none, &s) < 0)
 			_exit(1);
-		_exit(strcmp(r.out.data, "in\nout\n") || strcmp(r.err.data, "err\n") ? 2 : 0);
+		if (strcmp(r.out.data, "in\nout\n") || strcmp(r.err.data, "err\n"))
+			_exit(2);
+		_exit(strcmp(s.out.data, "out\n") || strcmp(s.err.data, "err\n") ? 3 : 0);
 	}
 	ck_assert_int_eq(waitpid(child, &status, 0), child);
 	ck_assert_int_eq(status, 0);
