@@ -18,7 +18,8 @@
  * malloced by us and freed with the function named beside the type; on failure they are left
  * empty. Times are seconds; a timeout of 0 or less means the environment's own. An object may be
  * used from several threads at once, except while it is being freed; different shells and
- * commands of one environment run at the same time.
+ * commands of one environment run at the same time. It belongs to the process that made it: a
+ * child of fork() leaves it alone (freed there, it ends for its maker, too).
  *
  * Processes that an environment started end with it, also when the calling process is killed.
  */
