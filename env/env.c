@@ -261,9 +261,12 @@ int ply_env_write_file(struct ply_env *e, const char *path, const void *data, si
 
 int ply_env_list_files(struct ply_env *e, const char *pattern, struct ply_list *ret)
 {
+	int r;
+
 	*ret = (struct ply_list){ 0 };
 	ENTER(e, list_files);
-	return e->ops->list_files(e, pattern, ret);
+	r = e->ops->list_files(e, pattern, ret);
+	return r < 0 ? r : list_end(ret);
 }
 
 int ply_env_run(struct ply_env *e, const char *command, double timeout, const char *shell,
@@ -309,9 +312,12 @@ int ply_env_clone(struct ply_env *e, const char *workdir, struct ply_env **ret)
 int ply_env_diff(struct ply_env *e, const char *a, const char *b, const char *form,
 		 struct ply_text *ret)
 {
+	int r;
+
 	*ret = (struct ply_text){ 0 };
 	ENTER(e, diff);
-	return e->ops->diff(e, a, b, form, ret);
+	r = e->ops->diff(e, a, b, form, ret);
+	return r == 0 && !ret->data ? text_set(ret, "", 0) : r; /* nothing differs */
 }
 
 int ply_env_upload(struct ply_env *e, const char *local, const char *path)

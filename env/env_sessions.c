@@ -165,21 +165,19 @@ int ply_env_create_shell(struct ply_env *e, const char *name)
 
 int ply_env_list_shells(struct ply_env *e, struct ply_list *ret)
 {
-	struct ply_list list = { 0 };
+	int r;
 
-	*ret = list;
+	*ret = (struct ply_list){ 0 };
 	LOCK_GUARD(&e->lock);
-	for (size_t i = 0; i < e->n_sessions; i++) {
+	r = list_end(ret);
+	for (size_t i = 0; r == 0 && i < e->n_sessions; i++) {
 		const char *name = session_name(e->sessions[i]);
-		int r = list_append(&list, name, strlen(name));
 
-		if (r < 0) {
-			ply_list_free(&list);
-			return r;
-		}
+		r = list_append(ret, name, strlen(name));
 	}
-	*ret = list;
-	return 0;
+	if (r < 0)
+		ply_list_free(ret);
+	return r;
 }
 
 /* timeout <= 0: becomes the environment's, which stays what it is while there is a session. */
@@ -254,9 +252,6 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 			take_output(&o, ret);
 		if (r < 0)
 			return r;
-		r = text_set(&result.err, words, sizeof(words) - 1);
-		if (r < 0)
-			return r;
 		result.timed_out = true;
 		result.exit_code = 124;
 	} else if (status < 0 && status != PLY_SYNTAX) { /* whose output is bash's words */
@@ -265,6 +260,9 @@ int ply_env_run_in_session(struct ply_env *e, const char *command, const char *s
 	} else {
 		result.exit_code = o.exit_code;
 	}
+	r = text_set(&result.err, words, result.timed_out ? sizeof(words) - 1 : 0);
+	if (r < 0)
+		return r;
 	take_output(&o, &result);
 	*ret = result;
 	return 0;

@@ -188,6 +188,13 @@ int list_append(struct ply_list *list, const char *item, size_t len)
 	return 0;
 }
 
+int list_end(struct ply_list *list)
+{
+	if (!list->items)
+		list->items = calloc(1, sizeof(*list->items));
+	return list->items ? 0 : fail_memory();
+}
+
 void ply_text_free(struct ply_text *text)
 {
 	free(text->data);

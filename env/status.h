@@ -39,5 +39,7 @@ int cancel_fd(void);
 int text_set(struct ply_text *text, const void *data, size_t len);
 int text_append(struct ply_text *text, const void *data, size_t len); /* no room to spare */
 int list_append(struct ply_list *list, const char *item, size_t len);
+/* What a caller gets: an empty one has its NULL, too. */
+int list_end(struct ply_list *list);
 /* Is all of it one number, as strtod has them? In the C locale, whatever the program's is. */
 bool text_is_number(const char *text, double *ret);

@@ -25,6 +25,7 @@ class List(ctypes.Structure):
     _fields_ = [("items", ctypes.POINTER(ctypes.c_char_p)), ("n", ctypes.c_size_t)]
 
     def take(self):
+        assert self.items and self.items[self.n] is None  # also of an empty one
         value = [self.items[i] for i in range(self.n)]
         lib().ply_list_free(ctypes.byref(self))
         return value
@@ -192,6 +193,7 @@ class Env:
     def diff(self, a=None, b=None, form="name-status"):
         t = Text()
         check(lib().ply_env_diff(self.p, raw(a), raw(b), raw(form), ctypes.byref(t)))
+        assert t.data  # bytes and a NUL, where nothing differs, too
         return t.take().decode(errors="surrogateescape")
 
     def upload(self, local, path):
