@@ -4,10 +4,11 @@
  * The FUSE adapter: decodes a request, calls one verb of the view, sends exactly one reply. The
  * only file that knows libfuse.
  *
- * libfuse decodes and frames; replies' bodies are built in the kernel's own structs (reply.c), as
- * that is shorter than through struct stat and keeps 64-bit times. What libfuse 3.14 cannot decode
- * is taken out of the buffer before it (raw.c), and so is what no request of a program is, but a
- * way to tell watchers of a restore (announced.c).
+ * libfuse decodes. Replies are sent by ourselves, in the kernel's own structs (reply.c): that is
+ * shorter than through struct stat, keeps 64-bit times, tells whether the kernel took them (F1),
+ * and they may go into a ring. What libfuse 3.14 cannot decode is taken out of the buffer before it
+ * (raw.c), and so is what no request of a program is, but a way to tell watchers of a restore
+ * (announced.c).
  *
  * Invariants:
  *  F1  A reply that carries a node id counts one reference in the view for each; if the kernel did
@@ -28,7 +29,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/statvfs.h>
 
 #include "fs/memo.h"
 #include "fs/mount_internal.h"
@@ -65,7 +65,10 @@ static int send_reply(struct mount *m, const struct iovec *iov, int count)
 	for (unsigned i = 0; i < current.n_undated; i++)
 		mount_undated(m, current.undated[i]);
 	r = uring_reply(iov, count);
-	return r == ABSENT ? mount_send(m, iov, count) : r;
+	if (r == ABSENT)
+		r = mount_send(m, iov, count);
+	current.lost = r < 0;
+	return r;
 }
 
 int requests_reply(struct mount *m, const struct fuse_in_header *in, int r, const void *body,
@@ -79,6 +82,18 @@ int requests_reply(struct mount *m, const struct fuse_in_header *in, int r, cons
 	const struct iovec iov[] = { { &out, sizeof(out) }, { (void *)body, len } };
 
 	return send_reply(m, iov, r < 0 || len == 0 ? 1 : 2);
+}
+
+/* The same in pieces; iov[0] is the header's. */
+static void reply_pieces(fuse_req_t req, struct iovec *iov, int count)
+{
+	struct fuse_out_header out = { .len = sizeof(out), .unique = current.header->unique };
+
+	iov[0] = (struct iovec){ &out, sizeof(out) };
+	for (int i = 1; i < count; i++)
+		out.len += (uint32_t)iov[i].iov_len;
+	(void)send_reply(fuse_req_userdata(req), iov, count); /* current.lost */
+	fuse_reply_none(req); /* libfuse has done its part */
 }
 
 static struct mount *mount_of(fuse_req_t req)
@@ -100,12 +115,14 @@ static struct cred cred_of(fuse_req_t req)
 
 static void reply_result(fuse_req_t req, int r)
 {
-	fuse_reply_err(req, err_errno(r));
+	(void)requests_reply(mount_of(req), current.header, r, NULL, 0); /* current.lost */
+	fuse_reply_none(req);
 }
 
 static void reply_body(fuse_req_t req, const void *body, size_t len)
 {
-	fuse_reply_buf(req, body, len);
+	(void)requests_reply(mount_of(req), current.header, 0, body, len); /* current.lost */
+	fuse_reply_none(req);
 }
 
 static void forget_if_lost(struct mount *m, uint64_t node) /* F1 */
@@ -396,10 +413,8 @@ static void op_setattr(fuse_req_t req, fuse_ino_t node, struct stat *st, int to_
 static void op_statfs(fuse_req_t req, fuse_ino_t node)
 {
 	struct view_stats stats;
-	struct statvfs st = {
-		.f_bsize = BLOCK_BYTES,
-		.f_frsize = BLOCK_BYTES,
-		.f_namemax = NAME_LEN_MAX,
+	struct fuse_statfs_out out = {
+		.st = { .bsize = BLOCK_BYTES, .frsize = BLOCK_BYTES, .namelen = NAME_LEN_MAX },
 	};
 	int r = view_stat(view_of(req), &stats);
 
@@ -407,20 +422,22 @@ static void op_statfs(fuse_req_t req, fuse_ino_t node)
 		reply_result(req, r);
 		return;
 	}
-	st.f_bfree = st.f_bavail = stats.bytes_free / BLOCK_BYTES;
-	st.f_blocks = st.f_bfree + (stats.bytes_used + BLOCK_BYTES - 1) / BLOCK_BYTES;
+	out.st.bfree = out.st.bavail = stats.bytes_free / BLOCK_BYTES;
+	out.st.blocks = out.st.bfree + (stats.bytes_used + BLOCK_BYTES - 1) / BLOCK_BYTES;
 	/* Inodes stay 0: they are not counted, nor limited but by space (fs/README.md). */
-	fuse_reply_statfs(req, &st);
+	reply_body(req, &out, sizeof(out));
 }
 
 /* ---- extended attributes ---- */
 
 static void reply_xattr(fuse_req_t req, int r, size_t asked, size_t len)
 {
+	const struct fuse_getxattr_out out = { .size = (uint32_t)len };
+
 	if (r < 0)
 		reply_result(req, r);
 	else if (asked == 0)
-		fuse_reply_xattr(req, len);
+		reply_body(req, &out, sizeof(out));
 	else
 		reply_body(req, current.buffers->reply, len);
 }
@@ -461,21 +478,22 @@ static void op_removexattr(fuse_req_t req, fuse_ino_t node, const char *name)
 static void op_open(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	const struct mount *m = mount_of(req);
+	struct fuse_open_out out = { 0 };
 
 	if (mount_uses(m, LEVER_NO_OPEN) && mount_uses(m, LEVER_CACHE)) {
-		fuse_reply_err(req, ENOSYS);
+		reply_result(req, -ENOSYS);
 		return;
 	}
-	fi->keep_cache = mount_uses(m, LEVER_CACHE);
-	fi->cache_readdir = mount_uses(m, LEVER_CACHE); /* of a directory; else it means nothing */
-	fuse_reply_open(req, fi);
+	if (mount_uses(m, LEVER_CACHE)) /* the latter of a directory; else it means nothing */
+		out.open_flags = FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR;
+	reply_body(req, &out, sizeof(out));
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t node, struct fuse_file_info *fi)
 {
 	struct mount *m = mount_of(req);
 
-	fuse_reply_err(req, 0);
+	reply_result(req, 0);
 	if (m->how & MOUNT_PASSTHROUGH)
 		pass_release(m, node); /* K2 */
 }
@@ -500,7 +518,7 @@ static void op_open_file(fuse_req_t req, fuse_ino_t node, struct fuse_file_info 
 		return;
 	}
 	if ((fi->flags & O_ACCMODE) != O_RDONLY) { /* somebody remounted it (P1) */
-		fuse_reply_err(req, EROFS);
+		reply_result(req, -EROFS);
 		return;
 	}
 	r = pass_open(m, node, current.buffers->reply, &out.backing_id);
@@ -524,7 +542,7 @@ static bool read_lent(fuse_req_t req, uint64_t node, uint64_t off, size_t size)
 
 	if (reply_lend(view_of(req), node, off, size, current.buffers->reply, &data) != 0)
 		return false;
-	fuse_reply_iov(req, data.iov, data.n);
+	reply_pieces(req, data.iov, data.n);
 	segments_release(&data.segments);
 	return true;
 }
@@ -568,6 +586,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	struct past_cache past = { .thread = (int32_t)current.header->pid,
 				   .sync = around && in->flags & O_DSYNC };
 	bool back = in->write_flags & FUSE_WRITE_CACHE;
+	struct fuse_write_out out = { .size = (uint32_t)size };
 	struct mount *m = mount_of(req);
 	struct view *v = view_of(req);
 	int r = view_write(v, node, (uint64_t)off, buf, size,
@@ -587,7 +606,7 @@ static void op_write(fuse_req_t req, fuse_ino_t node, const char *buf, size_t si
 	if (r < 0)
 		reply_result(req, r);
 	else
-		fuse_reply_write(req, size);
+		reply_body(req, &out, sizeof(out));
 	if (r < 0 && back)
 		forget_unwritten(m, node, (uint64_t)off, size);
 }
@@ -649,28 +668,30 @@ static int seek(struct mount *m, uint64_t node, uint64_t off, int whence, uint64
 static void op_lseek(fuse_req_t req, fuse_ino_t node, off_t off, int whence,
 		     struct fuse_file_info *fi)
 {
-	uint64_t at = 0;
-	int r = seek(mount_of(req), node, (uint64_t)off, whence, &at);
+	struct fuse_lseek_out out = { 0 };
+	int r = seek(mount_of(req), node, (uint64_t)off, whence, &out.offset);
 
 	if (r < 0)
 		reply_result(req, r);
 	else
-		fuse_reply_lseek(req, (off_t)at);
+		reply_body(req, &out, sizeof(out));
 }
 
 static void op_copy_file_range(fuse_req_t req, fuse_ino_t src, off_t src_off,
 			       struct fuse_file_info *src_fi, fuse_ino_t dst, off_t dst_off,
 			       struct fuse_file_info *dst_fi, size_t len, int flags)
 {
+	struct fuse_write_out out;
 	uint64_t done = 0;
 	/* The reply has 32 bits; 0 would say that the source ends there. */
 	int r = view_copy_range(view_of(req), src, (uint64_t)src_off, dst, (uint64_t)dst_off,
 				MIN(len, UINT32_MAX & ~(BLOCK_BYTES - 1)), &done);
 
+	out = (struct fuse_write_out){ .size = (uint32_t)done };
 	if (r < 0)
 		reply_result(req, r);
 	else
-		fuse_reply_write(req, done);
+		reply_body(req, &out, sizeof(out));
 }
 
 static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
@@ -679,26 +700,30 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t node, unsigned cmd, void *arg,
 {
 	struct mount *m = mount_of(req);
 	uint8_t *out = current.buffers->reply;
+	struct fuse_ioctl_out done = { .result = 0 };
 	struct cred cred = cred_of(req);
+	struct iovec iov[3];
 	size_t out_len = 0;
 	int r;
 
 	/* Foreign ones come with each isatty(3), and no answer makes the kernel stop asking. */
 	if (!request_is_control(cmd) || !m->hooks.ioctl) {
-		fuse_reply_err(req, ENOTTY);
+		reply_result(req, -ENOTTY);
 		return;
 	}
 	if (!readers_step_aside() && request_needs_kernel(cmd)) {
-		fuse_reply_err(req, EAGAIN);
+		reply_result(req, -EAGAIN);
 		return;
 	}
 	out_cap = MIN(out_cap, REPLY_BYTES);
 	memset(out, 0, out_cap);
 	r = m->hooks.ioctl(m->hooks.arg, m, &cred, node, cmd, in, in_len, out, out_cap, &out_len);
+	iov[1] = (struct iovec){ &done, sizeof(done) };
+	iov[2] = (struct iovec){ out, MIN(out_len, out_cap) };
 	if (r < 0)
 		reply_result(req, r);
 	else
-		fuse_reply_ioctl(req, 0, out, MIN(out_len, out_cap));
+		reply_pieces(req, iov, ARRAY_SIZE(iov));
 	if (cmd == PLYFS_IOC_RESTORE || cmd == PLYFS_IOC_UNDO)
 		view_tidy(m->view);
 }
@@ -737,7 +762,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.copy_file_range = op_copy_file_range,
 	.lseek = op_lseek,
 	/*
-	 * Not there on purpose, so that libfuse answers ENOSYS and the kernel stops asking: flush
+	 * Not there on purpose, so that ENOSYS is answered and the kernel stops asking: flush
 	 * (nothing is left to do at close), access (the kernel checks), bmap, poll; getlk, setlk
 	 * and flock (see mount_negotiate). Until then it asks: the first close of a file in a mount
 	 * waits for us, as all do of a FUSE that has flush. FOPEN_NOFLUSH would come with answers
@@ -745,34 +770,22 @@ static const struct fuse_lowlevel_ops ops = {
 	 */
 };
 
+/* The requests that come to these: libfuse itself would answer on the descriptor, also a ring's. */
+static const bool decoded[OPS_MAX] = {
+	[FUSE_LOOKUP] = true,	  [FUSE_FORGET] = true,	      [FUSE_BATCH_FORGET] = true,
+	[FUSE_GETATTR] = true,	  [FUSE_SETATTR] = true,      [FUSE_READLINK] = true,
+	[FUSE_MKNOD] = true,	  [FUSE_MKDIR] = true,	      [FUSE_UNLINK] = true,
+	[FUSE_RMDIR] = true,	  [FUSE_SYMLINK] = true,      [FUSE_RENAME] = true,
+	[FUSE_RENAME2] = true,	  [FUSE_LINK] = true,	      [FUSE_OPEN] = true,
+	[FUSE_READ] = true,	  [FUSE_WRITE] = true,	      [FUSE_RELEASE] = true,
+	[FUSE_FSYNC] = true,	  [FUSE_OPENDIR] = true,      [FUSE_READDIR] = true,
+	[FUSE_RELEASEDIR] = true, [FUSE_FSYNCDIR] = true,     [FUSE_STATFS] = true,
+	[FUSE_GETXATTR] = true,	  [FUSE_LISTXATTR] = true,    [FUSE_REMOVEXATTR] = true,
+	[FUSE_CREATE] = true,	  [FUSE_IOCTL] = true,	      [FUSE_FALLOCATE] = true,
+	[FUSE_LSEEK] = true,	  [FUSE_COPY_FILE_RANGE] = true, [FUSE_READDIRPLUS] = true,
+};
+
 /* ---- the session ---- */
-
-/*
- * libfuse's way to the descriptor. A failure is kept for the handler (F1) and not told to libfuse,
- * which would print it.
- */
-static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
-{
-	struct mount *m = userdata;
-	const struct fuse_out_header *header = iov[0].iov_base;
-	ssize_t len = 0;
-
-	if (m->starting && count == 2 && header->error == 0)
-		mount_negotiate(m, iov[1].iov_base, iov[1].iov_len);
-	current.lost = !m->resuming && send_reply(m, iov, count) < 0;
-	if (m->starting && current.lost)
-		m->negotiated = false;
-
-	for (int i = 0; i < count; i++)
-		len += (ssize_t)iov[i].iov_len;
-	return len;
-}
-
-/* Demanded by libfuse; requests are read by eager.c. */
-static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
-{
-	return read(fd, buf, len);
-}
 
 /* What libfuse has to say, about a request of this thread or about opening a session. */
 static void log_line(enum fuse_log_level level, const char *fmt, va_list ap)
@@ -804,9 +817,7 @@ int requests_open(struct mount *m)
 {
 	char *argv[] = { "plyfs", NULL };
 	struct fuse_args args = FUSE_ARGS_INIT(1, argv);
-	const struct fuse_custom_io io = { .writev = io_writev, .read = io_read };
-	_cleanup_close_ int fd = TAKE_FD(m->fd);
-	int r;
+	char fd[32];
 
 	fuse_set_log_func(log_line);
 	current.mount = m;
@@ -816,11 +827,30 @@ int requests_open(struct mount *m)
 	if (!m->session)
 		return why_no_session();
 
-	r = fuse_session_custom_io(m->session, &io, fd);
-	if (r < 0)
-		return r;
-	m->fd = TAKE_FD(fd);
-	return 0;
+	/* Which is mounted. (From 3.18.3 on fuse_session_custom_io() fails, as it is built.) */
+	snprintf(fd, sizeof(fd), "/dev/fd/%d", m->fd);
+	if (fuse_session_mount(m->session, fd) == 0)
+		return 0;
+	fuse_session_destroy(TAKE_PTR(m->session)); /* without the descriptor */
+	return -ENOMEM;
+}
+
+/*
+ * libfuse has to hear INIT, by which it knows what to decode. What it answers, of other flags and
+ * perhaps for the second time, goes nowhere: its descriptor is another one meanwhile.
+ */
+int requests_begin(struct mount *m, const struct reader_buffers *buffers, size_t n)
+{
+	const struct fuse_buf buf = { .size = n, .mem = buffers->request };
+	_cleanup_close_ int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	_cleanup_close_ int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+
+	if (nowhere < 0 || fd < 0 || dup3(nowhere, m->fd, O_CLOEXEC) < 0)
+		return -errno;
+	current.mount = m;
+	fuse_session_process_buf(m->session, &buf);
+	current.mount = NULL;
+	return dup3(fd, m->fd, O_CLOEXEC) < 0 ? -errno : 0;
 }
 
 void requests_close(struct mount *m)
@@ -855,8 +885,12 @@ void requests_handle(struct mount *m, const struct reader_buffers *buffers, size
 		view_hears(m->view, (int32_t)in->pid);
 	current.buffers = buffers;
 	current.lost = false;
-	if (requests_announced(m, in, n) == ABSENT && requests_raw(m, in, n) == ABSENT)
-		fuse_session_process_buf(m->session, &buf);
+	if (requests_announced(m, in, n) == ABSENT && requests_raw(m, in, n) == ABSENT) {
+		if (in->opcode < OPS_MAX && decoded[in->opcode])
+			fuse_session_process_buf(m->session, &buf);
+		else
+			(void)requests_reply(m, in, -ENOSYS, NULL, 0);
+	}
 	memo_request_end();
 	current.mount = NULL;
 }

@@ -71,12 +71,12 @@ int mount_send(struct mount *m, const struct iovec *iov, int count)
 
 /* ---- negotiation ---- */
 
-void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
+bool mount_negotiate(struct mount *m, const struct fuse_init_in *in, struct fuse_init_out *out)
 {
 	/*
-	 * libfuse asks for what it deems right and older ones forget to send what they decided on,
-	 * so its flags are replaced, not amended. From the version in brackets on, the flag could
-	 * be asked for through struct fuse_conn_info as well; from 3.17 on all of them could.
+	 * libfuse would ask for what it deems right, and older ones forget to send what they
+	 * decided on. From the version in brackets on, the flag could be asked for through struct
+	 * fuse_conn_info as well; from 3.17 on all of them could.
 	 */
 	uint64_t want =
 		FUSE_ASYNC_READ |          /* [any] reads of one file in parallel */
@@ -119,8 +119,11 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 	if (m->how & MOUNT_PASSTHROUGH)
 		want |= INIT_PASSTHROUGH; /* [3.17] */
 
-	if (len < sizeof(*out)) /* before proto 7.23 (Linux 3.15): not for us */
-		return;
+	if (in->minor < 23) /* Linux 3.15: those before take a shorter answer */
+		return false;
+	out->major = FUSE_KERNEL_VERSION;
+	out->minor = FUSE_KERNEL_MINOR_VERSION;
+	out->max_readahead = in->max_readahead; /* no less than it would */
 	flags = want & m->offered;
 	out->flags = (uint32_t)flags;
 	out->flags2 = (uint32_t)(flags >> 32);
@@ -136,7 +139,7 @@ void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len)
 		out->max_pages = (uint16_t)(DATA_BYTES / page);
 		out->max_write = DATA_BYTES;
 	}
-	m->negotiated = true;
+	return true;
 }
 
 /* n bytes: a request, which has to be INIT. */
@@ -144,6 +147,7 @@ static int mount_take_init(struct mount *m, const struct reader_buffers *buffers
 {
 	struct fuse_in_header header;
 	struct fuse_init_in init = { 0 };
+	int r;
 
 	if (n < sizeof(header) + offsetof(struct fuse_init_in, flags2))
 		return -EPROTO;
@@ -158,14 +162,14 @@ static int mount_take_init(struct mount *m, const struct reader_buffers *buffers
 	if (init.flags & FUSE_INIT_EXT)
 		m->offered |= (uint64_t)init.flags2 << 32;
 	if (m->how & MOUNT_IO_URING) {
-		int r = m->offered & INIT_OVER_IO_URING ? uring_open(m) : -EOPNOTSUPP;
-
+		r = m->offered & INIT_OVER_IO_URING ? uring_open(m) : -EOPNOTSUPP;
 		if (r < 0)
 			return r;
 	}
-	m->starting = true;
+	r = requests_begin(m, buffers, n);
+	if (r < 0)
+		return r;
 	requests_handle(m, buffers, n);
-	m->starting = false;
 	return m->negotiated ? 0 : -EPROTO;
 }
 

@@ -75,8 +75,7 @@ struct mount {
 	/* INIT, on the starting thread */
 	uint64_t offered; /* the kernel's flags */
 	bool negotiated;  /* a good answer was written */
-	bool starting;
-	bool resuming; /* it was answered by a former process */
+	bool resuming;	  /* it was answered by a former process */
 
 	/* atomic, relaxed: statistics */
 	uint64_t ops[OPS_MAX];
@@ -131,8 +130,8 @@ void mount_undated(struct mount *m, uint64_t node);
  * asked has them all the same.
  */
 void mount_tells_attr(struct mount *m, uint64_t node);
-/* Fills in what we ask of the kernel instead of what libfuse asks. len: of the reply's body. */
-void mount_negotiate(struct mount *m, struct fuse_init_out *out, size_t len);
+/* The answer to INIT, what we ask of the kernel: true. False: the kernel is too old. */
+bool mount_negotiate(struct mount *m, const struct fuse_init_in *in, struct fuse_init_out *out);
 
 /* ---- eager.c ---- */
 
@@ -144,6 +143,8 @@ ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers);
 /* Gives m->session on m->fd, which it takes also on failure. */
 int requests_open(struct mount *m);
 void requests_close(struct mount *m);
+/* First of all: INIT, n bytes as read, to know what follows. It is not answered. */
+int requests_begin(struct mount *m, const struct reader_buffers *buffers, size_t n);
 /* Handles one request: n bytes as read from the descriptor. Sends its reply, if it has one. */
 void requests_handle(struct mount *m, const struct reader_buffers *buffers, size_t n);
 
@@ -205,7 +206,7 @@ int reply_read(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t
 #define REPLY_LEND_MIN ((size_t)32 * 1024) /* 4 KiB are neither quicker nor slower than copied */
 struct reply_data {
 	struct segments segments;
-	struct iovec iov[SEGMENTS_MAX];
+	struct iovec iov[1 + SEGMENTS_MAX]; /* the first is for the header */
 	int n;
 };
 int reply_lend(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t *buf,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Requests that libfuse 3.14 cannot decode, or hands on without a part that we need: taken out of
- * the buffer before it sees them. Beside each stands the version that could do without.
+ * Requests that libfuse 3.14 cannot decode, or hands on without a part that we need, and INIT,
+ * whose answer is ours: taken out of the buffer before it sees them. Beside each stands the version
+ * that could do without.
  *
  * As in fuse.c: one verb of the view, exactly one reply, and F1.
  */
@@ -168,6 +169,15 @@ static void raw_syncfs(struct mount *m, const struct fuse_in_header *in)
 	(void)requests_reply(m, in, view_sync(m->view), NULL, 0);
 }
 
+/* INIT, which libfuse has heard before (requests_begin); a former process has answered for us. */
+static void raw_init(struct mount *m, const struct fuse_in_header *in)
+{
+	struct fuse_init_out out = { 0 };
+
+	m->negotiated = mount_negotiate(m, (const void *)(in + 1), &out) &&
+			(m->resuming || requests_reply(m, in, 0, &out, sizeof(out)) == 0);
+}
+
 /* We never stop half-way; ENOSYS spares all further ones. Newer libfuse: conn->no_interrupt. */
 static void raw_interrupt(struct mount *m, const struct fuse_in_header *in)
 {
@@ -178,6 +188,7 @@ static const struct raw_op {
 	void (*fn)(struct mount *m, const struct fuse_in_header *in);
 	size_t body; /* bytes that its struct has at least */
 } raw_ops[OPS_MAX] = {
+	[FUSE_INIT] = { raw_init, offsetof(struct fuse_init_in, flags2) },
 	[FUSE_TMPFILE] = { raw_tmpfile, sizeof(struct fuse_create_in) },
 	[FUSE_SETXATTR] = { raw_setxattr, FUSE_COMPAT_SETXATTR_IN_SIZE },
 	[FUSE_SYNCFS] = { raw_syncfs, 0 },

@@ -161,8 +161,10 @@ int reply_lend(struct view *v, uint64_t node, uint64_t off, size_t size, uint8_t
 	if (ret->segments.len < REPLY_LEND_MIN || ret->segments.n == SEGMENTS_MAX)
 		r = AGAIN;
 	else
-		r = segments_lend(view_store(v), &ret->segments, buf, ret->iov, &ret->n);
-	if (r != 0)
+		r = segments_lend(view_store(v), &ret->segments, buf, ret->iov + 1, &ret->n);
+	if (r == 0)
+		ret->n++;
+	else
 		segments_release(&ret->segments);
 	return r;
 }
