@@ -360,7 +360,9 @@ static void give_memory_back(struct ring_entry *e)
 
 	if (e->header->commit_id != e->commit_id)
 		return; /* in use */
-	was = mremap(e->header, ENTRY_BYTES, ENTRY_BYTES, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+	/* Anywhere. Newer C libraries (seen: glibc 2.43) take a fifth argument with that flag. */
+	was = mremap(e->header, ENTRY_BYTES, ENTRY_BYTES, MREMAP_MAYMOVE | MREMAP_DONTUNMAP,
+		     NULL);
 	if (was == MAP_FAILED)
 		return;
 	if (was->commit_id != e->commit_id) /* just now */
