@@ -140,8 +140,9 @@ ssize_t eager_read(struct mount *m, const struct reader_buffers *buffers);
 
 /* ---- fuse.c: the only user of libfuse ---- */
 
-/* Gives m->session on m->fd, which it takes also on failure. */
+/* Gives m->session on m->fd. */
 int requests_open(struct mount *m);
+/* Ends both, also where requests_open failed. */
 void requests_close(struct mount *m);
 /* First of all: INIT, n bytes as read, to know what follows. It is not answered. */
 int requests_begin(struct mount *m, const struct reader_buffers *buffers, size_t n);
