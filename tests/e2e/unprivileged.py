@@ -561,17 +561,22 @@ def test_why_fusermount3_can_do_nothing_is_told(t):
                 assert p.returncode == 1 and says in (p.stdout if words[0] == "doctor" else p.stderr), (uid, p)
 
 
-def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
-    # As Ubuntu does from 25.04 on. Played by a helper that is refused, as there is AppArmor nowhere.
-    ply.need_mount_namespaces()
+def user_who_is_refused(t, why):
+    """With a store, a mount point, and a fusermount3 in bin that says so."""
     u = User(t)
     u.ply("init", u.at("store"))
     os.mkdir(u.at("mnt"))
     u.own(u.at("mnt"))
-    ply.write(u.at("bin/fusermount3"),
-              "#!/bin/sh\necho 'fusermount3: mount failed: Permission denied' >&2\nexit 1\n")
+    ply.write(u.at("bin/fusermount3"), "#!/bin/sh\necho 'fusermount3: mount failed: %s' >&2\nexit 1\n" % why)
     os.chmod(u.at("bin/fusermount3"), 0o755)
     os.chmod(u.at("bin"), 0o755)
+    return u
+
+
+def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
+    # As Ubuntu does from 25.04 on. Played by a helper that is refused, as there is AppArmor nowhere.
+    ply.need_mount_namespaces()
+    u = user_who_is_refused(t, "Permission denied")
     script = """
         cp /etc/passwd /etc/group . && mount -t tmpfs none /etc && cp passwd group /etc || exit
         [ $2 = no ] || { mkdir /etc/apparmor.d && touch /etc/apparmor.d/fusermount3; }
@@ -585,14 +590,7 @@ def test_where_apparmor_forbids_a_mount_the_cure_is_told(t):
 
 
 def test_why_a_mount_is_refused_is_left_to_doctor(t):
-    u = User(t)
-    u.ply("init", u.at("store"))
-    os.mkdir(u.at("mnt"))
-    u.own(u.at("mnt"))
-    ply.write(u.at("bin/fusermount3"),
-              "#!/bin/sh\necho 'fusermount3: mount failed: Operation not permitted' >&2\nexit 1\n")
-    os.chmod(u.at("bin/fusermount3"), 0o755)
-    os.chmod(u.at("bin"), 0o755)
+    u = user_who_is_refused(t, "Operation not permitted")
     u.env["PATH"] = u.at("bin") + ":" + u.env["PATH"]
     for words, refers in (["mount", "--at", u.at("mnt")], True), (["doctor"], False):
         p = u.ply(*words, check=False)
