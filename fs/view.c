@@ -431,7 +431,7 @@ static int done(struct view *v, int r, enum memo_what what)
 	return ended(v, r);
 }
 
-int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
+static int setattr_once(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
 {
 	CHANGE_GUARD(v, 0);
 	struct bound b;
@@ -445,6 +445,14 @@ int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct
 	if (b.dead)
 		return -ENOENT;
 	return done(v, fs_setattr(&b.fs, b.ino, set, ret), MEMO_ATTR);
+}
+
+int view_setattr(struct view *v, uint64_t node, const struct fs_set *set, struct inode *ret)
+{
+	int r = setattr_once(v, node, set, ret);
+
+	/* What wants room is a long ACL, whose mask follows the mode. */
+	return may_fit_now(v, r, XATTR_SIZE_MAX) ? setattr_once(v, node, set, ret) : r;
 }
 
 static int create_once(struct view *v, const struct fs_new *n,

@@ -8,6 +8,7 @@ import errno
 import json
 import mmap
 import os
+import struct
 import sys
 import time
 
@@ -134,11 +135,23 @@ def test_what_was_deleted_makes_room_by_itself(t):
     assert "gc: freed" in ply.read(t.at("disk/store/daemon.log"))
 
 
+def long_acl(i):
+    """of 4,060 bytes (FUSE takes a page), another for each i"""
+    users = [(2, 7, 1000 * i + n) for n in range(503)]
+    return struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", *entry)
+        for entry in [(1, 7, 0xFFFFFFFF), *users, (4, 5, 0xFFFFFFFF), (16, 7, 0xFFFFFFFF), (32, 5, 0xFFFFFFFF)])
+
+
 def test_nor_are_long_attributes_and_targets_refused_before(t):
     view = view_on_a_small_disk(t, 64, {"a": "precious"})
     give_attribute = lambda i: os.setxattr(view.at("a"), "user.%d" % i, os.urandom(60000))
     give_target = lambda i: os.symlink(os.urandom(2000).hex(), view.at("link%d" % i))
-    for give, size in (give_attribute, 60000), (give_target, 4000):
+    give_mode = lambda i: os.chmod(view.at("listed%d" % i), 0o640)  # changes the list's mask
+    for i in range(300):
+        view.write("listed%d" % i, "")
+        os.setxattr(view.at("listed%d" % i), "system.posix_acl_access", long_acl(i))
+    for give, size in (give_attribute, 60000), (give_target, 4000), (give_mode, 4000):
         assert fill(view, "f", 64)[1] == errno.ENOSPC
         os.unlink(view.at("f"))
         for i in range((1 << 20) // size + 1):  # more than the room in which there was none for a write
