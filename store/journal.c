@@ -154,7 +154,7 @@ static int open_one(void *arg, const char *name)
 	if (r < 0)
 		return r;
 	j->last_number = MAX(j->last_number, s->number);
-	s->size = (size_t)st.st_size;
+	s->size = segment_size(st.st_size);
 	r = s->size < sizeof(header) ? END : os_pread_full(fd, &header, sizeof(header), 0);
 	if (r < 0)
 		return r;

@@ -50,6 +50,7 @@
 
 #include "store/boot.h"
 #include "store/base/note.h"
+#include "store/base/util.h"
 #include "store/format.h"
 #include "store/journal.h"
 
@@ -115,6 +116,12 @@ struct journal {
 };
 
 void segment_name(uint32_t number, char buf[static 16]);
+
+/* Of a file of so many bytes. No segment is longer than the journal: what is behind is not ours. */
+static inline size_t segment_size(off_t file)
+{
+	return (size_t)MIN((uint64_t)file, JOURNAL_LIMIT);
+}
 
 /* The record at `at`, if it is whole: its length in the segment, else 0. */
 size_t record_at(const struct segment *s, const uint8_t *bytes, size_t at, uint64_t *ret_lsn,

@@ -104,7 +104,7 @@ static int mend_one(void *arg, const char *name)
 	_cleanup_close_ int fd = -1;
 	char again[16];
 	struct stat st;
-	size_t bad;
+	size_t size, bad;
 	int r;
 
 	segment_name((uint32_t)strtoul(name, NULL, 16), again);
@@ -115,20 +115,21 @@ static int mend_one(void *arg, const char *name)
 		r = os_fstat(fd, &st);
 	if (r < 0)
 		return r;
-	bytes = os_malloc((size_t)st.st_size + 1);
+	size = segment_size(st.st_size);
+	bytes = os_malloc(size + 1);
 	if (!bytes)
 		return -ENOMEM;
-	r = read_what_is_there(fd, bytes, (size_t)st.st_size, &bad);
+	r = read_what_is_there(fd, bytes, size, &bad);
 	if (r < 0 || bad == 0)
 		return r;
-	r = write_anew(m->dir_fd, name, bytes, (size_t)st.st_size);
+	r = write_anew(m->dir_fd, name, bytes, size);
 	if (r < 0)
 		return r;
 	m->any = true;
 	return note(m->noter, 0,
 		    "journal segment %s: %zu of its %zu bytes cannot be read and are given up; "
 		    "daemon.log says what is lost by that when the store is opened",
-		    name, bad, (size_t)st.st_size);
+		    name, bad, size);
 }
 
 int journal_give_up(int dir_fd, const struct noter *noter)

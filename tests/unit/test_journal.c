@@ -246,6 +246,19 @@ START_TEST(a_segment_that_was_cut_to_nothing_is_told)
 }
 END_TEST
 
+START_TEST(a_segment_that_is_absurdly_long_is_read)
+{
+	uint64_t n = three_segments();
+
+	cut_segment("journal/00000002", (off_t)1 << 43); /* a hole, more than any host's memory */
+	journal_up();
+	expect_seen(0, n);
+	ck_assert(!found.damaged);
+	journal_down();
+	ck_ok(journal_give_up(scratch.dir_fd, NULL));
+}
+END_TEST
+
 START_TEST(a_header_that_is_damaged_is_told)
 {
 	uint64_t n = three_segments();
@@ -833,6 +846,7 @@ int main(void)
 		what_looks_like_many_records_takes_no_time,
 		damage_in_the_middle_is_told_and_what_is_before_it_kept,
 		a_segment_that_was_cut_to_nothing_is_told,
+		a_segment_that_is_absurdly_long_is_read,
 		a_header_that_is_damaged_is_told,
 		a_segment_that_is_missing_is_named_and_what_it_cuts_off_counted,
 		a_journal_that_goes_on_behind_what_is_covered_is_given_up,
