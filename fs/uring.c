@@ -112,8 +112,9 @@ static_assert(REPLY_BYTES <= DATA_BYTES, "the kernel takes replies from the payl
 
 struct ring_entry {
 	struct queue *queue; /* immutable */
-	struct wire_header *header; /* immutable, as the next two */
+	struct wire_header *header; /* immutable, as the next three */
 	uint8_t *payload, *reply;
+	struct iovec parts[2]; /* what the kernel reads and writes: header and payload */
 	/* whose the entry is, his: */
 	struct reader_buffers buffers;
 	struct fuse_in_header in;
@@ -164,15 +165,22 @@ bool uring_may_wait(void)
 
 /* ---- an entry ---- */
 
-static void command(struct ring_entry *e, uint32_t op, const struct iovec *iov, unsigned count)
+/* Gives it: for the first time, or with the reply to a request, whose number is not 0. */
+static void command(struct ring_entry *e)
 {
 	struct queue *q = e->queue;
 	const struct wire_command c = { .commit_id = e->commit_id, .queue = q->cpu };
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&q->ring);
 
 	assert(sqe); /* the ring has room for all entries */
-	io_uring_prep_rw(IORING_OP_URING_CMD, sqe, q->uring->mount->fd, iov, count, 0);
-	sqe->cmd_op = op;
+	if (e->commit_id) {
+		io_uring_prep_rw(IORING_OP_URING_CMD, sqe, q->uring->mount->fd, NULL, 0, 0);
+		sqe->cmd_op = CMD_COMMIT_AND_FETCH;
+	} else {
+		io_uring_prep_rw(IORING_OP_URING_CMD, sqe, q->uring->mount->fd, e->parts,
+				 ARRAY_SIZE(e->parts), 0);
+		sqe->cmd_op = CMD_REGISTER;
+	}
 	((struct wire_sqe *)sqe)->command = c;
 	io_uring_sqe_set_data(sqe, e);
 }
@@ -189,7 +197,7 @@ static void commit(struct ring_entry *e)
 		e->large = true;
 		q->n_large++;
 	}
-	command(e, CMD_COMMIT_AND_FETCH, NULL, 0);
+	command(e);
 }
 
 /* A helper's. The entry is the ring's thread's from here on. */
@@ -435,23 +443,17 @@ static int queue_open(struct queue *q)
 		e->header = (void *)(q->memory + i * (size_t)ENTRY_BYTES);
 		e->payload = (uint8_t *)e->header + HEAD_BYTES;
 		e->reply = e->payload + DATA_BYTES;
+		e->parts[0] = (struct iovec){ e->header, sizeof(*e->header) };
+		e->parts[1] = (struct iovec){ e->payload, DATA_BYTES };
 	}
 	return io_uring_queue_init_params(2 * ENTRIES, &q->ring, &params);
 }
 
 static void queue_register(struct queue *q)
 {
-	struct iovec iov[ENTRIES][2];
-
-	for (unsigned i = 0; i < ENTRIES; i++) {
-		struct ring_entry *e = &q->entries[i];
-
-		iov[i][0] = (struct iovec){ e->header, sizeof(*e->header) };
-		iov[i][1] = (struct iovec){ e->payload, DATA_BYTES };
-		command(e, CMD_REGISTER, iov[i], 2);
-	}
+	for (unsigned i = 0; i < ENTRIES; i++)
+		command(&q->entries[i]);
 	look_for_wake(q);
-	(void)io_uring_submit(&q->ring); /* which reads iov; what fails is told by completions */
 }
 
 /* Tells how it went and waits for uring_serve: false if there is nothing to serve. */

@@ -308,7 +308,7 @@ def while_refused(t, view, how, work):
     tasks = "/proc/%d/task/" % view.store.daemon()
     children = Children(view)
     tracer = subprocess.Popen(["strace", "-f", "-p", str(view.store.daemon()), "-o", t.at("trace"), "-e",
-                               "trace=io_uring_enter", "-e", "inject=io_uring_enter:%s:when=2+3" % how],
+                               "trace=io_uring_enter", "-e", "inject=io_uring_enter:%s:when=1+3" % how],
                               stderr=subprocess.DEVNULL)
     try:
         ply.wait_for("strace", lambda: all("TracerPid:\t%d\n" % tracer.pid in ply.read(tasks + i + "/status")
@@ -327,6 +327,30 @@ def test_a_ring_that_is_refused_memory_tries_again(t):
     with open(view.at("a.txt"), "r+b", buffering=0) as f:  # its close asks for nothing
         while_refused(t, view, "error=EAGAIN", lambda: [os.pwrite(f.fileno(), b"%03d" % i, 0) for i in range(100)])
     assert view.read("a.txt") == "099\n", view.read("a.txt")
+
+
+def kernel_says():
+    """Of what it was given and does not take, to who may read it."""
+    said = subprocess.run(["dmesg"], capture_output=True, text=True).stdout.splitlines()
+    return [line for line in said if "fuse: Invalid" in line or "fuse: Failed to get iovec" in line]
+
+
+def test_a_ring_that_is_refused_memory_at_first_gives_its_entries_later(t):
+    ply.need_tool("strace")
+    need_uring()
+    view, fork = t.view(), t.at("forked")
+    os.mkdir(fork)
+
+    def work():
+        view.store.ply("fork", "--from", "main", "other", "--at", fork, "--io-uring")
+        for i in range(100):
+            ply.write(os.path.join(fork, "new"), str(i))
+        assert ply.read(os.path.join(fork, "new")) == "99"
+
+    before = kernel_says()
+    while_refused(t, view, "error=EAGAIN", work)
+    after = [line for line in kernel_says() if line not in before]
+    assert after == [], after
 
 
 def test_a_reply_that_is_not_handed_over_yet_keeps_its_memory(t):
