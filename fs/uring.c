@@ -411,10 +411,14 @@ static int serve_next(struct queue *q)
 
 		r = cqe->res;
 		io_uring_cqe_seen(&q->ring, cqe);
-		if (!e)
+		if (!e) {
 			ret = woken(q);
-		else if (r == 0)
+		} else if (r == 0) {
 			serve_request(e);
+		} else if (r == -ENOMEM) { /* the ring's own: FUSE has not heard of it */
+			(void)usleep(RETRY_US);
+			command(e);
+		}
 		/* Else the kernel has let go of it; the reader on the descriptor sees why. */
 	} else if (r != -EINTR && io_uring_sq_ready(&q->ring) == 0) { /* it took all */
 		for (unsigned i = 0; i < ENTRIES; i++)

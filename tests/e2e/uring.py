@@ -369,6 +369,20 @@ def test_a_reply_that_is_not_handed_over_yet_keeps_its_memory(t):
     os.close(fd)
 
 
+def test_what_a_ring_had_no_memory_for_comes_again(t):
+    if ply.sanitized():
+        ply.skip("the sanitizer wants to be the first that is loaded")
+    refused = t.at("refused")
+    t.env.update(LD_PRELOAD=os.path.join(ply.BUILD, "tests", "bad_moments.so"), PLYFS_RING_REFUSED=refused)
+    view = uring_view(t)
+    assert "bad_moments" in ply.read("/proc/%d/maps" % view.store.daemon())
+    ply.write(refused, "")
+    children = Children(view)
+    for i in range(4):
+        children.start(client, view.at("c%d" % i), i, 50)
+    children.join()
+
+
 def test_locks_wait_and_are_interrupted(t):
     view = uring_view(t)
     with open(view.at("a.txt"), "r+") as held:

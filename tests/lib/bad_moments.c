@@ -13,10 +13,17 @@
  * once, when he has announced that a name is made, and when he has seen that another is gone.
  *
  * Into who unmounts: with PLYFS_UNMOUNTED that shell command is run as soon as it is done.
+ *
+ * Into a daemon: while there is a file that PLYFS_RING_REFUSED names, an io_uring completes every
+ * third command with ENOMEM, as if it had no memory to begin it.
  */
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#ifdef PLYFS_URING
+#include <liburing.h>
+#endif
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -120,3 +127,48 @@ EXPORT int umount2(const char *path, int flags)
 	}
 	return r;
 }
+
+#ifdef PLYFS_URING
+
+#define NOP_INJECT_RESULT 1 /* in rw_flags; Linux 6.10 */
+
+/* Instead it does nothing, with that result. */
+static void refuse(struct io_uring_sqe *sqe)
+{
+	uint64_t data = sqe->user_data;
+
+	memset(sqe, 0, sizeof(*sqe));
+	sqe->opcode = IORING_OP_NOP;
+	sqe->len = (uint32_t)-ENOMEM;
+	sqe->rw_flags = NOP_INJECT_RESULT;
+	sqe->user_data = data;
+}
+
+static void refuse_some(struct io_uring *ring)
+{
+	static unsigned n;
+	const char *file = getenv("PLYFS_RING_REFUSED");
+	const struct io_uring_sq *sq = &ring->sq;
+	unsigned shift = ring->flags & IORING_SETUP_SQE128 ? 1 : 0;
+
+	if (!file || access(file, F_OK) < 0)
+		return;
+	for (unsigned i = sq->sqe_head; i != sq->sqe_tail; i++) {
+		struct io_uring_sqe *sqe = &sq->sqes[(i & sq->ring_mask) << shift];
+
+		if (sqe->opcode == IORING_OP_URING_CMD &&
+		    __atomic_add_fetch(&n, 1, __ATOMIC_RELAXED) % 3 == 0)
+			refuse(sqe);
+	}
+}
+
+EXPORT int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait_nr)
+{
+	int (*next)(struct io_uring *, unsigned) = (int (*)(struct io_uring *, unsigned))dlsym(
+		RTLD_NEXT, "io_uring_submit_and_wait");
+
+	refuse_some(ring);
+	return next(ring, wait_nr);
+}
+
+#endif
