@@ -181,7 +181,7 @@ END_TEST
 
 #define PLENTY (UINT64_C(1) << 50)
 
-static uint64_t disk_room = PLENTY; /* what the disk has left */
+static _Atomic uint64_t disk_room = PLENTY; /* what the disk has left; the sealer asks, too */
 
 /* Stands for libc's. */
 int fstatvfs(int fd, struct statvfs *ret)
