@@ -430,7 +430,10 @@ static void assert_told_by_names(const struct stand_ins *s)
 	assert_gone(s->gone, MANY_GONE);
 }
 
-/* Once, or twice in a row: then there is none either for what would do without. */
+/*
+ * Once, or twice in a row: then there is none either for what would do without, unless it is the
+ * sealer that had none.
+ */
 START_TEST(who_has_no_memory_for_what_is_to_be_told_tells_all)
 {
 	struct stand_ins s = stand_ins_states(1);
@@ -463,7 +466,7 @@ START_TEST(who_has_no_memory_for_what_is_to_be_told_tells_all)
 		forget_stand_ins(&s);
 	}
 	ck_assert_uint_gt(by_names, 0);
-	ck_assert_int_eq(by_epoch > 0, _i == 0);
+	ck_assert(by_epoch > 0 || _i == 1);
 }
 END_TEST
 
