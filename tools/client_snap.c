@@ -117,8 +117,6 @@ int client_restore(struct client *cl)
 	if (r)
 		return r;
 	id = cl->args.v[0];
-	if (strlen(id) >= sizeof(q.id))
-		return client_misuse(cl, "no snapshot is called '%.20s...'", id);
 	word = shell_word(id);
 	if (!word || asprintf(&again, "restore %s DIR", word) < 0)
 		return client_fail(cl, "%s", strerror(ENOMEM));
@@ -128,6 +126,13 @@ int client_restore(struct client *cl)
 	if (!cl->in_view)
 		return client_send(cl, true, cl->argc, cl->argv);
 
+	if (strlen(id) >= sizeof(q.id)) { /* "@" and the longest label: the socket takes them */
+		char *in_words[] = { cl->argv[0], "--branch", cl->info.branch, "--", (char *)id };
+
+		if (!*cl->info.branch)
+			return client_ioctl_failed(cl, EROFS, id);
+		return client_send(cl, true, ARRAY_SIZE(in_words), in_words);
+	}
 	strcpy(q.id, id);
 	if (plyfs_control(cl->view_fd, PLYFS_IOC_RESTORE, &q) < 0) {
 		if (errno == ENOENT)

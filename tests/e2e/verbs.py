@@ -220,6 +220,24 @@ def test_labels_and_relative_names(t):
     assert view.read("f") == "1"
 
 
+def test_the_longest_label_is_a_name_like_any(t):
+    """It and its "@" are more than an ioctl takes."""
+    view = t.view({"f": "0"})
+    store, label = view.store, "L" * 255
+    view.write("f", "1")
+    store.ply("checkpoint", "-m", label, view.path)
+    for name, wanted in (("@" + label, "1"), ("@" + label + "~1", "0")):
+        for words in (name, view.path), ("--branch", "main", name):
+            view.write("f", "x")
+            store.ply("restore", *words)
+            assert view.read("f") == wanted, words
+    p = store.ply("restore", "@" + label + "L", view.path, check=False)
+    assert p.returncode == 1 and "no snapshot or branch is called so" in p.stderr, p
+    snapshot = store.mount(snapshot="main")
+    p = store.ply("restore", "@" + label, snapshot.path, check=False)
+    assert p.returncode == 1 and "this view shows a snapshot" in p.stderr, p
+
+
 def test_a_whole_id_is_the_snapshot_whatever_a_branch_is_called(t):
     view = t.view({"f": "0"})
     store = view.store
