@@ -5,8 +5,8 @@
  *
  * The short form keeps a store per directory below $XDG_DATA_HOME/plyfs. A file `origin` in that
  * store holds the directory's path; it is written after the import succeeded, so its absence means
- * "import (again)"; when the mount then fails it is taken away again. unmount finds out by it that
- * it has a short-form view before it.
+ * "import (again)", as does that of the branch; when the mount then fails it is taken away again.
+ * unmount finds out by it that it has a short-form view before it.
  */
 
 #include "tools/client.h"
@@ -369,32 +369,41 @@ static int write_origin(struct client *cl, const char *dir)
 	return client_fail(cl, "writing '%s/origin': %s", cl->store, strerror(errno));
 }
 
-/* A verb whose answer is not ours to print. */
-static int send_quietly(struct client *cl, int argc, char **argv)
+/* A verb of which nothing is ours to print on fd: its answer (1), or why there is none (2). */
+static int send_quietly(struct client *cl, int fd, int argc, char **argv)
 {
-	_cleanup_close_ int saved = dup(1), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	_cleanup_close_ int saved = dup(fd), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	int r;
 
-	if (null < 0 || (saved >= 0 && dup2(null, 1) < 0))
+	if (null < 0 || (saved >= 0 && dup2(null, fd) < 0))
 		return client_fail(cl, "/dev/null: %s", strerror(errno));
 	r = client_send(cl, true, argc, argv);
 	if (saved >= 0)
-		(void)dup2(saved, 1); /* a descriptor that was open before */
+		(void)dup2(saved, fd); /* a descriptor that was open before */
 	return r;
 }
 
-/* Imports dir as branch main. */
-static int short_import(struct client *cl, const char *dir)
+/* Imports dir as branch main. replace: over the state that it has; else it has to have none. */
+static int short_import(struct client *cl, const char *dir, bool replace)
 {
-	char *argv[] = { (char *)"import",
-			 (char *)"--replace",
-			 (char *)"--branch",
-			 (char *)"main",
-			 (char *)"--",
-			 (char *)dir,
-			 NULL };
+	char *argv[] = { (char *)"import", (char *)"--branch", (char *)"main", (char *)"--",
+			 (char *)dir,	   NULL,	       NULL };
 
-	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv);
+	if (replace) {
+		argv[3] = (char *)"--replace";
+		argv[4] = (char *)"--";
+		argv[5] = (char *)dir;
+	}
+	return send_quietly(cl, 1, replace ? 6 : 5, argv);
+}
+
+/* The branch may have been dropped. Who is told so for another reason imports without replace. */
+static bool short_is_dropped(struct client *cl)
+{
+	char *argv[] = { (char *)"log",	    (char *)"--branch", (char *)"main",
+			 (char *)"--count", (char *)"0",	NULL };
+
+	return send_quietly(cl, 2, ARRAY_SIZE(argv) - 1, argv) != DONE;
 }
 
 /* Does the view hold nothing that the directory was not given? (It may have changed since.) */
@@ -403,7 +412,7 @@ static bool short_is_written_back(struct client *cl, const char *dir)
 	char *argv[] = { (char *)"writeback", (char *)"--dry-run", (char *)"--exit-code",
 			 (char *)"--",	      (char *)dir,	   NULL };
 
-	return send_quietly(cl, ARRAY_SIZE(argv) - 1, argv) == DONE;
+	return send_quietly(cl, 1, ARRAY_SIZE(argv) - 1, argv) == DONE;
 }
 
 /* Of several that mount a directory at once the first makes the store and imports. */
@@ -440,7 +449,7 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 	_cleanup_free_ char *path = NULL, *again = NULL, *store = NULL, *origin = NULL;
 	struct client at = { .store_fd = -1, .view_fd = -1 };
 	_cleanup_close_ int fuse = -1, lock = -1;
-	bool imported = false, made;
+	bool imported = false, dropped = false, made;
 	struct fuse_mount m = *base;
 	char without[LEVERS_TEXT_SIZE];
 	char *argv[] = { (char *)"mount", (char *)"--at", NULL, NULL, NULL, NULL, NULL, NULL };
@@ -482,10 +491,11 @@ static int mount_short(struct client *cl, const char *dir, bool fresh, bool upda
 		return r;
 	if (origin && strcmp(origin, path))
 		return client_fail(cl, "the store '%s' belongs to '%s'", store, origin);
-	if (origin && update && !fresh)
+	dropped = origin && short_is_dropped(cl);
+	if (origin && !dropped && update && !fresh)
 		fresh = short_is_written_back(cl, path);
-	if (!origin || fresh) {
-		r = short_import(cl, path);
+	if (!origin || dropped || fresh) {
+		r = short_import(cl, path, !dropped);
 		if (r && made && !update) /* libplyfs's call, which takes the last line for why */
 			tell_empty_store(cl, store);
 		if (r)

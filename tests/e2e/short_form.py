@@ -128,6 +128,35 @@ def test_what_write_back_compares_with_is_not_dropped(t):
     view.store.ply("drop", first, last)
 
 
+def test_a_view_whose_branch_was_dropped_begins_anew(t):
+    view = mounted(t)
+    view.write("a.txt", "changed\n")
+    ply_(t, "unmount", view.path)
+    for words, more in (["main"], []), (["main", "--with-snapshots"], ["--update"]):
+        view.store.ply("drop", *words)
+        p = ply_(t, "mount", *more, view.path)
+        assert p.stderr == "" and view.ls() == ["a.txt", "d"] and view.read("a.txt") == "one\n", (words, p)
+        view.write("new", "n\n")
+        assert "differ" in ply_(t, "unmount", view.path).stderr
+    ply_(t, "mount", view.path)
+    assert view.ls() == ["a.txt", "d", "new"]
+
+
+def test_a_branch_that_took_the_dropped_ones_place_goes_on(t):
+    view = mounted(t)
+    ply_(t, "fork", "idea", cwd=view.path)
+    view.write("a.txt", "changed\n")
+    view.store.ply("checkpoint", "--branch", "idea", "-m", "idea")
+    ply_(t, "unmount", view.path)
+    view.store.ply("drop", "main")
+    view.store.ply("fork", "--from", "idea", "main")
+    p = ply_(t, "mount", view.path)
+    assert "goes on" in p.stderr and view.read("a.txt") == "one\n", p
+    view.write("a.txt", "idea\n")
+    ply_(t, "unmount", "--write-back", view.path)
+    assert ply.read(t.at("work/a.txt")) == "idea\n"
+
+
 def test_write_back_below_directories_that_are_gone(t):
     view = mounted(t, {"d/e/f": "1\n", "d/e/same": "1\n", "g/x": "1\n", "m/y": "1\n", "z": "1\n"})
     work = t.at("work")
