@@ -307,8 +307,9 @@ static int name_fork(struct run *run)
 	if (run->name)
 		snprintf(run->made, sizeof(run->made), "%s", run->name);
 	else
-		snprintf(run->made, sizeof(run->made), "run-%lld-%d", (long long)time(NULL),
-			 (int)getpid());
+		/* Half of it will do for a second; a pid may be another namespace's, too. */
+		snprintf(run->made, sizeof(run->made), "run-%lld-%08" PRIx32, (long long)time(NULL),
+			 (uint32_t)number);
 	return DONE;
 }
 

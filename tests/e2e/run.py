@@ -143,6 +143,18 @@ def test_a_fork_that_fails_is_told_by_the_verb_that_was_called(t):
     assert p.returncode == 1 and p.stderr.startswith("plyfs run: taken: a branch of this"), p
 
 
+def test_forks_of_other_pid_namespaces_have_names_of_their_own(t):
+    """In each the front is process 1, and they start in the same second."""
+    ply.need_mount_namespaces()
+    view = t.view()
+    runs = [subprocess.Popen(["unshare", "--pid", "--fork", "--mount", ply.PLYFS, "run", "--fork", "--", "true"],
+                             cwd=view.path, env=t.env, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for run in runs:
+        said = run.communicate()[1]
+        assert run.returncode == 0 and "the command's state is branch run-" in said, said
+    assert len(view.store.json("tree")["branches"]) == 4
+
+
 def test_a_fork_lies_where_there_is_a_place(t):
     view = t.view()
     os.mkdir(t.at("tmp"))
