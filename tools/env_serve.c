@@ -59,32 +59,44 @@ static int read_small(const struct cmd *c, const char *path, char **ret)
 	return DONE;
 }
 
+/* Nobody is to find it in /proc. */
+static void hide(char *secret)
+{
+	if (secret)
+		memset(secret, 'x', strlen(secret));
+}
+
+static int read_token(const struct cmd *c, const char *path, char **ret)
+{
+	int code = read_small(c, path, ret);
+
+	if (code == DONE)
+		(*ret)[strcspn(*ret, "\r\n")] = '\0';
+	if (code == DONE && !**ret) {
+		free(TAKE_PTR(*ret));
+		code = cmd_fail(c, "the first line of '%s' is empty", path);
+	}
+	return code;
+}
+
 /* --auth-token, or the first line of --token-file, or PLYFS_TOKEN, or none. Given. */
 static int find_token(const struct cmd *c, const struct asked *a, char **ret)
 {
-	const char *given = a->token ? a->token : getenv("PLYFS_TOKEN");
-	int code;
+	char *of_environment = getenv("PLYFS_TOKEN");
+	const char *given = a->token ?: of_environment ?: "";
+	int code = DONE;
 
 	if (a->token && a->token_file)
 		return cmd_misuse(c, "either --auth-token or --token-file");
-	if (a->token_file) {
-		code = read_small(c, a->token_file, ret);
-		if (code == DONE)
-			(*ret)[strcspn(*ret, "\r\n")] = '\0';
-		if (code == DONE && !**ret) {
-			free(TAKE_PTR(*ret));
-			code = cmd_fail(c, "the first line of '%s' is empty", a->token_file);
-		}
-		return code;
-	}
-	*ret = strdup(given ? given : "");
-	if (!*ret)
-		return cmd_fail(c, "%s", strerror(ENOMEM));
-	/* Nobody is to find it in /proc, nor commands that the server runs in their environment. */
-	if (given)
-		memset((char *)given, 'x', strlen(given));
-	(void)unsetenv("PLYFS_TOKEN");
-	return DONE;
+	if (a->token_file)
+		code = read_token(c, a->token_file, ret);
+	else if (!(*ret = strdup(given)))
+		code = cmd_fail(c, "%s", strerror(ENOMEM));
+	/* Whichever counts. Nor do commands that the server runs get it in their environment. */
+	hide((char *)a->token);
+	hide(of_environment);
+	(void)unsetenv("PLYFS_TOKEN"); /* fails for no name of ours */
+	return code;
 }
 
 static int check_limit(const struct cmd *c, const char *name, uint64_t given, uint64_t max)

@@ -602,6 +602,13 @@ def test_what_plyfs_serve_refuses(t):
     s = server.serve(t, view, token="of the words")
     assert s.get("/health").status == 200 and not server.shows(s, "of the words")
     s.stop()
+    # One that does not count, for whoever else it is.
+    for more, token in ((), "of the words"), (("--token-file", t.at("token")), None):
+        s = server.serve(t, view, *more, token=token, env={"PLYFS_TOKEN": "of the environment"})
+        a = s.post("/v1/exec", {"command": "env"}, headers={"X-API-Key": token or "from the file"})
+        assert a.status == 200 and "of the environment" not in a.json["stdout"], a
+        assert not server.shows(s, "of the environment"), more
+        s.stop()
 
 
 def test_a_server_without_a_cloud_says_how_to_have_one(t):
