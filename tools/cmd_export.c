@@ -16,6 +16,7 @@
 #include "store/base/util.h"
 #include "tools/cmd.h"
 #include "tools/cmd_util.h"
+#include "tools/daemon.h"
 #include "tools/transfer_talk.h"
 
 /* 1, 0 or -errno. */
@@ -87,6 +88,19 @@ static int open_beside(struct cmd *c, const char *path, const struct stat *old, 
 	return 0;
 }
 
+/*
+ * The path and state of the file that a link leads to, for that to be replaced, and not the link.
+ * False: it leads to no file, or is a process's (/proc/PID/fd/N), where what is open is meant.
+ */
+static bool leads_to_file(struct cmd *c, const char *path, char ret_path[static PATH_MAX],
+			  struct stat *ret)
+{
+	_cleanup_close_ int fd = -1;
+
+	return strncmp(path, "/proc/", 6) != 0 && cmd_openat(c, path, O_PATH, 0, &fd) == 0 &&
+	       fstat(fd, ret) == 0 && S_ISREG(ret->st_mode) && path_of_fd(fd, ret_path);
+}
+
 #define READER_STEP_NS 10000000 /* nobody sees so short a wait */
 
 /* What is there. Of a fifo a reader is waited for, as long as the client is. */
@@ -109,7 +123,9 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 		  struct transfer_stats *ret)
 {
 	_cleanup_free_ char *beside = NULL;
-	struct stat old;
+	char file[PATH_MAX];
+	const char *at = path;
+	struct stat old, led;
 	bool exists;
 	int fd = -1, r;
 
@@ -128,11 +144,15 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 	exists = fstatat(c->cwd_fd, path, &old, AT_SYMLINK_NOFOLLOW) == 0;
 	if (!exists && errno != ENOENT)
 		return cmd_fail(c, -errno, "'%s'", path);
+	if (exists && S_ISLNK(old.st_mode) && leads_to_file(c, path, file, &led)) {
+		old = led;
+		at = file;
+	}
 	r = exists && !S_ISREG(old.st_mode)
 		    ? -EEXIST
-		    : open_beside(c, path, exists ? &old : NULL, &beside, &fd);
-	if (exists && (r == -EEXIST || r == -EACCES)) /* a pipe, a link; not our directory */
-		r = open_there(c, path, &fd);
+		    : open_beside(c, at, exists ? &old : NULL, &beside, &fd);
+	if (exists && (r == -EEXIST || r == -EACCES)) /* a pipe; not our directory */
+		r = open_there(c, at, &fd);
 	if (r < 0)
 		return cmd_fail(c, r, "'%s'", path);
 
@@ -141,7 +161,7 @@ static int to_tar(struct cmd *c, struct root *root, const char *path, struct tra
 		r = -errno;
 	if (close(fd) < 0 && r == 0)
 		r = -errno;
-	if (r == 0 && beside && renameat(c->cwd_fd, beside, c->cwd_fd, path) < 0)
+	if (r == 0 && beside && renameat(c->cwd_fd, beside, c->cwd_fd, at) < 0)
 		r = -errno;
 	cmd_progress_end(c);
 	if (r == 0)

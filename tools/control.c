@@ -108,22 +108,25 @@ static int do_fork(struct view *v, struct plyfs_fork *q)
 	return view_fork(v, q->name);
 }
 
-const char *daemon_store_path(int dir_fd, const char *then, char now[static PATH_MAX])
+bool path_of_fd(int fd, char ret[static PATH_MAX])
 {
 	char link[32];
 	struct stat want, st;
 	ssize_t n;
 
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", dir_fd);
-	n = readlink(link, now, PATH_MAX);
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, ret, PATH_MAX);
 	if (n <= 0 || n == PATH_MAX)
-		return then;
-	now[n] = '\0';
+		return false;
+	ret[n] = '\0';
 	/* What was removed, or is not below our root, has a text as well. */
-	if (fstat(dir_fd, &want) < 0 || stat(now, &st) < 0 || want.st_dev != st.st_dev ||
-	    want.st_ino != st.st_ino)
-		return then;
-	return now;
+	return fstat(fd, &want) == 0 && stat(ret, &st) == 0 && want.st_dev == st.st_dev &&
+	       want.st_ino == st.st_ino;
+}
+
+const char *daemon_store_path(int dir_fd, const char *then, char now[static PATH_MAX])
+{
+	return path_of_fd(dir_fd, now) ? now : then;
 }
 
 static int do_info(struct view_entry *e, struct view *v, struct plyfs_info *q)

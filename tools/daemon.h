@@ -143,6 +143,8 @@ bool branch_is_newer(struct store *s, const char *text, uint64_t id);
 /* As an ioctl may ask: no verb that touches the client's files. */
 bool verb_is_known(const char *name, bool through_view);
 
+/* The path that leads to what is open (control.c). False: none does, or nobody can tell. */
+bool path_of_fd(int fd, char ret[static PATH_MAX]);
 /*
  * Where the store's directory is now, whose path was `then` (control.c): it may have been moved,
  * and another store be where it was. `then` again when nobody can tell. Valid as long as both.

@@ -247,17 +247,20 @@ def test_an_export_that_finds_no_room_leaves_the_archive_that_was_there(t):
     ply.write(archive, "precious")
     os.chmod(archive, 0o640)
     before = sorted(os.listdir(t.at("disk")))
-    p = view.store.ply("export", "main", "--tar", archive, check=False)
-    assert p.returncode == 1 and "No space" in p.stderr, p
-    assert ply.read(archive) == "precious" and sorted(os.listdir(t.at("disk"))) == before
+    os.symlink("disk/a.tar", t.at("way"))
+    os.symlink("way", t.at("link"))
+    for to in archive, t.at("link"):
+        p = view.store.ply("export", "main", "--tar", to, check=False)
+        assert p.returncode == 1 and "'%s': " % to in p.stderr and "No space" in p.stderr, p
+        assert ply.read(archive) == "precious" and sorted(os.listdir(t.at("disk"))) == before, to
     # With room it is replaced, and a link to it goes on leading there.
     os.truncate(view.at("big"), 1 << 20)
     view.store.ply("export", "main", "--tar", archive)
     assert os.stat(archive).st_mode & 0o777 == 0o640 and os.path.getsize(archive) > 1 << 20
-    os.symlink(archive, t.at("link"))
     os.truncate(archive, 0)
     view.store.ply("export", "main", "--tar", t.at("link"))
     assert os.path.islink(t.at("link")) and os.path.getsize(archive) > 1 << 20
+    assert os.stat(archive).st_mode & 0o777 == 0o640
     assert sorted(os.listdir(t.at("disk"))) == before
 
 
