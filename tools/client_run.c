@@ -407,6 +407,7 @@ int client_run(struct client *cl)
 {
 	struct run run = { .cl = cl };
 	const char *in = ".";
+	double cpu_time = 0;
 	const struct option_def defs[] = {
 		{ .name = "fork", .flag = &run.in_fork },
 		{ .name = "drop", .flag = &run.drop },
@@ -415,7 +416,7 @@ int client_run(struct client *cl)
 		{ .name = "timeout", .seconds = &run.timeout },
 		{ .name = "memory", .size = &run.limits.memory },
 		{ .name = "processes", .number = &run.limits.processes },
-		{ .name = "cpu-time", .number = &run.limits.cpu_time },
+		{ .name = "cpu-time", .seconds = &cpu_time },
 	};
 	_cleanup_free_ char *dir = NULL;
 	int r;
@@ -423,6 +424,7 @@ int client_run(struct client *cl)
 	r = client_parse(cl, defs, ARRAY_SIZE(defs), OPTIONS_LEADING, 1, -1);
 	if (r)
 		return r;
+	run.limits.cpu_time = whole_seconds(cpu_time);
 	if ((run.drop || run.name) && !run.in_fork)
 		return client_misuse(cl, "--%s goes with --fork", run.drop ? "drop" : "name");
 	if (run.name && strlen(run.name) >= PLYFS_NAME_SIZE)

@@ -120,6 +120,8 @@ int record_load(const struct cmd *c, const char *name, struct record *ret);
 /* All that can be read, by name; others are told. *ret malloced, each to be released. */
 int record_list(const struct cmd *c, struct record **ret, size_t *ret_n);
 
+/* An option that somebody typed; MISUSE: it is wrong. */
+int env_set(const struct cmd *c, struct ply_env *env, const char *name, const char *value);
 /* A kind with a record's options; not set up. */
 int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **ret);
 /*

@@ -296,10 +296,23 @@ static int record_of(const struct cmd *c, const char *dir, struct record *ret, b
 
 /* ---- their environments ---- */
 
-/* An option that somebody typed. */
-static int set_option(const struct cmd *c, struct ply_env *env, const char *name,
-		      const char *value)
+int env_set(const struct cmd *c, struct ply_env *env, const char *name, const char *value)
 {
+	char seconds[32], why[300]; /* 1e9 at most, which has ten digits */
+	bool whole = strcmp(name, "cpu_time") == 0;
+	double given;
+
+	/* Of 5m the library knows nothing. A damaged record may have no text. */
+	if (value && (whole || strcmp(name, "timeout") == 0)) {
+		const struct option_def def = { .name = whole ? "cpu-time" : name,
+						.seconds = &given };
+
+		if (option_set(&def, value, why, sizeof(why)) < 0)
+			return cmd_misuse(c, "%s", why);
+		(void)snprintf(seconds, sizeof(seconds), "%.10g",
+			       whole ? (double)whole_seconds(given) : given);
+		value = seconds;
+	}
 	if (ply_env_set(env, name, value) == 0)
 		return DONE;
 	(void)cmd_ply_failed(c); /* says why */
@@ -317,7 +330,7 @@ int env_of_record(const struct cmd *c, const struct record *r, struct ply_env **
 		return cmd_ply_failed(c);
 	json_object_foreach(r->options, name, value)
 	{
-		code = set_option(c, env, name, json_string_value(value));
+		code = env_set(c, env, name, json_string_value(value));
 		if (code) {
 			ply_env_free(env);
 			return code;
@@ -344,9 +357,9 @@ int env_of_place(const struct cmd *c, const struct place *p, const char *test_co
 	if (r)
 		return r;
 	if (test_command)
-		r = set_option(c, env, "test_command", test_command);
+		r = env_set(c, env, "test_command", test_command);
 	if (r == DONE && timeout)
-		r = set_option(c, env, "timeout", timeout);
+		r = env_set(c, env, "timeout", timeout);
 	/* It is a view: it stays, unless told otherwise; which forks of it would be, too. */
 	if (r == DONE &&
 	    (ply_env_set(env, "workdir", remembered ? record.path : p->dir) < 0 ||

@@ -147,9 +147,14 @@ static int set_up(const struct cmd *c, const struct asked *a, struct ply_env **r
 	if (!store || !*store)
 		return cmd_misuse(c, "--from wants a store: name it with --store");
 	if (ply_env_new("local", &env) < 0 || ply_env_set(env, "store", store) < 0 ||
-	    ply_env_set(env, "from", a->from) < 0 ||
-	    (a->test_command && ply_env_set(env, "test_command", a->test_command) < 0) ||
-	    (a->timeout && ply_env_set(env, "timeout", a->timeout) < 0) || ply_env_setup(env) < 0)
+	    ply_env_set(env, "from", a->from) < 0)
+		return cmd_ply_failed(c);
+	code = a->test_command ? env_set(c, env, "test_command", a->test_command) : DONE;
+	if (code == DONE && a->timeout)
+		code = env_set(c, env, "timeout", a->timeout);
+	if (code)
+		return code;
+	if (ply_env_setup(env) < 0)
 		return cmd_ply_failed(c);
 	*ret = TAKE_PTR(env);
 	return DONE;

@@ -50,5 +50,13 @@ int options_parse(int argc, char **argv, const struct option_def *defs, size_t n
 int arguments_count(const struct arguments *a, int min, int max, const char *verb,
 		    const char *synopsis, char *why, size_t why_size);
 
+/* For what knows no fractions of seconds. */
+static inline uint64_t whole_seconds(double seconds)
+{
+	uint64_t whole = (uint64_t)seconds;
+
+	return whole + ((double)whole < seconds);
+}
+
 /* Sets one that takes a value from elsewhere than argv; 0 or -1 as above. */
 int option_set(const struct option_def *d, const char *value, char *why, size_t why_size);

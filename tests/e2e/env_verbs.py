@@ -155,6 +155,20 @@ def test_an_environment_on_a_view_leaves_it_mounted(t):
     assert view.read("a.txt") == "one\n"
 
 
+def test_seconds_are_written_as_for_run(t):
+    env = Env(t)
+    view = t.view()
+    env("env", "create", "--timeout", "1h", "mine", view.path)
+    env("test", "--", "true", cwd=view.path)
+    p = env("test", "--timeout", "0.005m", "--", "sleep 60", cwd=view.path, check=False)
+    assert p.returncode == 124, p
+    with subprocess.Popen([ply.PLYFS, "serve", "--port", "0", "--timeout", "2m"], cwd=view.path, env=t.env,
+                          stdout=subprocess.PIPE, text=True) as p:
+        assert p.stdout.readline().startswith("listening at ")
+        p.terminate()
+    env("env", "destroy", "mine")
+
+
 def test_mistakes_are_told_in_one_line(t):
     env, path = over_directory(t)
     env.fails("env", "create", "work", path, says="already")

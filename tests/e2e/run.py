@@ -106,6 +106,9 @@ def test_a_limit_of_cpu_time_holds(t):
     view = t.view()
     p, _ = limited(view, "--cpu-time", "1", "--", "sh", "-c", "while :; do :; done")
     assert p.returncode == 128 + signal.SIGXCPU, p
+    for given, wanted in (("5m", "300\n"), ("1.5", "2\n"), ("0", "unlimited\n")):
+        p, _ = limited(view, "--cpu-time", given, "--", "sh", "-c", "ulimit -t")
+        assert p.stdout == wanted, (given, p)
 
 
 def test_a_limit_that_is_none_is_refused(t):
