@@ -28,6 +28,7 @@
 
 #include "env/child.h"
 #include "env/keeper.h"
+#include "env/own_fd.h"
 #include "env/status.h"
 #include "store/base/fdlimit.h"
 #include "store/base/fdpass.h"
@@ -206,27 +207,25 @@ static int start_with(const char *path, int theirs)
 
 int keeper_start(struct keeper **ret)
 {
-	_cleanup_close_ int ours = -1, theirs = -1;
+	_cleanup_close_ int ours = -1;
+	_cleanup_own_fd_ struct own_fd theirs = OWN_FD_NONE;
 	_cleanup_free_ struct keeper *k = calloc(1, sizeof(*k));
 	struct keeper_hello hello;
 	char path[PATH_MAX];
-	int pair[2], r;
+	int r;
 
 	if (!k)
 		return fail_memory();
 	r = find_keeper(path);
 	if (r < 0)
 		return r;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return fail_errno(errno, "a socket for the keeper");
-	ours = pair[0];
-	theirs = pair[1];
-
-	r = start_with(path, theirs);
+	r = own_fd_pair(&ours, &theirs);
+	if (r < 0)
+		return fail_errno(-r, "a socket for the keeper");
+	r = start_with(path, theirs.fd);
 	if (r)
 		return fail_errno(r, "starting '%s'", path);
-	closep(&theirs);
-	theirs = -1;
+	own_fd_close(&theirs);
 
 	do
 		r = (int)recv(ours, &hello, sizeof(hello), 0);
@@ -390,13 +389,14 @@ static int start_error(const struct reaper_event *e, const struct proc_options *
 int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 {
 	_cleanup_(ply_text_free) struct ply_text text = { 0 };
-	_cleanup_close_ int ours = -1, theirs = -1, cwd = -1;
+	_cleanup_own_fd_ struct own_fd theirs = OWN_FD_NONE, cwd = OWN_FD_NONE;
+	_cleanup_close_ int ours = -1;
 	struct message m = {
 		.request = { .op = KEEPER_SPAWN, .terminal = o->terminal, .limits = o->limits }
 	};
 	struct reaper_event event;
 	pid_t starting = 0;
-	int pair[2], r;
+	int r;
 
 	if (!o->argv || !o->argv[0] || !*o->argv[0])
 		return fail(PLY_INVALID, "no command was given");
@@ -405,16 +405,15 @@ int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 		r = pack(&text, o->env ? o->env : (const char *const *)environ, &m.request.envc);
 	if (r < 0)
 		return r;
-	cwd = open(o->cwd ? o->cwd : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (cwd < 0)
-		return fail_errno(errno, "working directory '%s'", o->cwd ? o->cwd : ".");
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-		return fail_errno(errno, "starting '%s'", o->argv[0]);
-	ours = pair[0];
-	theirs = pair[1];
+	r = own_fd_open(&cwd, o->cwd ? o->cwd : ".", O_PATH | O_DIRECTORY);
+	if (r < 0)
+		return fail_errno(-r, "working directory '%s'", o->cwd ? o->cwd : ".");
+	r = own_fd_pair(&ours, &theirs);
+	if (r < 0)
+		return fail_errno(-r, "starting '%s'", o->argv[0]);
 
-	m.fds[KEEPER_FD_SOCKET] = theirs;
-	m.fds[KEEPER_FD_CWD] = cwd;
+	m.fds[KEEPER_FD_SOCKET] = theirs.fd;
+	m.fds[KEEPER_FD_CWD] = cwd.fd;
 	for (int i = 0; i < 3; i++)
 		m.fds[KEEPER_FD_IN + i] = o->fds[i];
 	m.fds[KEEPER_FD_BYTES] = -1;
@@ -422,8 +421,7 @@ int proc_spawn(struct keeper *k, const struct proc_options *o, struct proc *ret)
 	r = send_message(k, &m);
 	if (r < 0)
 		return r;
-	closep(&theirs);
-	theirs = -1;
+	own_fd_close(&theirs);
 
 	for (;;) {
 		r = (int)recv(ours, &event, sizeof(event), 0);
@@ -476,22 +474,21 @@ int proc_wait(struct proc *p, double seconds)
 /* Asks the reaper. *ret_answer untouched when there is no tree any more. */
 static int ask(struct proc *p, const struct reaper_request *q, int *ret_answer)
 {
-	_cleanup_close_ int in = -1, out = -1;
+	_cleanup_close_ int in = -1;
+	_cleanup_own_fd_ struct own_fd out = OWN_FD_NONE;
 	struct iovec iov = { .iov_base = (void *)q, .iov_len = sizeof(*q) };
-	int fds[2], answer, r;
+	int answer, r;
 	ssize_t n;
 
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return fail_errno(errno, "asking about a process");
-	in = fds[0];
-	out = fds[1];
-	r = fdpass_send(p->fd, &iov, 1, &out, 1);
+	r = own_fd_pipe(&in, &out);
+	if (r < 0)
+		return fail_errno(-r, "asking about a process");
+	r = fdpass_send(p->fd, &iov, 1, &out.fd, 1);
 	if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
 		return 0;
 	if (r < 0)
 		return fail_errno(-r, "asking about a process");
-	closep(&out);
-	out = -1;
+	own_fd_close(&out);
 	if (!wait_readable(in, now_seconds() + KILL_SECONDS))
 		return fail(PLY_FAILED, "the process above process %d does not answer", p->pid);
 	do

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "env/own_fd.h"
 #include "env/status.h"
 #include "store/base/util.h"
 
@@ -104,14 +105,12 @@ static int stream_finish(struct stream *s, struct ply_text *ret)
 }
 
 /* A pipe: our end into *s, the command's into *ret. */
-static int stream_open(struct stream *s, int *ret)
+static int stream_open(struct stream *s, struct own_fd *ret)
 {
-	int p[2];
+	int r = own_fd_pipe(&s->fd, ret);
 
-	if (pipe2(p, O_CLOEXEC) < 0)
-		return fail_errno(errno, "a pipe");
-	s->fd = p[0];
-	*ret = p[1];
+	if (r < 0)
+		return fail_errno(-r, "a pipe");
 	(void)fcntl(s->fd, F_SETFL, O_NONBLOCK); /* a fresh pipe: cannot fail */
 	return 0;
 }
@@ -175,7 +174,8 @@ int proc_run(struct keeper *k, const struct proc_options *options, const struct 
 {
 	_cleanup_(streams_release) struct stream streams[2] = { { .fd = -1, .limit = c->limit },
 								{ .fd = -1, .limit = c->limit } };
-	_cleanup_close_ int in = -1, out = -1, err = -1;
+	_cleanup_own_fd_ struct own_fd out = OWN_FD_NONE, err = OWN_FD_NONE;
+	_cleanup_close_ int in = -1;
 	_cleanup_(proc_release) struct proc p = { 0 };
 	_cleanup_(ply_result_free) struct ply_result result = { 0 };
 	struct proc_options o = *options;
@@ -190,14 +190,13 @@ int proc_run(struct keeper *k, const struct proc_options *options, const struct 
 	if (r < 0)
 		return r;
 	o.fds[0] = in;
-	o.fds[1] = out;
-	o.fds[2] = c->merge ? out : err;
+	o.fds[1] = out.fd;
+	o.fds[2] = c->merge ? out.fd : err.fd;
 	r = proc_spawn(k, &o, &p);
 	if (r < 0)
 		return r;
-	closep(&out);
-	closep(&err);
-	out = err = -1;
+	own_fd_close(&out);
+	own_fd_close(&err);
 
 	r = collect(&p, streams, c->all_output, end);
 	if (r == PLY_TIMEOUT)

@@ -46,6 +46,7 @@
 #include <sys/resource.h>
 #include <sys/uio.h>
 
+#include "env/own_fd.h"
 #include "env/session_internal.h"
 #include "env/status.h"
 #include "store/base/util.h"
@@ -190,11 +191,11 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 {
 	const char *const argv[] = { s->path, "-p", "-c", hop, s->path, NULL };
 	_cleanup_(ply_list_free) struct ply_list env = { 0 };
-	_cleanup_close_ int theirs = -1;
+	_cleanup_own_fd_ struct own_fd theirs = OWN_FD_NONE;
 	char **wrapped = NULL;
 	struct proc_options p;
 	const uint64_t files = keeper_files(o->keeper);
-	int fds[2], r;
+	int r;
 
 	/* Else the shell lives, and reports nothing. */
 	if (files <= REPORTS)
@@ -211,10 +212,9 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 	s->text = memfd_create("plyfs-session", MFD_CLOEXEC);
 	if (s->wake < 0 || s->text < 0)
 		return fail_errno(errno, "starting a session");
-	if (pipe2(fds, O_CLOEXEC) < 0)
-		return fail_errno(errno, "starting a session");
-	s->reports = fds[0];
-	theirs = fds[1];
+	r = own_fd_pipe(&s->reports, &theirs);
+	if (r < 0)
+		return fail_errno(-r, "starting a session");
 	if (fcntl(s->reports, F_SETFL, O_NONBLOCK) < 0)
 		return fail_errno(errno, "starting a session");
 
@@ -227,7 +227,7 @@ int shell_spawn(struct shell *s, const struct shell_options *o)
 		.argv = wrapped ? (const char *const *)wrapped : argv,
 		.env = wrapped ? NULL : (const char *const *)env.items,
 		.cwd = o->cwd,
-		.fds = { s->slave, s->text, theirs },
+		.fds = { s->slave, s->text, theirs.fd },
 		.terminal = true,
 		.limits = o->limits,
 	};

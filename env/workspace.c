@@ -5,6 +5,7 @@
 #include "env/workspace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -69,10 +70,22 @@ bool workspace_is_written_back(const struct workspace *ws)
 
 /* ---- ioctls ---- */
 
+/* The view's root, or -errno. A child of the caller's fork() has lost it, and opens it anew. */
+static int view(struct workspace *ws)
+{
+	int r = own_fd_open(&ws->fd, ws->path, O_RDONLY | O_DIRECTORY);
+
+	return r < 0 ? r : own_fd_get(&ws->fd);
+}
+
 /* errno as a positive number, or 0. */
 static int control(struct workspace *ws, unsigned long request, void *data)
 {
-	return plyfs_control(ws->fd, request, data) < 0 ? errno : 0;
+	int fd = view(ws);
+
+	if (fd < 0)
+		return -fd;
+	return plyfs_control(fd, request, data) < 0 ? errno : 0;
 }
 
 static int control_failed(struct workspace *ws, int err, const char *what)
@@ -101,8 +114,10 @@ static int control_failed(struct workspace *ws, int err, const char *what)
 
 int workspace_sync(struct workspace *ws)
 {
-	if (syncfs(ws->fd) < 0)
-		return control_failed(ws, errno, "sync");
+	int fd = view(ws);
+
+	if (fd < 0 || syncfs(fd) < 0)
+		return control_failed(ws, fd < 0 ? -fd : errno, "sync");
 	return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include "env/own_fd.h"
 #include "env/workspace.h"
 #include "fs/ioctl.h"
 
@@ -22,5 +23,5 @@ struct workspace {
 	struct keeper *keeper; /* borrowed, kept until close: who was told; NULL: nobody */
 	char ***first;	       /* owned: n_first of them, from workspace_on_death */
 	size_t n_first;
-	int fd; /* the view's root; -1 */
+	struct own_fd fd;      /* the view's root */
 };

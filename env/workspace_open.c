@@ -43,7 +43,7 @@ static void workspace_free(struct workspace **p)
 
 	if (!ws)
 		return;
-	closep(&ws->fd);
+	own_fd_close(&ws->fd);
 	free(ws->path);
 	free(ws->mount);
 	free(ws->store);
@@ -59,7 +59,7 @@ static int workspace_new(struct workspace **ret)
 
 	if (!ws)
 		return fail_memory();
-	ws->fd = -1;
+	ws->fd = OWN_FD_NONE;
 	*ret = ws;
 	return 0;
 }
@@ -89,27 +89,30 @@ static enum ending ending_of(const char *text, enum ending usual)
 /* ---- what is there ---- */
 
 /*
- * Opens a directory and asks whose it is. 1: it lies in a view; 0: it does not (nor a dead one,
- * whose daemon is gone: what it covers can be mounted again).
+ * Opens ws->path and asks whose it is. 1: it lies in a view, and ws->fd is its; 0: it does not (nor
+ * a dead one, whose daemon is gone: what it covers can be mounted again).
  */
-static int look(const char *path, int *ret_fd, struct plyfs_info *ret)
+static int look(struct workspace *ws, struct plyfs_info *ret)
 {
-	_cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	_cleanup_own_fd_ struct own_fd fd = OWN_FD_NONE;
+	const char *path = ws->path;
 	struct statfs fs;
+	int r;
 
-	if (fd < 0 && (errno == ENOTCONN || errno == ECONNABORTED))
+	r = own_fd_open(&fd, path, O_RDONLY | O_DIRECTORY);
+	if (r == -ENOTCONN || r == -ECONNABORTED)
 		return 0;
-	if (fd < 0)
-		return fail_errno(errno, "'%s'", path);
+	if (r < 0)
+		return fail_errno(-r, "'%s'", path);
 	/* A foreign filesystem might take our number for something of its own. */
-	if (fstatfs(fd, &fs) < 0) {
+	if (fstatfs(fd.fd, &fs) < 0) {
 		if (plyfs_is_dead_view(errno) || errno == EACCES || errno == EPERM)
 			return 0; /* as below */
 		return fail_errno(errno, "'%s'", path);
 	}
 	if (fs.f_type != FUSE_SUPER_MAGIC)
 		return 0;
-	if (ioctl(fd, PLYFS_IOC_INFO, ret) < 0) {
+	if (ioctl(fd.fd, PLYFS_IOC_INFO, ret) < 0) {
 		/* EPERM: somebody else's, and what is then tried on it says so. */
 		if (plyfs_is_no_view(errno) || plyfs_is_dead_view(errno) || errno == EPERM)
 			return 0;
@@ -117,7 +120,9 @@ static int look(const char *path, int *ret_fd, struct plyfs_info *ret)
 	}
 	if (ret->version != PLYFS_IOC_VERSION)
 		return 0;
-	*ret_fd = TAKE_FD(fd);
+	own_fd_close(&ws->fd);
+	ws->fd = fd;
+	fd = OWN_FD_NONE;
 	return 1;
 }
 
@@ -149,14 +154,12 @@ static int find_mount(const char *path, char **ret)
 }
 
 /* Takes what INFO said of the view that ws->path lies in. */
-static int adopt(struct workspace *ws, int fd, const struct plyfs_info *info)
+static int adopt(struct workspace *ws, const struct plyfs_info *info)
 {
 	struct stat st;
 	int r;
 
-	closep(&ws->fd);
-	ws->fd = fd;
-	if (fstat(fd, &st) < 0)
+	if (fstat(ws->fd.fd, &st) < 0)
 		return fail_errno(errno, "'%s'", ws->path);
 	ws->device = st.st_dev;
 	if (info->read_only || !*info->branch)
@@ -241,18 +244,18 @@ static int do_verb(const char *cwd, const char *const *args, int held)
 
 int workspace_held_verb(struct keeper *k, const char *cwd, const char *const *args)
 {
-	_cleanup_close_ int held = -1;
-	int p[2];
+	_cleanup_own_fd_ struct own_fd held = OWN_FD_NONE;
+	int theirs, r;
 
 	if (!k)
 		return do_verb(cwd, args, -1);
-	if (pipe2(p, O_CLOEXEC) < 0)
-		return fail_errno(errno, "a pipe");
-	held = p[1];
+	r = own_fd_pipe(&theirs, &held);
+	if (r < 0)
+		return fail_errno(-r, "a pipe");
 	/* One that was killed undoes nothing and need not wait: a view is taken down without it. */
-	(void)keeper_hold(k, p[0]);
-	(void)close(p[0]); /* the keeper has its own */
-	return do_verb(cwd, args, held);
+	(void)keeper_hold(k, theirs);
+	(void)close(theirs); /* the keeper has its own */
+	return do_verb(cwd, args, held.fd);
 }
 
 /*
@@ -384,7 +387,7 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	struct plyfs_info info;
 	const enum ending ending = ws->ending;
 	size_t n = 0;
-	int fd, r;
+	int r;
 
 	/* A name that the caller chose may be somebody's: not to be dropped before it is ours. */
 	if (ending == DROP && !ws->is_new)
@@ -415,10 +418,10 @@ static int mount_fork(struct workspace *ws, const char *cwd, const char *const *
 	}
 	if (r < 0)
 		return r;
-	r = look(ws->path, &fd, &info);
+	r = look(ws, &info);
 	if (r == 0)
 		r = fail(PLY_FAILED, GONE, ws->path);
-	return r < 0 ? r : adopt(ws, fd, &info);
+	return r < 0 ? r : adopt(ws, &info);
 }
 
 static int make_branch_name(struct workspace *ws, const char *name)
@@ -455,8 +458,7 @@ static int unmount(struct workspace *ws)
 	const char *given_up[] = { "unmount", "--no-sync", "--", ws->mount, NULL };
 	int r;
 
-	closep(&ws->fd);
-	ws->fd = -1;
+	own_fd_close(&ws->fd);
 	r = workspace_held_verb(ws->keeper, "/",
 				ws->ending == WRITE_BACK ? back :
 				ws->ending == DROP	 ? given_up :
@@ -544,16 +546,16 @@ static int open_directory(struct workspace *ws, const struct workspace_options *
 {
 	const char *args[] = { "mount", "--update", "--", ws->path, NULL };
 	struct plyfs_info info;
-	int fd, r, failed;
+	int r, failed;
 
 	if (o->branch && *o->branch)
 		return fail(PLY_INVALID, "'branch' names a fork: it needs 'from' or 'store'");
-	r = look(ws->path, &fd, &info);
+	r = look(ws, &info);
 	if (r < 0)
 		return r;
 	if (r > 0) {
 		ws->ending = ending_of(o->at_cleanup, KEEP);
-		r = adopt(ws, fd, &info);
+		r = adopt(ws, &info);
 		return r < 0 ? r : tell_keeper(ws, k);
 	}
 	if (strcmp(ws->path, "/") == 0)
@@ -567,14 +569,14 @@ static int open_directory(struct workspace *ws, const struct workspace_options *
 	failed = mount_failed(workspace_held_verb(k, "/", args));
 	if (failed == 0)
 		ws->undoing = UNMOUNT;
-	r = look(ws->path, &fd, &info);
+	r = look(ws, &info);
 	if (r <= 0)
 		return failed < 0 ? failed
 		       : give_up(ws, r < 0 ? r : fail(PLY_FAILED, GONE, ws->path));
 	/* Somebody else was faster: theirs to unmount. */
 	if (failed < 0)
 		ws->ending = ending_of(o->at_cleanup, KEEP);
-	r = adopt(ws, fd, &info);
+	r = adopt(ws, &info);
 	if (r == 0 && failed < 0)
 		r = tell_keeper(ws, k);
 	return r < 0 ? give_up(ws, r) : 0;

@@ -472,6 +472,22 @@ def test_a_forked_child_does_not_end_its_parents_workspace(t):
         assert os.path.ismount(ws.workdir)
 
 
+def test_a_forked_child_does_not_keep_its_parents_view_busy(t):
+    with opened(t) as ws:
+        ws.run("true")
+        ws.write("new", "x")
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+            os._exit(0)
+        try:
+            ws.close()
+            assert not os.path.ismount(t.at("project")) and ply.read(t.at("project/new")) == "x"
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
 def test_ctrl_c_ends_the_command_and_is_raised(t):
     t.tree(FILES, "project")
     p = child(t, """

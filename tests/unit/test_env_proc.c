@@ -5,12 +5,14 @@
 #include "env/proc.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -616,6 +618,53 @@ START_TEST(a_fork_of_the_caller_does_not_keep_it_alive)
 }
 END_TEST
 
+static bool forks_at_send;
+static pid_t forked;
+
+/* Ours comes before the C library's. What is sent to a keeper are a command's descriptors. */
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	static ssize_t (*real)(int, const struct msghdr *, int);
+
+	if (!real)
+		real = (ssize_t(*)(int, const struct msghdr *, int))dlsym(RTLD_NEXT, "sendmsg");
+	if (forks_at_send) {
+		forks_at_send = false;
+		forked = fork();
+		if (forked == 0) {
+			(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+			pause();
+			_exit(0);
+		}
+	}
+	return real(fd, m, flags);
+}
+
+START_TEST(a_fork_of_the_caller_keeps_no_output_open)
+{
+	const struct proc_capture all = { .all_output = true, .timeout = 10 };
+	char path[64], target[PATH_MAX];
+	struct ply_result r;
+	ssize_t n;
+
+	forks_at_send = true;
+	r = sh("echo out; echo err >&2", &all);
+	ck_assert(!r.timed_out);
+	ck_assert_str_eq(r.out.data, "out\n");
+	ck_assert_str_eq(r.err.data, "err\n");
+	ply_result_free(&r);
+	/* Nor the directory, which could not be unmounted. */
+	for (int fd = 3; fd < 64; fd++) {
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)forked, fd);
+		n = readlink(path, target, sizeof(target) - 1);
+		target[MAX(n, (ssize_t)0)] = '\0';
+		ck_assert_str_ne(target, dir);
+	}
+	kill(forked, SIGKILL);
+	ck_assert_int_eq(waitpid(forked, NULL, 0), forked);
+}
+END_TEST
+
 START_TEST(all_can_be_killed_and_the_keeper_stays)
 {
 	struct proc p = { 0 };
@@ -875,6 +924,7 @@ int main(void)
 		a_killed_keeper_is_told_and_leaves_nothing,
 		a_killed_caller_leaves_nothing,
 		a_fork_of_the_caller_does_not_keep_it_alive,
+		a_fork_of_the_caller_keeps_no_output_open,
 		all_can_be_killed_and_the_keeper_stays,
 		an_orderly_end_does_not_run_on_death,
 		a_memory_limit_holds,
