@@ -283,8 +283,23 @@ static int merge_packs(struct vault *v, const char *dir, const struct pack_file 
 	for (size_t i = 0; i < n; i++)
 		if (packs[i].tier == tier && strcmp(packs[i].name, name) != 0)
 			remove_pack(dir, packs[i].name);
-	(void)git_odb_refresh(v->odb);
 	return 0;
+}
+
+/* libgit2 has packs open as long as the object database that has met them, removed ones as well. */
+static void forget_removed_packs(struct vault *v)
+{
+	_cleanup_(vault_closep) struct vault *fresh = NULL;
+	struct vault old = *v;
+
+	if (vault_open(v->path, &fresh) < 0)
+		return; /* those of the next merge are forgotten with these */
+	v->repo = fresh->repo;
+	v->odb = fresh->odb;
+	v->config = fresh->config;
+	fresh->repo = old.repo;
+	fresh->odb = old.odb;
+	fresh->config = old.config;
 }
 
 /* A failure leaves all as it was, and is no failure of who wanted to write. */
@@ -293,6 +308,7 @@ static void tidy_packs(struct vault *v)
 	_cleanup_free_ struct pack_file *packs = NULL;
 	_cleanup_close_ int lock = vault_lock(v, LOCK_EX | LOCK_NB);
 	unsigned count[16] = { 0 };
+	bool merged = false;
 	char dir[PATH_MAX];
 	size_t n;
 
@@ -303,7 +319,9 @@ static void tidy_packs(struct vault *v)
 		count[packs[i].tier]++;
 	for (unsigned t = 0; t < ARRAY_SIZE(count); t++)
 		if (count[t] >= PACKS_OF_A_SIZE)
-			(void)merge_packs(v, dir, packs, n, t);
+			merged |= merge_packs(v, dir, packs, n, t) == 0;
+	if (merged)
+		forget_removed_packs(v);
 }
 
 /* Under a lock that merging does not get: a pack that goes is in another that was not listed. */

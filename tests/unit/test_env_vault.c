@@ -182,6 +182,24 @@ START_TEST(a_vault_that_many_make_at_once_is_made_once)
 }
 END_TEST
 
+/* Files that we have open and that are gone. */
+static size_t count_removed(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	size_t n = 0;
+
+	while ((e = readdir(d))) {
+		char target[PATH_MAX];
+		ssize_t len = readlinkat(dirfd(d), e->d_name, target, sizeof(target) - 1);
+
+		target[MAX(len, (ssize_t)0)] = '\0';
+		n += strstr(target, ".pack (deleted)") != NULL;
+	}
+	closedir(d);
+	return n;
+}
+
 START_TEST(many_packs_become_few)
 {
 	struct repo_id ids[100];
@@ -191,6 +209,7 @@ START_TEST(many_packs_become_few)
 		snprintf(text, sizeof(text), "number %d", i);
 		ids[i] = write_blob(text);
 		ck_assert_uint_le(count_packs(), 16);
+		ck_assert_uint_le(count_removed(), 16);
 	}
 	for (int i = 0; i < 100; i++) {
 		snprintf(text, sizeof(text), "number %d", i);
