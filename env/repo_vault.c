@@ -82,7 +82,15 @@ static void vault_closep(struct vault **v)
 	vault_close(*v);
 }
 
-/* flock of the vault; -1: errno says why (EWOULDBLOCK with LOCK_NB). */
+/* Said, since the lock is not over by close() when the caller has forked meanwhile. */
+static void vault_unlockp(int *lock)
+{
+	if (*lock >= 0)
+		(void)flock(*lock, LOCK_UN);
+	closep(lock);
+}
+
+/* flock of the vault, for vault_unlockp; -1: errno says why (EWOULDBLOCK with LOCK_NB). */
 static int vault_lock(struct vault *v, int how)
 {
 	_cleanup_free_ char *path = NULL;
@@ -101,7 +109,7 @@ static int vault_make(struct vault *v, const char *file)
 {
 	_cleanup_(git_repositoryp) git_repository *repo = NULL;
 	git_repository_init_options options = GIT_REPOSITORY_INIT_OPTIONS_INIT;
-	_cleanup_close_ int lock = -1;
+	_cleanup_(vault_unlockp) int lock = -1;
 
 	if (mkdir(v->path, 0777) == 0 || errno == EEXIST)
 		lock = vault_lock(v, LOCK_EX);
@@ -306,7 +314,7 @@ static void forget_removed_packs(struct vault *v)
 static void tidy_packs(struct vault *v)
 {
 	_cleanup_free_ struct pack_file *packs = NULL;
-	_cleanup_close_ int lock = vault_lock(v, LOCK_EX | LOCK_NB);
+	_cleanup_(vault_unlockp) int lock = vault_lock(v, LOCK_EX | LOCK_NB);
 	unsigned count[16] = { 0 };
 	bool merged = false;
 	char dir[PATH_MAX];
@@ -327,7 +335,7 @@ static void tidy_packs(struct vault *v)
 /* Under a lock that merging does not get: a pack that goes is in another that was not listed. */
 int vault_copy_objects(struct vault *v, const char *to)
 {
-	_cleanup_close_ int lock = vault_lock(v, LOCK_SH);
+	_cleanup_(vault_unlockp) int lock = vault_lock(v, LOCK_SH);
 	_cleanup_(ply_list_free) struct ply_list names = { 0 };
 	_cleanup_free_ char *from = NULL;
 	int r;
@@ -492,7 +500,7 @@ static int merge(struct vault *v, const struct repo_id *other, struct repo_id *i
 
 int vault_set_ref(struct vault *v, const char *ref, struct repo_id *id)
 {
-	_cleanup_close_ int lock = vault_lock(v, LOCK_EX);
+	_cleanup_(vault_unlockp) int lock = vault_lock(v, LOCK_EX);
 	struct repo_id now, next = *id;
 	git_oid a, b;
 	int r;

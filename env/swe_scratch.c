@@ -58,11 +58,19 @@ static int make(const char *store)
 	return r;
 }
 
+/* Said, since the lock is not over by close() when the caller has forked meanwhile. */
+static void unlockp(int *fd)
+{
+	if (*fd >= 0)
+		(void)flock(*fd, LOCK_UN);
+	closep(fd);
+}
+
 int scratch_store(struct ply_text *ret)
 {
 	_cleanup_(ply_text_free) struct ply_text dir = { 0 }, lock = { 0 };
 	struct ply_text store = { 0 };
-	_cleanup_close_ int fd = -1;
+	_cleanup_(unlockp) int fd = -1;
 	struct stat st;
 	int r;
 

@@ -4,7 +4,10 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/unit/repo_fixture.h"
@@ -277,6 +280,36 @@ START_TEST(no_packs_are_merged_while_all_are_copied)
 }
 END_TEST
 
+static pid_t forked;
+
+static void fork_once(void)
+{
+	at_readdir = NULL;
+	forked = fork();
+	if (forked == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
+	}
+}
+
+START_TEST(a_fork_of_the_caller_does_not_keep_the_lock)
+{
+	int fd;
+
+	(void)write_commit("c", NULL);
+	ck_assert_int_eq(sh("git init -q --bare to"), 0);
+	at_readdir = fork_once;
+	ok(vault_copy_objects(vault, at("to/objects")));
+	ck_assert_int_gt(forked, 0);
+	fd = open(at("vault/lock"), O_RDWR | O_CLOEXEC);
+	ck_assert_int_eq(flock(fd, LOCK_EX | LOCK_NB), 0);
+	close(fd);
+	kill(forked, SIGKILL);
+	ck_assert_int_eq(waitpid(forked, NULL, 0), forked);
+}
+END_TEST
+
 START_TEST(damaged_trees_are_refused)
 {
 	static const char good[] = "100644 a\0"
@@ -320,6 +353,7 @@ int main(void)
 	tcase_add_test(t, many_packs_become_few);
 	tcase_add_test(t, no_commit_ever_falls_off_a_ref);
 	tcase_add_test(t, no_packs_are_merged_while_all_are_copied);
+	tcase_add_test(t, a_fork_of_the_caller_does_not_keep_the_lock);
 	tcase_add_test(t, damaged_trees_are_refused);
 	return run_case("env_vault", t);
 }
