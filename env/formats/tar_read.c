@@ -15,7 +15,8 @@
 
 #define READ_BYTES \
 	(128 * 1024) /* at a time from the file: pipes give 64 KiB at most, disks like more */
-#define RAW_BYTES (64 * 1024) /* between the two archives of a layer */
+#define RAW_BYTES (64 * 1024) /* between the two archives */
+#define HEADER_BYTES 512 /* as tar has it: mode at 100, checksum at 148, each of 8 digits */
 
 /* Of a device: Linux has 12 and 20 bits. */
 #define MAJOR_MAX ((1U << 12) - 1)
@@ -24,9 +25,12 @@
 struct reader {
 	struct chan *c;
 	struct archive *archive;
-	struct archive *blob;  /* of a layer: undoes the compression */
+	struct archive *blob;  /* undoes the compression */
 	struct digest *digest; /* of a layer: of what came out */
-	char in[READ_BYTES], out[RAW_BYTES];
+	int64_t came;	       /* out of it so far */
+	size_t out_len;	       /* of that, in out */
+	char in[READ_BYTES];
+	char out[HEADER_BYTES + RAW_BYTES]; /* what came last, behind some of what came before */
 };
 
 /* After libarchive failed. */
@@ -59,32 +63,42 @@ static la_ssize_t read_file(struct archive *a, void *arg, const void **ret)
 static la_ssize_t read_blob(struct archive *a, void *arg, const void **ret)
 {
 	struct reader *tr = arg;
-	la_ssize_t n = archive_read_data(tr->blob, tr->out, RAW_BYTES);
+	la_ssize_t n;
 
-	*ret = tr->out;
+	memmove(tr->out, tr->out + tr->out_len, HEADER_BYTES);
+	*ret = tr->out + HEADER_BYTES;
+	n = archive_read_data(tr->blob, tr->out + HEADER_BYTES, RAW_BYTES);
+	tr->out_len = n < 0 ? 0 : (size_t)n;
 	if (n < 0) {
 		const char *why = archive_error_string(tr->blob);
 
 		archive_set_error(a, archive_errno(tr->blob), "%s", why ? why : "damaged");
 		return -1;
 	}
-	digest_add(tr->digest, tr->out, (size_t)n);
+	tr->came += n;
+	if (tr->digest)
+		digest_add(tr->digest, *ret, (size_t)n);
 	return n;
 }
 
-static void open_blob(struct reader *tr)
+static void open_blob(struct reader *tr, bool layer)
 {
+	const char *what = layer ? "opening the layer" : "opening the archive";
 	struct archive_entry *entry;
 
 	tr->blob = archive_read_new();
-	if (!tr->blob || digest_new(&tr->digest) < 0)
-		program_fail(tr->c, -ENOMEM, "opening the layer");
-	(void)archive_read_support_filter_gzip(tr->blob);
-	(void)archive_read_support_filter_zstd(tr->blob);
+	if (!tr->blob || (layer && digest_new(&tr->digest) < 0))
+		program_fail(tr->c, -ENOMEM, "%s", what);
+	if (layer) {
+		(void)archive_read_support_filter_gzip(tr->blob);
+		(void)archive_read_support_filter_zstd(tr->blob);
+	} else { /* warns of those that run a program */
+		(void)archive_read_support_filter_all(tr->blob);
+	}
 	(void)archive_read_support_format_raw(tr->blob);
 	if (archive_read_open(tr->blob, tr, NULL, read_file, NULL) != ARCHIVE_OK ||
 	    archive_read_next_header(tr->blob, &entry) != ARCHIVE_OK)
-		fail(tr, tr->blob, "opening the layer");
+		fail(tr, tr->blob, what);
 }
 
 /* Past the archive's last block to the end of the layer. */
@@ -103,14 +117,40 @@ static void end_blob(struct reader *tr, char ret[static DIGEST_SIZE])
 
 /* ---- members ---- */
 
-static void inode_of(struct archive_entry *entry, struct inode *ret)
+/*
+ * As the header has it that was read last. libarchive before 3.7.5 does so, too. Newer ones take it
+ * from an ACL: its suid, sgid and sticky bit are lost, and with a default ACL alone all of it.
+ * Where no header ends (some sparse files have their map there) it is what libarchive says.
+ */
+static unsigned perm_of(struct reader *tr, struct archive_entry *entry)
+{
+	int64_t back = tr->came - archive_filter_bytes(tr->archive, 0) + HEADER_BYTES;
+	unsigned sum = 0, perm = archive_entry_perm(entry) & 07777;
+	char mode[8 + 1] = "", checksum[8 + 1] = "", *end;
+	unsigned long n;
+	const char *h;
+
+	if (back < HEADER_BYTES || back > (int64_t)tr->out_len + HEADER_BYTES)
+		return perm;
+	h = tr->out + HEADER_BYTES + tr->out_len - back;
+	for (size_t i = 0; i < HEADER_BYTES; i++) /* itself it takes for spaces */
+		sum += i >= 148 && i < 156 ? ' ' : (uint8_t)h[i];
+	memcpy(mode, h + 100, 8);
+	memcpy(checksum, h + 148, 8);
+	if (strtoul(checksum, NULL, 8) != sum)
+		return perm;
+	n = strtoul(mode, &end, 8);
+	return end == mode ? perm : n & 07777;
+}
+
+static void inode_of(struct reader *tr, struct archive_entry *entry, struct inode *ret)
 {
 	struct timens m = { 0 };
 
 	if (archive_entry_mtime_is_set(entry))
 		m = tar_time_in(archive_entry_mtime(entry), archive_entry_mtime_nsec(entry));
 	*ret = (struct inode){
-		.mode = archive_entry_filetype(entry) | (archive_entry_perm(entry) & 07777),
+		.mode = archive_entry_filetype(entry) | perm_of(tr, entry),
 		.uid = (uint32_t)archive_entry_uid(entry),
 		.gid = (uint32_t)archive_entry_gid(entry),
 		.rdev = archive_entry_rdev(entry),
@@ -225,7 +265,7 @@ static void put_member(struct reader *tr, struct archive_entry *entry, bool warn
 	if (warned && archive_errno(tr->archive) != EILSEQ) /* a name that is not ASCII: tar.h */
 		program_skip(tr->c, "member '%s': %s", m.path, archive_error_string(tr->archive));
 	check_numbers(tr, entry, m.path);
-	inode_of(entry, &m.inode);
+	inode_of(tr, entry, &m.inode);
 	r = chan_put_member(tr->c, &m);
 	if (r == -ENAMETOOLONG)
 		program_fail(tr->c, r, "member '%s'", m.path);
@@ -250,13 +290,9 @@ void tar_read(struct chan *c, bool layer)
 	tr->archive = archive_read_new();
 	if (!tr->archive)
 		program_fail(c, -ENOMEM, "opening the archive");
-	if (layer)
-		open_blob(tr);
-	else /* warns of those that run a program */
-		(void)archive_read_support_filter_all(tr->archive);
+	open_blob(tr, layer);
 	if (archive_read_support_format_tar(tr->archive) != ARCHIVE_OK ||
-	    archive_read_open(tr->archive, tr, NULL, layer ? read_blob : read_file, NULL) !=
-		    ARCHIVE_OK)
+	    archive_read_open(tr->archive, tr, NULL, read_blob, NULL) != ARCHIVE_OK)
 		fail(tr, tr->archive, "opening the archive");
 
 	for (;;) {

@@ -172,7 +172,9 @@ static void make_source(const char *name, unsigned with)
 	if (set_attr(name, "at the inline limit", "system.posix_acl_access", acl_access,
 		     sizeof(acl_access)))
 		ck_assert(set_attr(name, "dir/empty", "system.posix_acl_default", acl_default,
-				   sizeof(acl_default)));
+				   sizeof(acl_default)) &&
+			  fchmodat(fd, "dir/empty", 03700, 0) == 0 &&
+			  fchmodat(fd, "at the inline limit", 06660, 0) == 0);
 
 	/* Times: 1901, around 1970, 2446, all with nanoseconds; directories last. */
 	set_time(fd, "tiny", -2147483648, 1);
