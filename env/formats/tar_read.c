@@ -250,6 +250,19 @@ static void put_xattrs(struct reader *tr, struct archive_entry *entry, const cha
 			"system.posix_acl_default");
 }
 
+/*
+ * One that is not ASCII: tar.h. What libarchive calls ARCHIVE_ERRNO_FILE_FORMAT is EFTYPE where the
+ * C library has that.
+ */
+static bool tells_of_a_name(struct archive *a)
+{
+#ifdef EFTYPE /* glibc 2.43 */
+	if (archive_errno(a) == EFTYPE)
+		return true;
+#endif
+	return archive_errno(a) == EILSEQ;
+}
+
 /* warned: by libarchive, which has made what it could of a header. */
 static void put_member(struct reader *tr, struct archive_entry *entry, bool warned)
 {
@@ -258,12 +271,16 @@ static void put_member(struct reader *tr, struct archive_entry *entry, bool warn
 		.link = archive_entry_hardlink(entry),
 		.target = archive_entry_symlink(entry),
 	};
+	const char *why;
 	int r;
 
 	if (!m.path)
 		program_fail(tr->c, -ERR_SOURCE, "a member without a name");
-	if (warned && archive_errno(tr->archive) != EILSEQ) /* a name that is not ASCII: tar.h */
-		program_skip(tr->c, "member '%s': %s", m.path, archive_error_string(tr->archive));
+	if (warned && !tells_of_a_name(tr->archive)) {
+		why = archive_error_string(tr->archive);
+		program_skip(tr->c, "member '%s': %s", m.path,
+			     why ? why : "libarchive leaves something out");
+	}
 	check_numbers(tr, entry, m.path);
 	inode_of(tr, entry, &m.inode);
 	r = chan_put_member(tr->c, &m);

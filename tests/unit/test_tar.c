@@ -56,7 +56,7 @@ START_TEST(through_tar_and_back)
 	same("source", "copy", "");
 	export_tar_to(again, "again.tar");
 	ck_assert_int_eq(run("cmp '%s/t.tar' '%s/again.tar'", fx.path, fx.path), 0);
-	ck_assert_uint_eq(warnings, 0);
+	ck_assert_msg(warnings == 0, "%s", last_warning);
 }
 END_TEST
 
