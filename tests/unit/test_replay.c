@@ -486,6 +486,34 @@ START_TEST(a_change_that_changed_nothing_is_covered_by_the_index)
 }
 END_TEST
 
+/* The undo's snapshot is main's head again, durably; then it is asked for. */
+static void checkpoint_what_a_restore_kept(void)
+{
+	struct branch *b = branch_at("main");
+	uint64_t id;
+
+	restore(b, b->head);
+	restore(b, b->undo);
+	ck_ok(store_sync(store));
+	ck_assert_int_eq(branch_checkpoint(b, NULL, 0, &id), EXISTS);
+}
+
+START_TEST(what_a_checkpoint_hands_out_is_no_longer_dropped_by_itself)
+{
+	struct snap_info info;
+	struct branch *b;
+
+	in_a_process_that_dies(checkpoint_what_a_restore_kept);
+	store_up();
+	b = branch_at("main");
+	expect_text(b, 1, "two");
+	ck_ok(snap_get(store, b->head, &info));
+	ck_assert_uint_eq(info.flags, 0);
+	branch_close(b);
+	expect_sound(NULL);
+}
+END_TEST
+
 static uint64_t *taken;
 
 static void take_numbers(void)
@@ -556,6 +584,7 @@ int main(void)
 		the_journal_goes_when_the_sealer_has_caught_up,
 		a_name_that_is_used_again_is_another_branch,
 		a_change_that_changed_nothing_is_covered_by_the_index,
+		what_a_checkpoint_hands_out_is_no_longer_dropped_by_itself,
 		inode_numbers_in_the_journal_are_not_given_out_again,
 		an_old_store_is_opened_and_marked_as_new,
 	};
