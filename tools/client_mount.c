@@ -249,6 +249,16 @@ static int make_parents(struct client *cl, char *path)
 	return DONE;
 }
 
+/* How much of a directory's name its store's begins with, for people; no half character. */
+static int known_by(const char *name)
+{
+	int n = (int)strnlen(name, 40);
+
+	while (n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80)
+		n--;
+	return n;
+}
+
 /* Where the store of a directory's short form is, whether it has one or not. */
 static int short_store(struct client *cl, const char *dir, char **ret_path)
 {
@@ -258,10 +268,11 @@ static int short_store(struct client *cl, const char *dir, char **ret_path)
 	int n;
 
 	if (data && *data == '/')
-		n = asprintf(&path, "%s/plyfs/%.40s-%016llx", data, base, path_hash(dir));
-	else if (home && *home == '/')
-		n = asprintf(&path, "%s/.local/share/plyfs/%.40s-%016llx", home, base,
+		n = asprintf(&path, "%s/plyfs/%.*s-%016llx", data, known_by(base), base,
 			     path_hash(dir));
+	else if (home && *home == '/')
+		n = asprintf(&path, "%s/.local/share/plyfs/%.*s-%016llx", home, known_by(base),
+			     base, path_hash(dir));
 	else
 		return client_fail(cl, "neither XDG_DATA_HOME nor HOME says where its store is; "
 				       "set one, or give --store");

@@ -43,6 +43,18 @@ def test_the_directory_is_covered_by_its_own_content(t):
     assert view.read("a.txt") == "changed\n"
 
 
+def test_a_store_has_no_half_character_in_its_name(t):
+    """So its path is text where the directory's is: in JSON, and in an environment's record."""
+    for name in "漢" * 14, "a" * 40 + "ä", "a" * 39 + "ä", "\U00010348" * 11:
+        os.mkdir(t.at(name))
+        ply_(t, "mount", t.at(name))
+        store = json.loads(ply_(t, "status", "--json", cwd=t.at(name)).stdout)["store"]
+        assert os.path.isfile(store + "/origin"), store
+        part = os.path.basename(store).rpartition("-")[0]
+        assert name.startswith(part) and 36 < len(os.fsencode(part)) <= 40, part
+        ply_(t, "unmount", t.at(name))
+
+
 def test_unmount_writes_nothing_back_and_says_what_would_differ(t):
     view = mounted(t)
     view.write("a.txt", "changed\n")
