@@ -196,11 +196,13 @@ def test_zsh_does_so(t):
     store = t.store("other")
     store.import_(t.tree({"f": "1"}), "--label", "a b")
     ply.write(t.at("here/some-file"), "")
-    offered = in_zsh(t, ["plyfs --store %s log --branch " % store.path, "plyfs restore ", "plyfs mount --without a",
+    home = "~/" + os.path.relpath(store.path, t.env["HOME"])
+    offered = in_zsh(t, ["plyfs --store %s log --branch " % store.path, "plyfs --store %s log --branch " % home,
+                         "plyfs --store=%s log --branch " % store.path, "plyfs restore ", "plyfs mount --without a",
                          "plyfs env create --kind c", "plyfs import %s/here/s" % t.path, "plyfs fork x",
                          "plyfs writeback --dry-run %s/here/s" % t.path,
                          "plyfs fsmonitor --install %s/here/s" % t.path])
-    assert offered == [{"main"}, set(), {"awake"}, {"container"}, {"some-file"}, set(),
+    assert offered == [{"main"}, {"main"}, {"main"}, set(), {"awake"}, {"container"}, {"some-file"}, set(),
                        {"some-file"}, {"some-file"}], offered
 
 
@@ -209,13 +211,15 @@ def test_fish_does_so(t):
     store = t.store("other")
     store.import_(t.tree({"f": "1"}), "--label", "a b")
     ply.write(t.at("here/some file"), "")
-    offered = in_fish(t, ["plyfs --store %s log --branch " % store.path, "plyfs --store %s restore " % store.path,
+    home = "~/" + os.path.relpath(store.path, t.env["HOME"])
+    offered = in_fish(t, ["plyfs --store %s log --branch " % store.path, "plyfs --store %s log --branch " % home,
+                          "plyfs --store=%s log --branch " % store.path, "plyfs --store %s restore " % store.path,
                           "plyfs mount --without a", "plyfs env create --kind c",
                           "plyfs import %s/here/s" % t.path, "plyfs fork x",
                           "plyfs writeback --dry-run %s/here/s" % t.path,
                           "plyfs fsmonitor --install %s/here/s" % t.path])
     file = {t.at("here") + "/some file"}
-    assert offered == [{"main"}, {"main", "@a b"}, {"awake"}, {"container"}, file, set(), file, file], offered
+    assert offered == [{"main"}, {"main"}, {"main"}, {"main", "@a b"}, {"awake"}, {"container"}, file, set(), file, file], offered
 
 
 def keys(value):

@@ -568,7 +568,7 @@ def test_completion_in_bash_offers_what_is_meant(t):
     view.checkpoint("a $(touch made) b")
     view.store.ply("fork", "f2")
     other.import_(t.at("source"), "--branch", "elsewhere")
-    here = t.at("here")
+    here, home = t.at("here"), "~/" + os.path.relpath(other.path, t.env["HOME"])
     for name in ("test", "f2", "one two"):
         os.makedirs(os.path.join(here, name))
     view.store.ply("env", "create", "an-env", view.path)
@@ -599,7 +599,7 @@ def test_completion_in_bash_offers_what_is_meant(t):
             "export main --git f": ["files", "f2"],
             "dump m": ["main"], "mount --snapshot m": ["main"], "env create --from m": ["main"],
             "fork main f": [], "checkpoint -m f": [], "run --timeout f": [],
-            "--store OTHER log --branch ": ["elsewhere"], "drop --store = OTHER ": ["elsewhere"],
+            "--store OTHER log --branch ": ["elsewhere"], "--store HOME log --branch ": ["elsewhere"], "drop --store = OTHER ": ["elsewhere"],
             "--store=OTHER tr": ["tree"], "--store = o": ["files", "one two"], "--store = f": ["files", "f2"],
             "mount --at = f": ["files", "f2"], "writeback --w": [], "fsmonitor --": ["--help", "--install"],
             "fsmonitor --install f": ["files", "f2"], "fsmonitor f": ["files", "f2"],
@@ -619,7 +619,7 @@ def test_completion_in_bash_offers_what_is_meant(t):
             "bench serve --only ": [], "diff -": ["--help", "--name-status", "--stat", "-p", "--patch", "--json",
                                                   "--no-renames", "--directories", "--exit-code", "-z",
                                                   "--null"]}.items():
-        got = offered(*words.replace("OTHER", other.path).split(" "))
+        got = offered(*words.replace("OTHER", other.path).replace("HOME", home).split(" "))
         assert set(got) == set(wanted), (words, got)
         assert len(got) == len(set(got)) or "--" not in got[0], (words, got)
     assert not os.path.exists(os.path.join(here, "made"))
