@@ -244,33 +244,58 @@ static int run_here(void *arg, struct guard *g)
 	return supervise(run, run->dir, g);
 }
 
-/* The part of dir's path below the root of its view ("" or "/a/b"), lent from path. NULL: errno. */
-static const char *below_root(char *path)
+struct shown {
+	const char *at; /* a mount point */
+	char *root;	/* owned: what of the view is seen there */
+};
+
+static int note_root(void *arg, const struct mount_entry *e)
 {
+	struct shown *s = arg;
+
+	if (strcmp(e->path, s->at) != 0)
+		return 0;
+	free(s->root); /* a later line lies on top */
+	s->root = strdup(e->root);
+	return s->root ? 0 : -ENOMEM;
+}
+
+/* Where in its view a directory is: "", or "/a/b"; given. A mount may show a part of it alone. */
+static char *place_in_view(const char *dir)
+{
+	_cleanup_free_ char *path = strdup(dir);
+	struct shown shown = { .at = path };
+	size_t n = strlen(dir);
 	struct stat st, up;
-	size_t n = strlen(path);
+	char *place = NULL;
+	int r;
 
-	if (stat(path, &st) < 0)
+	if (!path || stat(dir, &st) < 0)
 		return NULL;
-	while (n > 1) {
+	while (n > 1) { /* path[0..n) is in the view */
 		size_t k = n;
-		char kept;
-		int r;
 
-		while (k > 1 && path[k - 1] != '/')
+		while (k > 1 && dir[k - 1] != '/')
 			k--;
 		k = k > 1 ? k - 1 : 1;
-		kept = path[k];
 		path[k] = 0;
-		r = stat(path, &up);
-		path[k] = kept;
-		if (r < 0)
+		if (stat(path, &up) < 0)
 			return NULL;
-		if (up.st_dev != st.st_dev)
-			break; /* path[0..n) is where the view begins */
+		if (up.st_dev != st.st_dev) {
+			path[k] = dir[k];
+			break;
+		}
 		n = k;
 	}
-	return path + n;
+	path[n] = 0;
+	r = mounts_each(note_root, &shown);
+	if (r < 0 || asprintf(&place, "%s%s", shown.root && shown.root[1] ? shown.root : "",
+			      n > 1 ? dir + n : dir) < 0)
+		place = NULL;
+	free(shown.root);
+	if (!place)
+		errno = r < 0 ? -r : ENOMEM;
+	return place;
 }
 
 /* stdout is the command's: what verbs on the way print there is dropped. */
@@ -372,18 +397,18 @@ static int run_in_fork(void *arg, struct guard *g)
 {
 	struct run *run = arg;
 	struct client *cl = run->cl;
+	_cleanup_free_ char *place = NULL;
 	char inside[2 * PATH_MAX], snapshot[PLYFS_ID_SIZE + 1];
 	char *fork_argv[] = { (char *)"fork",  (char *)"--at",	run->mountpoint, (char *)"--from",
 			      cl->info.branch, (char *)"--",	run->made,	 NULL };
 	struct fuse_mount m = { .mountpoint = run->mountpoint };
-	const char *below;
 	int saved, r, code;
 
 	snprintf(snapshot, sizeof(snapshot), "%.*s", PLYFS_ID_SIZE, cl->info.head);
 	if (!*cl->info.branch)
 		fork_argv[4] = snapshot;
-	below = below_root(run->dir);
-	if (!below) /* the command would run elsewhere */
+	place = place_in_view(run->dir);
+	if (!place) /* the command would run elsewhere */
 		return client_fail(cl, "'%s': %s", run->dir, strerror(errno));
 	if (mkdir(run->mountpoint, 0700) < 0)
 		return client_fail(cl, "making '%s': %s", run->mountpoint, strerror(errno));
@@ -397,7 +422,7 @@ static int run_in_fork(void *arg, struct guard *g)
 		return r;
 	}
 
-	snprintf(inside, sizeof(inside), "%s%s", run->mountpoint, below);
+	snprintf(inside, sizeof(inside), "%s%s", run->mountpoint, place);
 	code = supervise(run, inside, g);
 	end_fork(run);
 	return code;

@@ -33,7 +33,7 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 	/* id parent major:minor root MOUNTPOINT options [optional...] - TYPE SOURCE superoptions */
 	while (errno = 0, getline(&line, &cap, f) > 0) {
 		struct mount_entry e = {};
-		char *save = NULL, *word, *path = NULL, *dash;
+		char *save = NULL, *word, *root = NULL, *path = NULL, *dash;
 
 		dash = strstr(line, " - ");
 		if (!dash)
@@ -44,12 +44,16 @@ int mounts_each(int (*fn)(void *arg, const struct mount_entry *e), void *arg)
 			word = strtok_r(NULL, " ", &save);
 			if (i == 1 && word && sscanf(word, "%u:%u", &e.major, &e.minor) != 2)
 				e.major = e.minor = 0;
+			if (i == 2)
+				root = word;
 			if (i == 3)
 				path = word;
 		}
 		if (!path)
 			continue;
+		word_unescape(root);
 		word_unescape(path);
+		e.root = root;
 		e.path = path;
 		e.type = strtok_r(dash + 3, " ", &save);
 		e.source = strtok_r(NULL, " ", &save);

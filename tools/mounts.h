@@ -25,7 +25,8 @@
 	"this process has given up gaining rights (no_new_privs), which fusermount3 needs"
 
 struct mount_entry {
-	const char *path; /* decoded */
+	const char *path; /* decoded, as is: */
+	const char *root; /* what it shows of its filesystem: "/" for all of it */
 	const char *type; /* "fuse.plyfs" */
 	const char *source;
 	const char *options; /* of the filesystem, not of this mount */

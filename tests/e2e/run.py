@@ -146,6 +146,19 @@ def test_a_fork_that_fails_is_told_by_the_verb_that_was_called(t):
     assert p.returncode == 1 and p.stderr.startswith("plyfs run: taken: a branch of this"), p
 
 
+def test_a_fork_is_worked_in_where_the_view_was(t):
+    """Also where a mount shows a part of the view: of bound it is the root, of the view a directory."""
+    ply.need_mount_namespaces()
+    view = t.view()
+    os.mkdir(t.at("bound"))
+    script = 'mount --bind "$1/dir" "$2" && cd "$2/$3" && exec "$0" run --fork --drop -- pwd'
+    for below in "", "sub":
+        p = t.run(["unshare", "--mount", "sh", "-euc", script, ply.PLYFS, view.path, t.at("bound"), below])
+        assert p.stdout.strip().endswith(os.path.join("/dir", below).rstrip("/")), p
+        p = view.store.ply("run", "--fork", "--drop", "pwd", cwd=os.path.join(view.path, "dir", below))
+        assert p.stdout.strip().endswith(os.path.join("/dir", below).rstrip("/")), p
+
+
 def test_forks_of_other_pid_namespaces_have_names_of_their_own(t):
     """In each the front is process 1, and they start in the same second."""
     ply.need_mount_namespaces()
