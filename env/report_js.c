@@ -12,12 +12,16 @@
  *     Test Suites: 2 failed, 1 passed, 3 total
  *     Tests:       1 failed, 1 skipped, 1 todo, 3 passed, 6 total
  *
- * A file that could not be loaded has no tests; it is a failed suite, and an error to us.
+ * A file that could not be loaded has no tests; it is a failed suite, and an error to us. So is
+ * code that ends jest, when there is no summary behind this:
+ *
+ *       ●  process.exit called with "0"
  */
 
 struct jest {
 	struct tally t;
 	bool after_suites;
+	bool exited;	 /* and there was no summary since */
 	uint64_t broken; /* files */
 };
 
@@ -46,6 +50,7 @@ static void jest_line(void *state, const char *line)
 		counts.n[ERRORS] = s->broken;
 		tally_add(&s->t, &counts);
 		s->broken = 0;
+		s->exited = false;
 	}
 	s->after_suites = jest_counts(line, "Test Suites:", &counts);
 	if (strcmp(line, "  \xe2\x97\x8f Test suite failed to run") == 0)
@@ -54,9 +59,19 @@ static void jest_line(void *state, const char *line)
 		s->broken = 0; /* they are all said again */
 	else if (starts_with(line, "No tests found, exiting with code "))
 		s->t.seen = true;
+	else if (starts_with(line, "  \xe2\x97\x8f  process.exit called with \""))
+		s->exited = true;
 }
 
-const struct reader read_jest = { "jest", LEAF, sizeof(struct jest), jest_line, NULL };
+static void jest_end(void *state)
+{
+	struct jest *s = state;
+
+	if (s->exited)
+		tally_add(&s->t, &(struct counts){ .n[ERRORS] = 1 });
+}
+
+const struct reader read_jest = { "jest", LEAF, sizeof(struct jest), jest_line, jest_end };
 
 /* ---- vitest ----
  *

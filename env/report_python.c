@@ -25,6 +25,13 @@
  *     ERROR: not found: /w/test_m.py::nosuch
  *     ERROR: usage: pytest [options] [file_or_dir] [file_or_dir] [...]
  *     ImportError while loading conftest '/w/conftest.py'.
+ *
+ * Tests may never come: one has ended the session (pytest.exit), or the program, without a closing
+ * line. Behind the first two of these there is one, which knows of no error:
+ *
+ *     !!!!!!!!!!!!!!!!!!!!!!! _pytest.outcomes.Exit: bye !!!!!!!!!!!!!!!!!!!!!!!
+ *     INTERNALERROR> RuntimeError: hook
+ *     ============================= test session starts ==============================
  */
 
 struct pytest {
@@ -34,6 +41,8 @@ struct pytest {
 	bool in_session; /* its first line was seen */
 	bool reporting;	 /* it shows its failures: captured output, too, perhaps of a pytest */
 	bool not_found;	 /* something it was asked for */
+	bool gave_up;	 /* it has said that it does not go on */
+	uint64_t begun;	 /* sessions whose first line was seen, and not yet a closing one */
 	bool has_percent;
 	bool quiet; /* its percentages are -q's: no file's name in front */
 	uint64_t percent;
@@ -52,11 +61,13 @@ static void pytest_close(void *state)
 	struct pytest *s = state;
 
 	if (s->has_last) {
-		if (s->not_found && counts_sum(&s->last) == 0)
+		if ((s->not_found && counts_sum(&s->last) == 0) ||
+		    (s->gave_up && s->last.n[FAILED] == 0 && s->last.n[ERRORS] == 0))
 			s->last.n[ERRORS] = 1;
 		s->not_found = false;
 		tally_add(&s->t, &s->last);
 	}
+	s->gave_up = false;
 	s->has_last = s->in_session = s->reporting = s->has_percent = s->quiet = false;
 }
 
@@ -108,6 +119,22 @@ static bool pytest_could_not_begin(const char *line)
 	       (starts_with(line, "ImportError while loading conftest '") && ends_with(line, "'."));
 }
 
+/* "Interrupted: stopping after 1 failures" is one of these, too: it has an error, or a failure. */
+static bool pytest_gives_up(const char *p)
+{
+	return starts_with(p, "INTERNALERROR> ") ||
+	       (eat_run(&p, '!', 1) &&
+		(starts_with(p, " _pytest.outcomes.Exit: ") || starts_with(p, " Interrupted: ") ||
+		 starts_with(p, " KeyboardInterrupt !")));
+}
+
+/* "=== 3 tests collected in 0.01s ===": it was not asked to run them. */
+static bool pytest_collected(const char *p)
+{
+	return eat_run(&p, '=', 1) && strstr(p, " collected") && strstr(p, " in ") &&
+	       ends_with(p, "=");
+}
+
 static void pytest_line(void *state, const char *line)
 {
 	struct pytest *s = state;
@@ -118,6 +145,10 @@ static void pytest_line(void *state, const char *line)
 	if (starts_with(line, "ERROR: file or directory not found: ") ||
 	    starts_with(line, "ERROR: not found: ")) {
 		s->not_found = true;
+	} else if (!s->reporting && pytest_gives_up(line)) {
+		s->gave_up = true;
+	} else if (pytest_collected(line)) {
+		s->begun = 0;
 	} else if (!s->reporting && pytest_could_not_begin(line)) {
 		pytest_close(s);
 		tally_add(&s->t, &(struct counts){ .n[ERRORS] = 1 });
@@ -126,6 +157,7 @@ static void pytest_line(void *state, const char *line)
 			return; /* captured: this session has not closed yet */
 		pytest_close(s);
 		s->in_session = true;
+		s->begun++;
 	} else if (is_banner(line, '=', "FAILURES") || is_banner(line, '=', "ERRORS")) {
 		if (s->in_session)
 			s->has_last = false; /* the closing line comes behind these */
@@ -147,11 +179,21 @@ static void pytest_line(void *state, const char *line)
 			pytest_close(s); /* -q of nothing has no percentages */
 		s->last = counts;
 		s->has_last = true;
+		s->begun -= banner && s->begun;
 	}
 }
 
+static void pytest_end(void *state)
+{
+	struct pytest *s = state;
+
+	pytest_close(s);
+	if (s->begun)
+		tally_add(&s->t, &(struct counts){ .n[ERRORS] = s->begun });
+}
+
 const struct reader read_pytest = { "pytest", LEAF, sizeof(struct pytest), pytest_line,
-				    pytest_close };
+				    pytest_end };
 
 /* ---- unittest ----
  *
