@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from enum import IntEnum
 
 TOP = os.environ.get("PLYFS_SOURCE") or os.path.dirname(os.path.dirname(
     os.path.dirname(os.path.abspath(__file__))))
@@ -92,6 +93,14 @@ class PythonApi(unittest.TestCase):
         cls.api = plyfs._api
         cls.errors = plyfs.errors
         cls.plyfs = plyfs
+
+    def test_numbers_of_other_types_are_numbers(self):
+        class Other(float):  # as numpy's
+            def __repr__(self):
+                return "np.float64(%s)" % float(self)
+
+        ws = self.plyfs.Workspace(".", timeout=Other(3.5), output_limit=IntEnum("E", "ONE").ONE)
+        self.assertEqual((ws.option("timeout"), ws.option("output_limit")), ("3.5", "1"))
 
     def ctype(self, word):
         """The ctypes type for a type in C."""

@@ -64,8 +64,8 @@ class Options(TypedDict, total=False):
 def _option(value: Any) -> bytes:
     if isinstance(value, bool):
         return b"1" if value else b"0"
-    if isinstance(value, (int, float)):
-        return repr(value).encode()
+    if isinstance(value, (int, float)):  # not as a subclass writes itself (numpy's, an enum)
+        return repr(float(value) if isinstance(value, float) else int(value)).encode()
     if isinstance(value, (list, tuple, set, frozenset)):
         return b":".join(encode(v) or b"" for v in value)
     return encode(value) or b""
