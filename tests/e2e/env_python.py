@@ -379,6 +379,36 @@ def test_cancelling_a_sessions_command_leaves_the_shell_usable(t):
     asyncio.run(main())
 
 
+def test_cancelling_what_resists_holds_up_no_other_task(t):
+    async def main():
+        async with plyfs.AsyncSession() as shell:
+            task = asyncio.create_task(shell.run("(trap '' INT; exec sleep 4711.8)"))
+            while not sleepers("4711.8"):
+                await asyncio.sleep(0.05)
+            task.cancel()
+            lived = []
+            while not task.done():
+                lived.append(bool(sleepers("4711.8")))
+                await asyncio.sleep(0)
+            assert any(lived[1:]) and task.cancelled()
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_shells_own_end_is_a_cancellation(t):
+    async def main():
+        async with plyfs.AsyncSession() as shell:
+            task = asyncio.create_task(shell.run("exec sleep 4711.9"))
+            while not sleepers("4711.9"):
+                await asyncio.sleep(0.05)
+            task.cancel()
+            with plypy.raises(asyncio.CancelledError):
+                await task
+            assert not shell.alive
+
+    asyncio.run(main())
+
+
 def test_more_coroutines_than_any_pool_has_threads(t):
     t.surroundings()
 

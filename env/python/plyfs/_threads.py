@@ -16,6 +16,7 @@ import threading
 from typing import Any, Callable, TypeVar
 
 from . import _api
+from .errors import PlyError
 
 T = TypeVar("T")
 
@@ -76,7 +77,8 @@ def waiting(function: Callable[[], T], cancel: Callable[[], Any]) -> T:
     try:
         ended.wait()
     except BaseException:
-        cancel()
+        with contextlib.suppress(PlyError):  # the shell is gone, say: then the call is over
+            cancel()
         ended.wait()
         raise
     return call.outcome()  # type: ignore[no-any-return]
@@ -90,11 +92,7 @@ def interruptible(function: Callable[[], T]) -> T:
     return waiting(lambda: cancel.run(function), cancel)
 
 
-async def in_thread(function: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
-    """
-    function(), without holding up the event loop. When the task is cancelled, ``cancel`` is called
-    (for something short: no cancel, it ends by itself), and its end is waited for.
-    """
+def _begin(function: Callable[[], Any]) -> tuple[_Call, asyncio.Event]:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
@@ -102,15 +100,24 @@ async def in_thread(function: Callable[[], T], cancel: Callable[[], Any] | None 
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
             loop.call_soon_threadsafe(ended.set)
 
-    call = _Call(function, done)
+    return _Call(function, done), ended
+
+
+async def in_thread(function: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
+    """
+    function(), without holding up the event loop. When the task is cancelled, ``cancel`` is called
+    (for something short: no cancel, it ends by itself), and its end is waited for.
+    """
+    call, ended = _begin(function)
     try:
         await ended.wait()
     except asyncio.CancelledError:
-        if cancel:
-            cancel()
-        while not ended.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await ended.wait()
+        # In a thread, too: an interrupt takes as long as the command resists. Where it fails (the
+        # shell is gone) the call is over; that it was given up is what the task has to say.
+        for event in [_begin(cancel)[1], ended] if cancel else [ended]:
+            while not event.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await event.wait()
         raise
     return call.outcome()  # type: ignore[no-any-return]
 
