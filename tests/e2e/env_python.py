@@ -541,6 +541,30 @@ def test_ctrl_c_ends_the_command_and_is_raised(t):
     assert not sleepers("4711.7")
 
 
+def test_ctrl_c_while_the_command_is_being_started_ends_it(t):
+    t.tree(FILES, "project")
+    p = child(t, """
+        import threading
+        start = threading.Thread.start
+        def slow(self):
+            start(self)
+            time.sleep(60)
+        with plyfs.Workspace("project") as ws:
+            threading.Thread.start = slow
+            try:
+                ws.run("touch begun; sleep 4711.7")
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+            sys.stdin.read()
+    """, stdin=subprocess.PIPE)
+    ply.wait_for("the command", lambda: os.path.exists(t.at("project/begun")))
+    p.send_signal(signal.SIGINT)
+    assert p.stdout.readline() == "interrupted\n"
+    assert sleepers("4711.7") == [str(p.pid)]  # whose script has the word, too
+    p.stdin.close()
+    assert p.wait(60) == 0
+
+
 def test_nothing_is_left_open_after_many(t):
     def state():
         return len(os.listdir("/proc/self/fd")), threading.active_count()

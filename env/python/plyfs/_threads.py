@@ -52,11 +52,26 @@ class _Call:
         self.result: Any = None
         self.error: BaseException | None = None
         self._function, self._done = function, done
+        self._lock = threading.Lock()
+        self._begun = self._given_up = False
         # A daemon thread: an interpreter that is ending does not wait for it.
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._work,), daemon=True).start()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def give_up(self) -> bool:
+        """Whether it has begun; else it never does. Ctrl-C may come anywhere within start."""
+        with self._lock:
+            self._given_up = True
+            return self._begun
 
     def _work(self) -> None:
+        with self._lock:
+            if self._given_up:
+                return
+            self._begun = True
         try:
             self.result = self._function()
         except BaseException as e:  # for the caller, whatever it is
@@ -75,11 +90,13 @@ def waiting(function: Callable[[], T], cancel: Callable[[], Any]) -> T:
     ended = threading.Event()
     call = _Call(function, ended.set)
     try:
+        call.start()
         ended.wait()
     except BaseException:
-        with contextlib.suppress(PlyError):  # the shell is gone, say: then the call is over
-            cancel()
-        ended.wait()
+        if call.give_up():
+            with contextlib.suppress(PlyError):  # the shell is gone, say: then the call is over
+                cancel()
+            ended.wait()
         raise
     return call.outcome()  # type: ignore[no-any-return]
 
@@ -100,7 +117,9 @@ def _begin(function: Callable[[], Any]) -> tuple[_Call, asyncio.Event]:
         with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits any more
             loop.call_soon_threadsafe(ended.set)
 
-    return _Call(function, done), ended
+    call = _Call(function, done)
+    call.start()
+    return call, ended
 
 
 async def in_thread(function: Callable[[], T], cancel: Callable[[], Any] | None = None) -> T:
