@@ -16,6 +16,10 @@ import trees
 
 # A tar holds no sockets; and libarchive reads a second between -1 and 0 without its sign.
 NOT_THROUGH_A_TAR = ["--exclude", "odd/socket", "--exclude", "odd/times/1969*"]
+if ply.libarchive() >= 3007005:
+    # Nor do attributes come whose names have more than 128 bytes, nor is there a major number to a minor one that
+    # is beyond 18 bits.
+    NOT_THROUGH_A_TAR += ["--exclude", "odd/xattr", "--exclude", "odd/block"]
 
 
 def test_50000_real_files_are_the_same_at_the_source_in_the_view_and_after_export(t):

@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import io
 import os
+import re
 import resource
 import socket
 import sys
@@ -423,7 +424,8 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
         (b"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
     ]:
         got = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + headers + b"\r\n" + rest + second)
-        assert got.startswith(b"HTTP/1.1 400 ") and got.count(b"HTTP/1.1") == 1, (headers, got)
+        # 501: libmicrohttpd 1.0.10, of gzip
+        assert re.findall(rb"HTTP/1\.1 (\d+) ", got) in ([b"400"], [b"501"]), (headers, got)
         assert b"\r\nConnection: close\r\n" in got, got
     # What is folded, or has a CR, is no header for libmicrohttpd 0.9; newer ones unfold it, or refuse it.
     second = second.replace(b"Host", b"Connection: close\r\nHost")  # the last, for who waits for its end
@@ -442,11 +444,12 @@ def test_a_request_that_may_end_at_two_places_is_refused_and_is_the_last(t):
     assert old.split(b" ")[1] == b"400" and old.count(b"HTTP/1.") == 1, old
     same = s.raw(b"POST /close HTTP/1.1\r\nHost: x\r\n" + key + b"Content-Length: 2\r\n" * 2 +
                  b"Connection: close\r\n\r\n{}")
-    assert same.startswith(b"HTTP/1.1 200 "), same
+    assert same.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 400 ")), same  # libmicrohttpd 1.0.10 refuses it
 
 
 def test_a_request_names_one_host(t):
-    """Who stands in front of us may have looked at the other. Of none, libmicrohttpd 1.0 tells itself, in HTML."""
+    """Who stands in front of us may have looked at the other. Of none, libmicrohttpd 1.0 tells itself, in HTML,
+    and 1.0.10 of two."""
     s = rex(t)
     key = b"X-API-Key: %s\r\n" % s.token.encode()
     for version, hosts, status in [
@@ -458,7 +461,7 @@ def test_a_request_names_one_host(t):
         head, _, body = got.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status), (version, hosts, got)
         assert b"Host" in body or status == 200, got
-        assert b"\r\nContent-Type: application/json" in head or status == 400 and not hosts, got
+        assert b"\r\nContent-Type: application/json" in head or status == 400, got
 
 
 def test_the_target_of_a_request_is_its_path(t):
@@ -472,7 +475,8 @@ def test_the_target_of_a_request_is_its_path(t):
         (b"/is_alive?a=%00", 200), (b"/is_alive%2500", 404),
     ]:
         got = s.raw(b"GET " + target + b" HTTP/1.1\r\n" + key)
-        assert got.startswith(b"HTTP/1.1 %d " % status), (target, got)
+        bad = b"%00" in target.split(b"?")[0] and got.startswith(b"HTTP/1.1 400 ")  # libmicrohttpd 1.0.10
+        assert bad or got.startswith(b"HTTP/1.1 %d " % status), (target, got)
         assert (b"hello world" in got) == (target in (b"http://x", b"http://x?q=/is_alive")), got
 
 

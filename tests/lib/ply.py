@@ -22,6 +22,7 @@ import fcntl
 import functools
 import json
 import mmap
+import multiprocessing
 import os
 import random
 import re
@@ -50,6 +51,9 @@ LONG = bool(os.environ.get("PLYFS_TEST_LONG"))
 COLLIDE = "PLYFS_TEST_HASH_BITS" in os.environ
 ID = re.compile(r"[0-9a-f]{12}\Z")
 
+# Python 3.14 would begin another interpreter, to which what a fact has defined cannot be handed.
+multiprocessing.set_start_method("fork")
+
 
 class Skip(Exception):
     pass
@@ -68,6 +72,11 @@ def need_tool(*names):
     for name in names:
         if not shutil.which(name):
             skip("needs " + name)
+
+
+def libarchive():
+    """3.7.5 is 3007005."""
+    return ctypes.CDLL("libarchive.so.13").archive_version_number()
 
 
 def has_epochs():
