@@ -219,7 +219,8 @@ def test_fish_does_so(t):
                           "plyfs writeback --dry-run %s/here/s" % t.path,
                           "plyfs fsmonitor --install %s/here/s" % t.path])
     file = {t.at("here") + "/some file"}
-    assert offered == [{"main"}, {"main"}, {"main"}, {"main", "@a b"}, {"awake"}, {"container"}, file, set(), file, file], offered
+    assert offered == [{"main"}, {"main"}, {"main"}, {"main", "@a b"}, {"awake"}, {"container"}, file, set(), file,
+                       file], offered
 
 
 def keys(value):
